@@ -37,7 +37,9 @@ from torch.utils.data import TensorDataset
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.kinds.strategies import SERVER_RULES
-from scalelab.training.context import RankContext, RankIdentity, process_group
+from scalelab.launch.protocol import RankIdentity
+from scalelab.launch.stream import StreamWriter
+from scalelab.training.context import RankContext, process_group
 from scalelab.training.engines.ddp import DdpEngine
 from scalelab.training.engines.local_sgd import LocalSgdEngine
 from scalelab.training.engines.parameter_server import ParameterServerEngine
@@ -48,7 +50,6 @@ from scalelab.training.probes.meter import HostClock
 from scalelab.training.servers.link import linked_to_servers
 from scalelab.training.servers.process import Server
 from scalelab.training.servers.wire import Wire
-from scalelab.training.stream import StreamWriter
 from scalelab.training.workloads.base import Workload
 
 SYNCHRONOUS = {"ddp": DdpEngine, "local_sgd": LocalSgdEngine}

@@ -30,13 +30,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
+from scalelab.launch.protocol import RankIdentity
+from scalelab.launch.stream import StreamWriter
 from scalelab.training import feed
-from scalelab.training.context import RankContext, RankIdentity, process_group
+from scalelab.training.context import RankContext, process_group
 from scalelab.training.engines.ddp import BUFFER_ARGUMENT, DdpEngine, DdpModel
 from scalelab.training.engines.spread import Observers
 from scalelab.training.order import SampleOrder, Share
 from scalelab.training.probes.meter import Phase, Seconds, step_clock
-from scalelab.training.stream import StreamWriter
 from scalelab.training.workloads.digits_mlp import DigitsMlp
 
 BLOCK, NEIGHBOURS, MIN_PAIRS = 250, 50, 1000

@@ -21,9 +21,9 @@ import pandas as pd
 from scaling_tasks import Case, cases
 from score_adapter import observations, predict
 
-from scalelab.laws.rivals import forms
-from scalelab.laws.rivals.forms import Fitted
-from scalelab.laws.rivals.laws import LAWS, RivalLaw
+from scalelab.laws import formulas
+from scalelab.laws.formulas import Fitted
+from scalelab.laws.published import LAWS, PublishedLaw
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.physics import Configurations
 
@@ -31,28 +31,25 @@ Answer = Callable[[Case], pd.DataFrame]
 OURS = StepTimeLaw.name
 
 
-class PaleoLaw(RivalLaw):
+class PaleoLaw(PublishedLaw):
     """Compute and a ring of the slowest link."""
 
     name = "paleo"
-    form = forms.Paleo
+    learn = staticmethod(formulas.paleo)
     reference = "t = a + b1 b + 2 (n-1)/n S per tier (Qi et al. 2017)"
 
 
-class Median(forms.RivalForm):
-    """Five formulas, and no choice between them."""
-
-    def learn(self, time: np.ndarray, at: Configurations) -> Fitted:
-        """Fit every formula; keep none of their coefficients."""
-        each = [form().learn(time, at) for form in forms.MEDIAN_OF]
-        return Fitted(lambda asked: np.median(forms.each_of(each, asked), axis=0), {})
+def median(time: np.ndarray, at: Configurations) -> Fitted:
+    """Fit every formula; keep none of their coefficients."""
+    each = [learn(time, at) for learn in formulas.MEDIAN_OF]
+    return Fitted(lambda asked: np.median(formulas.each_of(each, asked), axis=0), {})
 
 
-class MedianLaw(RivalLaw):
+class MedianLaw(PublishedLaw):
     """Five formulas and no choice between them."""
 
     name = "median"
-    form = Median
+    learn = staticmethod(median)
     reference = "median of ernest_nodes, paleo, pollux, power, last_efficiency"
 
 

@@ -27,12 +27,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
-from scalelab.training.context import RankContext, RankIdentity, process_group
+from scalelab.launch.protocol import RankIdentity
+from scalelab.launch.stream import StreamWriter
+from scalelab.training.context import RankContext, process_group
 from scalelab.training.engines.ddp import DdpEngine
 from scalelab.training.order import SampleOrder
 from scalelab.training.probes.meter import step_clock
 from scalelab.training.seeds import MODEL_STREAM, seed_everything
-from scalelab.training.stream import StreamWriter
 from scalelab.training.workloads.transformer_lm import TransformerLm
 
 LIMIT = 0.98

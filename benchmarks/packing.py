@@ -32,7 +32,7 @@ from scipy.stats import t as student_t
 from scalelab.cluster.nodes import Node
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
-from scalelab.plan.durations import UNKNOWN_S
+from scalelab.plan.tracked import UNKNOWN_S
 from scalelab.records.attempt import Placement
 from scalelab.scheduling.grouped_placer import GroupedPlacer
 from scalelab.scheduling.trial_queue import Request

@@ -16,6 +16,8 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from scalelab.cli.answering import ANSWER, ERROR
+from scalelab.errors import ScaleLabError
 from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.numerals import duration
@@ -25,6 +27,7 @@ from scalelab.inputs.placeholders import (
     TRIAL_PLACEHOLDERS,
 )
 from scalelab.inputs.problems import model_in
+from scalelab.recommend.answer.facts import Kind
 from scalelab.records.control.events import EVENTS, KINDS, VERSION, Progress
 from scalelab.site.choice import site_class
 
@@ -68,6 +71,14 @@ GROUPS = {
         "number than the trial's is refused"
     ),
     "NAME": "any other number is a metric of that name, such as loss or val_acc",
+}
+JSON = {
+    "schema": f"`{ANSWER}`",
+    "question": "the `command`, and what it was asked",
+    "facts": "what there is to say: the `kind` of each, and its values",
+    "text": "the same in sentences",
+    "further keys": "the figures of the answer; those of `recommend` are the fields of "
+    "what `Run.recommend` returns",
 }
 HEAD = """\
 # Reference
@@ -195,6 +206,18 @@ def reference() -> str:
         *_table(("kind", "values", "when"), _events()),
         "",
         f"`progress` holds {_names_of(Progress)}.",
+        "\n## Answers as JSON\n",
+        "With `--json` a command prints one object. Keys are added to it, and none is",
+        "renamed or dropped, as long as `schema` is the same.\n",
+        *_table(("key", "holds"), [(_code(key), text) for key, text in JSON.items()]),
+        "",
+        f"Kinds of facts: {', '.join(map(_code, Kind))}. Units are in the names of",
+        "their values, such as `step_time_s`.",
+        "",
+        f"Where there is no answer, it prints `schema` (`{ERROR}`), `kind`, `message`",
+        "and `hint`, which is empty where the message says what to do; the message is",
+        "on standard error too.\n",
+        *_table(("kind", "means", "exit code"), _errors()),
     ]
     return "\n".join(parts) + "\n"
 
@@ -240,6 +263,18 @@ def _events() -> list[tuple[str, ...]]:
         (f"`{kind}`", _names_of(event), str(event.__doc__).partition("\n")[0])
         for kind, event in KINDS.items()
     ]
+
+
+def _errors() -> list[tuple[str, ...]]:
+    found: list[type[ScaleLabError]] = [ScaleLabError]
+    for known in found:  # grows on the way
+        found += known.__subclasses__()
+    of_package = [e for e in found[1:] if e.__module__ == ScaleLabError.__module__]
+    rows = [
+        (_code(each.kind), str(each.__doc__).partition("\n")[0], str(each.exit_code))
+        for each in of_package
+    ]
+    return [*rows, (_code("usage"), "The command line is wrong.", "2")]
 
 
 def _names_of(event: type[Any]) -> str:

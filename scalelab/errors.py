@@ -16,77 +16,122 @@
         |-- UnmeasuredError        no row has a usable step time          exit code 1
         `-- NotIdentifiableError   the rows cannot tell; names what would
 
-A failed *trial* is data, not an exception: see :class:`scalelab.records.Outcome`.
+A failed *trial* is data, not an exception: see
+:class:`scalelab.inputs.outcome.Outcome`.
 """
+
+from __future__ import annotations
 
 
 class ScaleLabError(Exception):
-    """Root of every error ScaleLab raises on purpose."""
+    """Root of every error ScaleLab raises on purpose.
 
+    Parameters
+    ----------
+    message
+        What is wrong, with name and value, and the rule.
+    hint
+        What to do; empty where the message says it.
+
+    Attributes
+    ----------
+    kind
+        What went wrong, for programs.
+    """
+
+    kind = "error"
     exit_code = 2
+
+    def __init__(self, message: str = "", hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.message, self.hint = message, hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".rstrip()
 
 
 class SpecError(ScaleLabError, ValueError):
     """The user's experiment, site, table or option is wrong."""
 
+    kind = "input"
+
 
 class ClusterError(ScaleLabError):
     """The cluster refused a request, never came up, or vanished."""
 
+    kind = "cluster"
     exit_code = 3
 
 
 class BusyError(ClusterError):
     """The batch system is busy, full or out of reach: the same request may succeed."""
 
+    kind = "busy"
+
 
 class LaunchError(ScaleLabError):
     """A node could not start, reach or end the ranks of an attempt."""
 
+    kind = "launch"
     exit_code = 3
 
 
 class StoreError(ScaleLabError):
     """A run directory cannot be read or written."""
 
+    kind = "store"
+
 
 class DiskFullError(StoreError):
     """The disk of a run directory, or a quota or limit on it, leaves no space."""
+
+    kind = "disk_full"
 
 
 class LeaseError(StoreError):
     """Another live driver holds this run."""
 
+    kind = "lease"
+
 
 class SchemaError(StoreError):
     """Records carry a schema version this ScaleLab cannot read."""
+
+    kind = "schema"
 
 
 class MissingExtraError(ScaleLabError):
     """An optional dependency is not installed."""
 
+    kind = "missing_extra"
+
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(
-            f"{feature} needs packages that are not installed. "
-            f"Install them with: pip install 'scalelab[{extra}]'"
+            f"{feature} needs packages that are not installed.",
+            f"Install them with: pip install 'scalelab[{extra}]'",
         )
 
 
 class FitError(ScaleLabError):
     """A law cannot be fitted to these observations."""
 
+    kind = "fit"
+
 
 class UnmeasuredError(FitError):
     """No observation has a step time that an answer could rest on."""
 
+    kind = "unmeasured"
     exit_code = 1
 
 
 class NotIdentifiableError(FitError):
     """The observations cannot determine a parameter."""
 
+    kind = "not_identifiable"
+
     def __init__(self, parameter: str, remedy: str) -> None:
         verb = "are" if " and " in parameter else "is"
-        super().__init__(f"{parameter} {verb} not identifiable. {remedy}")
+        super().__init__(f"{parameter} {verb} not identifiable.", remedy)
         self.parameter = parameter
         self.remedy = remedy

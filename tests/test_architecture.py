@@ -1,6 +1,7 @@
 """Rooms import only what lies before them; importing scalelab stays light."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -12,7 +13,7 @@ import scalelab
 
 PACKAGE = Path(scalelab.__file__).parent
 GROUND = ("inputs", "kinds", "site", "experiment", "plan", "records")
-RUNNING = ("training", "launch", "cluster", "scheduling", "running", "doctor")
+RUNNING = ("launch", "cluster", "scheduling", "running", "doctor")
 ANALYSIS = ("laws", "recommend", "report")
 ALONE = ("errors", "_version")
 HEAVY_ON_RUNNING_SIDE = {"torch", "dask", "distributed", "dask_jobqueue"}
@@ -27,6 +28,7 @@ def up_to(rooms: tuple[str, ...], last: str) -> set[str]:
 MAY_IMPORT = {
     **{room: up_to(GROUND, room) for room in GROUND},
     **{room: {*GROUND, *up_to(RUNNING, room)} for room in RUNNING},
+    "training": {*GROUND, "launch", "training"},
     **{room: {*GROUND, *up_to(ANALYSIS, room)} for room in ANALYSIS},
     "testing": {*GROUND, *RUNNING, "testing"},
     "session": {*GROUND, *ANALYSIS, *RUNNING, "session"},
@@ -84,6 +86,17 @@ def test_rooms_import_only_what_lies_before_them(room: str) -> None:
         if room_of(imported) not in allowed
     }
     assert wrong == set()
+
+
+def test_nothing_outside_knows_the_trainer() -> None:
+    """It is found by its entry point, as one of another distribution would be."""
+    naming = {
+        name
+        for name, module in MODULES.items()
+        if room_of(name) != "training"
+        and re.search(r"scalelab[./]training", module.read_text())
+    }
+    assert naming == {"scalelab"}  # the lazy public Workload
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import scalelab
-from scalelab.experiment.program import BUILT_IN_WORKLOADS
 from scalelab.experiment.spec import Experiment
-from scalelab.experiment.workload_names import RANK_PARAMETERS
+from scalelab.training.trainer import TRAINER
 from scalelab.training.workloads.introspection import names_of_built_in
+from scalelab.training.workloads.table import BUILT_IN_WORKLOADS
 
 PAGE = (Path(__file__).parents[1] / "docs" / "workloads.md").read_text()
 FIRST, *REST = re.split(r"^## ", PAGE, flags=re.M)
@@ -24,7 +24,7 @@ def names_in(text: str) -> set[str]:
 
 def test_every_workload_has_a_row_and_a_section() -> None:
     assert set(SECTIONS) == set(BUILT_IN_WORKLOADS)
-    assert {*BUILT_IN_WORKLOADS, *RANK_PARAMETERS} <= names_in(FIRST)
+    assert {*BUILT_IN_WORKLOADS, *TRAINER.process_parameters} <= names_in(FIRST)
 
 
 @pytest.mark.parametrize("name", BUILT_IN_WORKLOADS)

@@ -1,10 +1,12 @@
-"""The answer on a terminal or in a pipe."""
+"""The answer on a terminal, in a pipe, and as JSON for programs."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -14,8 +16,38 @@ if TYPE_CHECKING:
     from scalelab.errors import FitError, SpecError
     from scalelab.session import Recommendation
 
+ANSWER, ERROR = "scalelab.answer/1", "scalelab.error/1"
 PIPE_WIDTH = 100
 MAX_WIDTH = 100
+
+
+def print_json(
+    question: Mapping[str, Any],
+    facts: Sequence[Mapping[str, Any]],
+    text: Sequence[str],
+    **figures: Any,
+) -> None:
+    """Print what a command answers: the same envelope around each command's figures.
+
+    Keys are added, never renamed or dropped, while ``schema`` stays what it is.
+
+    Parameters
+    ----------
+    question
+        The command and what it was asked.
+    facts
+        What there is to say, each with its ``kind`` and values.
+    text
+        The same in sentences.
+    """
+    envelope = {"schema": ANSWER, "question": question, "facts": facts, "text": text}
+    typer.echo(json.dumps(envelope | figures, indent=2, allow_nan=False, default=str))
+
+
+def print_error(kind: str, message: str, hint: str = "") -> None:
+    """Print as JSON why a command has no answer."""
+    error = {"schema": ERROR, "kind": kind, "message": message, "hint": hint}
+    typer.echo(json.dumps(error, indent=2))
 
 
 def width() -> int:

@@ -29,14 +29,26 @@ def run(
         bool,
         typer.Option("--job", help="With --site: also run one short job on a node."),
     ] = False,
+    kinds: Annotated[
+        bool,
+        typer.Option(
+            "--kinds", help="Check what may be named, from other distributions too."
+        ),
+    ] = False,
 ) -> None:
     """Check whether sweeps can run on this machine, part by part.
 
     With --site, check whether they can run there: without device time, or by one
-    short job.
+    short job. With --kinds, list the strategies, launchers, batch systems, resources
+    and sources that are installed, and check each.
     """
     from scalelab.errors import SpecError
 
+    if kinds:
+        if site is not None or job:
+            raise SpecError("--kinds looks at this environment: leave out --site.")
+        _check_kinds()
+        return
     if site is not None:
         _check_site(runs, site, with_job=job)
         return
@@ -48,6 +60,15 @@ def run(
         typer.echo("Sweeps cannot run here until what is broken is repaired.")
         raise typer.Exit(SOMETHING_BROKEN)
     typer.echo("Sweeps can run here: scalelab sweep EXPERIMENT.yaml")
+
+
+def _check_kinds() -> None:
+    from scalelab.doctor.kinds import SUBJECT_COLUMNS, examine_kinds
+
+    if _show(examine_kinds(), SUBJECT_COLUMNS):
+        typer.echo("What is broken cannot be named until it is repaired.")
+        raise typer.Exit(SOMETHING_BROKEN)
+    typer.echo("All of these can be named: docs/extending.md says how to add others.")
 
 
 def _check_site(runs: Path, name: str, *, with_job: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -53,7 +53,19 @@ def run(
         typer.Option(
             min=1,
             metavar="1024",
-            help="The throughput counts tokens: so many a sample.",
+            help="The throughput counts tokens; a sample has this many.",
+        ),
+    ] = None,
+    decimal: Annotated[
+        Literal[".", ","] | None,
+        typer.Option(help="The decimal sign of the numbers, where they do not tell."),
+    ] = None,
+    header_row: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="LINE",
+            help="The line that names the columns [default: the first].",
         ),
     ] = None,
     accept_doubts: Annotated[
@@ -75,6 +87,8 @@ def run(
         melt=pairs("--melt", [melt] if melt else []),
         per_device=per_device,
         tokens_per_sample=tokens_per_sample,
+        decimal=decimal,
+        header_row=header_row,
         accept_doubts=accept_doubts,
     )
     num_rows = len(run.observations)

@@ -1,4 +1,4 @@
-"""``scalelab init``."""
+"""``scalelab init`` and ``scalelab schema``: what helps to write an experiment."""
 
 from __future__ import annotations
 
@@ -78,6 +78,15 @@ def run(
             "another folder, or make it first."
         )
     _propose(path, script, log)
+
+
+def schema() -> None:
+    """Print the JSON schema of experiments, for editors."""
+    import json
+
+    from scalelab.experiment.spec import Experiment
+
+    typer.echo(json.dumps(Experiment.json_schema(), indent=2))
 
 
 def _propose(path: Path, script: Path, log: Path | None) -> None:

@@ -12,18 +12,19 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
 from scalelab._version import __version__
+from scalelab.cli.answering import print_error
 from scalelab.errors import ScaleLabError
-from scalelab.inputs.lines import one_line
-from scalelab.inputs.wording import as_options, of_the_command_line
+from scalelab.inputs.lines import ended, one_line
+from scalelab.inputs.wording import for_the_command_line
 from scalelab.kinds.resources import RESOURCES
 
 INTERRUPTED, READER_LEFT = 130, 141
@@ -40,10 +41,14 @@ COMMANDS = {
     REPORT: "Write the run's report: one self-contained HTML file.",
     "import": "Import a table of measurements as a run.",
     "data": "Obtain a data set that a built-in workload needs.",
+    "trainer": "Run a command of a trainer for an experiment.",
     "init": "Write a commented experiment to start from.",
     "schema": "Print the JSON schema of experiments, for editors.",
     "doctor": "Check whether sweeps can run on this machine, part by part.",
 }
+
+HOMES = {"stop": "status", REPORT: RECOMMEND, "schema": "init", "data": "trainer"}
+"""Commands that stand in the file of another."""
 
 GROUPS = {"site": "Write a profile of the cluster that this machine belongs to."}
 
@@ -51,8 +56,8 @@ GROUPS = {"site": "Write a profile of the cluster that this machine belongs to."
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 
-def build_app(asked: str = "") -> typer.Typer:
-    """Return the application with every command."""
+def build_app(asked: str | None = None) -> typer.Typer:
+    """Return the application with every command; of the others than asked the name."""
     app = typer.Typer(
         name="scalelab",
         help="How many GPUs should this training job use? Measure, fit, recommend.",
@@ -62,19 +67,33 @@ def build_app(asked: str = "") -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
-    from scalelab.cli.recommend_command import with_question
-
     for name, summary in COMMANDS.items():
-        module = import_module(f"scalelab.cli.{name}_command")
-        command = module.run
-        if name in (RECOMMEND, REPORT):
-            resources = RESOURCES if asked == name else RESOURCES.built_in
-            command = with_question(command, resources)
+        command = _command(name, asked) if asked in (None, name) else _nothing
         app.command(name, short_help=summary)(command)
     for name, summary in GROUPS.items():
-        module = import_module(f"scalelab.cli.{name}_command")
-        app.add_typer(module.app, name=name, short_help=summary)
+        is_needed = asked in (None, name)
+        group = _module(name).app if is_needed else typer.Typer(callback=_nothing)
+        app.add_typer(group, name=name, short_help=summary)
     return app
+
+
+def _module(name: str) -> ModuleType:
+    return import_module(f"scalelab.cli.{name}_command")
+
+
+def _command(name: str, asked: str | None) -> Callable[..., None]:
+    command: Callable[..., None] = (
+        getattr(_module(HOMES[name]), name) if name in HOMES else _module(name).run
+    )
+    if name not in (RECOMMEND, REPORT):
+        return command
+    from scalelab.cli.recommend_command import with_question
+
+    return with_question(command, RESOURCES if asked == name else RESOURCES.built_in)
+
+
+def _nothing() -> None:
+    """Stand for a command that is not asked for."""
 
 
 def _show_version(is_asked: bool) -> None:
@@ -96,20 +115,26 @@ def _options(
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
+    as_json = "--json" in arguments
     try:
-        command = typer.main.get_command(build_app(*arguments[:1]))
+        command = typer.main.get_command(build_app(arguments[0] if arguments else ""))
         is_bare = len(arguments) < 2 and {*arguments} <= GROUPS.keys()
         words = [*arguments, "--help"] if is_bare else list(arguments)
-        with of_the_command_line(), command.make_context("scalelab", words) as context:
+        with for_the_command_line(), command.make_context("scalelab", words) as context:
             command.invoke(context)
     except typer.Exit as ended:
         return ended.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return _say("Interrupted.", INTERRUPTED)
     except ScaleLabError as error:
-        return _say(f"Error: {as_options(str(error))}", error.exit_code)
+        if as_json:
+            print_error(error.kind, error.message, error.hint)
+        return _say(f"Error: {error}", error.exit_code)
     except UsageError as error:
-        return _say(f"Error: {_usage(error)}", error.exit_code)
+        message, hint = _usage(error)
+        if as_json:
+            print_error("usage", message, hint)
+        return _say(f"Error: {message} {hint}", error.exit_code)
     return 0
 
 
@@ -197,7 +222,7 @@ def _say(message: str, exit_code: int) -> int:
     return exit_code
 
 
-def _usage(error: Any) -> str:
+def _usage(error: Any) -> tuple[str, str]:
+    """Return what is wrong with a command line, and what to do."""
     command = error.ctx.command_path if error.ctx else "scalelab"
-    message = one_line(error.format_message()).rstrip(".")
-    return f"{message}{'' if message.endswith('?') else '.'} Try: {command} --help"
+    return ended(one_line(error.format_message())), f"Try: {command} --help"

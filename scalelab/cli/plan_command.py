@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from scalelab.cli.shown.twin_table import twin_lines
+from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName
 from scalelab.inputs.lines import aligned
 from scalelab.inputs.numerals import counted
 
@@ -31,25 +30,9 @@ MAX_LEFT_OUT_SHOWN = 5
 
 
 def run(
-    experiment: Annotated[
-        Path, typer.Argument(metavar="EXPERIMENT", help="The experiment's YAML file.")
-    ],
-    site: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Name or path of a site profile."),
-    ] = None,
-    run_directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--run", metavar="DIR", help="Directory of the run [default: runs/NAME]."
-        ),
-    ] = None,
-    twin: Annotated[
-        bool,
-        typer.Option(
-            "--twin", help="Try parameter servers in virtual time, in this process."
-        ),
-    ] = False,
+    experiment: ExperimentFile,
+    site: SiteName = None,
+    run_directory: RunToMake = None,
 ) -> None:
     """Show what a sweep would run, and what it would cost; run nothing."""
     from scalelab.running.sweep import Sweep
@@ -58,8 +41,6 @@ def run(
     parts = (_trials, _notes, _left_out, _cost, _job_scripts)
     blocks = ("\n".join(part(asked)) for part in parts)
     typer.echo("\n\n".join(filter(None, blocks)))
-    if twin:
-        typer.echo("\n" + "\n".join(twin_lines(asked)))
 
 
 def _trials(asked: Sweep) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol, Self
 
 from rich.console import Console, Group
@@ -49,35 +49,6 @@ class Counted(Protocol):
     @property
     def remaining(self) -> int | None:
         """Trials that have not ended; None: not known yet."""
-        ...
-
-
-class ProgressView(Protocol):
-    """The interface of views that show a sweep while it runs."""
-
-    def __enter__(self) -> Self:
-        """Start showing."""
-        ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Stop showing."""
-        ...
-
-    def __call__(self, event: Event) -> None:
-        """Show an event of the sweep."""
-        ...
-
-    def watch(self, source: Counted) -> None:
-        """Set the source of the trials, which knows how many there are."""
-        ...
-
-    def announce(self, text: str) -> None:
-        """Show a line that stays."""
         ...
 
 
@@ -178,11 +149,54 @@ class Tracker:
         return ", ".join(parts)
 
 
-class LiveView:
+class ProgressView(ABC):
+    """A view that shows a sweep while it runs."""
+
+    def __init__(self, device_hour_word: str) -> None:
+        self._tracker = Tracker(device_hour_word)
+
+    def __enter__(self) -> Self:
+        """Start showing."""
+        self._start()
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        """Leave one line that says where the sweep ended."""
+        self._stop()
+        if error is None and self._tracker.has_begun:
+            self._leave(self._tracker.counts())
+
+    def __call__(self, event: Event) -> None:
+        """Show an event of the sweep."""
+        self._tracker.take(event)
+        self._show(event)
+
+    def watch(self, source: Counted) -> None:
+        """Set the source of the trials, which knows how many there are."""
+        self._tracker.watch(source)
+
+    @abstractmethod
+    def announce(self, text: str) -> None:
+        """Show a line that stays."""
+
+    @abstractmethod
+    def _start(self) -> None: ...
+
+    @abstractmethod
+    def _stop(self) -> None: ...
+
+    @abstractmethod
+    def _show(self, event: Event) -> None: ...
+
+    @abstractmethod
+    def _leave(self, counts: str) -> None: ...
+
+
+class LiveView(ProgressView):
     """A block of lines at the bottom of a terminal, redrawn in place."""
 
     def __init__(self, console: Console, device_hour_word: str) -> None:
-        self._tracker = Tracker(device_hour_word)
+        super().__init__(device_hour_word)
         self._problem: Text | None = None
         self._is_waiting = False
         self._longest = 0
@@ -194,34 +208,21 @@ class LiveView:
             get_renderable=self._render,
         )
 
-    def __enter__(self) -> Self:
-        """Start redrawing."""
+    def _start(self) -> None:
         self._live.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Replace the block by one line that says where the sweep ended."""
+    def _stop(self) -> None:
         self._live.stop()
-        if error is None and self._tracker.has_begun:
-            self.announce(self._tracker.counts())
 
-    def __call__(self, event: Event) -> None:
-        """Show an event of the sweep."""
-        self._tracker.take(event)
+    def _leave(self, counts: str) -> None:
+        self.announce(counts)
+
+    def _show(self, event: Event) -> None:
         if self._is_waiting and _is_news_of_nodes(event):
             self._problem, self._is_waiting = None, False
         if text := problem(event):
             self._is_waiting = isinstance(event, Waiting | NodeSilent)
             self._problem = _on_one_line(one_line(text), style="yellow")
-
-    def watch(self, source: Counted) -> None:
-        """Set the source of the trials, which knows how many there are."""
-        self._tracker.watch(source)
 
     def announce(self, text: str) -> None:
         """Print a line above the block."""
@@ -254,7 +255,7 @@ def _on_one_line(text: str, style: str = "") -> Text:
     return Text(text, style=style, overflow="ellipsis", no_wrap=True)
 
 
-class LineView:
+class LineView(ProgressView):
     """Progress as plain lines, for pipes and files.
 
     At most one in a while; and what goes on where nothing is said for longer.
@@ -263,43 +264,27 @@ class LineView:
     def __init__(
         self, console: Console, device_hour_word: str, *, is_quiet: bool
     ) -> None:
+        super().__init__(device_hour_word)
         self._file = console.file
-        self._tracker = Tracker(device_hour_word)
         self._is_quiet = is_quiet
         self._next_line_s = time.monotonic() + LINE_EVERY_S
         self._last = ""
         self._printing = threading.Lock()
         self._speaker = Speaker(self._print_counts, self._tracker.activity)
 
-    def __enter__(self) -> Self:
-        """Start."""
+    def _start(self) -> None:
         if not self._is_quiet:
             self._speaker.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Print where the sweep ended."""
+    def _stop(self) -> None:
         self._speaker.end()
-        if error is None and self._tracker.has_begun:
-            self._print_counts()
 
-    def __call__(self, event: Event) -> None:
-        """Show an event of the sweep."""
-        self._tracker.take(event)
+    def _show(self, event: Event) -> None:
         if text := problem(event):
             self._print(text)
         elif time.monotonic() >= self._next_line_s and not _is_between_trials(event):
             self._next_line_s = time.monotonic() + LINE_EVERY_S
             self._print_counts()
-
-    def watch(self, source: Counted) -> None:
-        """Set the source of the trials, which knows how many there are."""
-        self._tracker.watch(source)
 
     def announce(self, text: str) -> None:
         """Print a line, unless quiet."""
@@ -307,7 +292,9 @@ class LineView:
             self._print(text)
 
     def _print_counts(self) -> None:
-        counts = self._tracker.counts()
+        self._leave(self._tracker.counts())
+
+    def _leave(self, counts: str) -> None:
         if counts != self._last:
             self.announce(counts)
         self._last = counts

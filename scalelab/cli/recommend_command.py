@@ -1,10 +1,9 @@
-"""``scalelab recommend``, also ``recommend-resources``."""
+"""``scalelab recommend``, also ``recommend-resources``, and ``scalelab report``."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import json
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from scalelab.cli.answering import print_answer
+from scalelab.cli.answering import print_answer, print_json
+from scalelab.cli.arguments import RunDirectory
 
 if TYPE_CHECKING:
     from scalelab.kinds.resources import Resource
@@ -166,9 +166,7 @@ def asked(
 
 
 def run(
-    run_directory: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Directory of the run.")
-    ],
+    run_directory: RunDirectory,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Add formulas and fitted parameters.")
@@ -197,15 +195,41 @@ def run(
             "another price with --price."
         )
     found = load(run_directory)
-    answer = found.recommend(**asked(**question))
+    words = asked(**question)
+    answer = found.recommend(**words)
     if as_json:
-        typer.echo(json.dumps(answer.to_json(), indent=2, allow_nan=False))
+        given = {name: value for name, value in words.items() if value}
+        about = {"command": "recommend", "run": run_directory, **given}
+        print_json(about, text=answer.sentences, **answer.to_json())
     elif sbatch:
         typer.echo(found.job_script(answer, site), nl=False)
     else:
         print_answer(answer, explain=explain)
     if not answer.meets_constraints:
         raise typer.Exit(NOTHING_MEETS)
+
+
+def report(
+    run_directory: RunDirectory,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write [default: RUN/report.html].",
+        ),
+    ] = None,
+    **question: Any,
+) -> None:
+    """Write the run's report: one self-contained HTML file.
+
+    Its answer is that of the run's own job without limits unless options say more.
+    """
+    from scalelab.session import load
+
+    found = load(run_directory)
+    typer.echo(str(found.write_report(output, **asked(**question))))
 
 
 def with_question(

@@ -1,21 +1,19 @@
-"""``scalelab status``."""
+"""``scalelab status`` and ``scalelab stop``."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from scalelab.cli.arguments import RunDirectory
 from scalelab.inputs.numerals import counted
 
 MAX_SHOWN = 5
 
 
 def run(
-    run_directory: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Directory of the run.")
-    ],
+    run_directory: RunDirectory,
 ) -> None:
     """Show what a run has done, and what is missing."""
     from scalelab.cli.answering import print_steadiness
@@ -63,3 +61,18 @@ def run(
         typer.echo(f"  {reason}")
     if status.has_canaries:  # what tells of them takes longer to load than all above
         print_steadiness(run.observations)
+
+
+def stop(
+    run_directory: RunDirectory,
+    now: Annotated[
+        bool, typer.Option("--now", help="End the trials that run, and wait for it.")
+    ] = False,
+) -> None:
+    """Stop a run's sweep, wherever its driver is.
+
+    The trials that run are finished first. The same sweep command goes on later.
+    """
+    from scalelab.running.stop import stop
+
+    typer.echo(stop(run_directory, at_once=now))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName
 from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
@@ -31,19 +32,9 @@ MAX_SHOWN = 5
 
 
 def run(
-    experiment: Annotated[
-        Path, typer.Argument(metavar="EXPERIMENT", help="The experiment's YAML file.")
-    ],
-    site: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Name or path of a site profile."),
-    ] = None,
-    run_directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--run", metavar="DIR", help="Directory of the run [default: runs/NAME]."
-        ),
-    ] = None,
+    experiment: ExperimentFile,
+    site: SiteName = None,
+    run_directory: RunToMake = None,
     sweep_budget: Annotated[
         str | None,
         typer.Option(

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from scalelab.cli.arguments import ExperimentFile, SiteName
 
 NOT_WELL = 1
 
 
 def run(
-    experiment: Annotated[
-        Path, typer.Argument(metavar="EXPERIMENT", help="The experiment's YAML file.")
-    ],
-    site: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Name or path of a site profile."),
-    ] = None,
+    experiment: ExperimentFile,
+    site: SiteName = None,
     keep: Annotated[
         bool,
         typer.Option(

@@ -13,7 +13,7 @@ from scalelab.cluster.hub import HubCluster
 from scalelab.errors import ClusterError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem, system_of_job
 from scalelab.records.attempt_io import storing
-from scalelab.records.log_tail import last_log_lines
+from scalelab.records.plain_files import last_log_lines
 from scalelab.site.job_script import start_on_all
 
 if TYPE_CHECKING:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scalelab.experiment.program import Program, needs_torch
+from scalelab.experiment.program import Program, WorkloadProgram
 from scalelab.kinds.registry import imported
-from scalelab.launch.protocol import DEFAULT_ENTRY
+from scalelab.kinds.trainers import trainer_of
 from scalelab.site.profile import Site
-from scalelab.training.workloads.registry import preload_modules
 
 if TYPE_CHECKING:
     from scalelab.cluster.dask_nodes import DaskNodes
@@ -27,12 +25,20 @@ def cluster_of(
     parallelism: Sequence[str],
 ) -> AbstractContextManager[DaskNodes]:
     """Return the cluster of a site; nodes start when it is entered."""
-    modules = [preload_modules(program, parallelism) for program in programs]
+    entry: str | None = None
+    preload: list[str] = []
+    for program in programs:
+        if isinstance(program, WorkloadProgram):
+            trainer, name = trainer_of(program.name)
+            entry = trainer.entry
+            preload += trainer.preload(name, parallelism)
+        elif program.launcher_row().serves_store:
+            preload.append("torch.distributed")
     cluster: AbstractContextManager[DaskNodes] = imported(site.cluster)(
         site,
         run=run,
         max_nodes=max_nodes,
-        preload=tuple(dict.fromkeys(chain.from_iterable(modules))),
-        entry=DEFAULT_ENTRY if any(map(needs_torch, programs)) else None,
+        preload=tuple(dict.fromkeys(preload)),
+        entry=entry,
     )
     return cluster

@@ -11,7 +11,6 @@ from scalelab.cluster.devices import local_devices
 from scalelab.cluster.network import LOOPBACK
 from scalelab.cluster.node_options import run_security
 from scalelab.errors import ClusterError
-from scalelab.launch.protocol import DEFAULT_ENTRY
 
 if TYPE_CHECKING:
     from distributed.security import Security
@@ -56,7 +55,7 @@ class LocalNodes(DaskNodes):
         has_dashboard: bool = True,
         preload: tuple[str, ...] = (),
         search_path: tuple[str, ...] = (),
-        entry: str | None = DEFAULT_ENTRY,
+        entry: str | None = None,
     ) -> None:
         super().__init__(device_type, has_dashboard=has_dashboard)
         self._shares = divide_devices(num_nodes, devices_per_node, device_type)

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scalelab.launch.protocol import DEFAULT_ENTRY
 from scalelab.records.attempt_io import storing
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class NodeOptions:
     group: str | None = None
     interface: str | None = None
     preload: tuple[str, ...] = ()
-    entry: str | None = DEFAULT_ENTRY
+    entry: str | None = None
 
     @classmethod
     def read(cls, path: Path) -> NodeOptions:

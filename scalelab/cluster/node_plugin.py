@@ -22,7 +22,6 @@ from scalelab.errors import LaunchError
 from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.gang_agent import NodeAgent
-from scalelab.launch.protocol import DEFAULT_ENTRY
 from scalelab.records.attempt import AttemptSpec
 from scalelab.records.attempt_io import write_atomically
 
@@ -52,7 +51,7 @@ class NodePlugin(WorkerPlugin):
     group: str | None = None
     preload: tuple[str, ...] = ()
     search_path: tuple[str, ...] = ()
-    entry: str | None = DEFAULT_ENTRY
+    entry: str | None = None
     own_session: bool = False
 
     def setup(self, worker: Worker) -> None:

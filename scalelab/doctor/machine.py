@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
 
@@ -19,7 +20,13 @@ from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
-from scalelab.records.attempt import AttemptSpec, NodeShare, Placement
+from scalelab.kinds.trainers import DEFAULT_TRAINER, TRAINERS, Trainer
+from scalelab.records.attempt import (
+    AttemptSpec,
+    KnownWorkload,
+    NodeShare,
+    Placement,
+)
 from scalelab.records.attempt_io import existing_place
 from scalelab.site.profile import num_cores, num_visible_gpus
 
@@ -75,12 +82,17 @@ def examine(runs: Path) -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
     yield ok("Python", f"{version}, {sys.executable}")
     yield _devices()
-    for package, extra in (("torch", "train"), ("distributed", "train")):
-        yield _package(package, extra)
+    trainers = list(TRAINERS)
+    for trainer in trainers:
+        if trainer.framework:
+            yield _package(trainer.framework, trainer.extra)
+    yield _package("distributed", "run")
     yield _frameworks()
     yield from _mpi_as_root()
     yield run_directory_finding(runs)
-    yield _tried("multi-rank trial", _two_ranks)
+    for trainer in trainers:
+        if trainer.self_test is not None:
+            yield _tried("multi-rank trial", partial(_two_ranks, trainer))
     programs = [system.programs[0] for system in BATCH_SYSTEMS]
     found = [name for name in programs if shutil.which(name)]
     text = f"{', '.join(found)} found" if found else f"no {' or '.join(programs)} found"
@@ -162,12 +174,16 @@ def _tried(subject: str, attempt: Callable[[], str]) -> Finding:
         return broken(subject, str(error))
 
 
-def _two_ranks() -> str:
+def _two_ranks(trainer: Trainer) -> str:
     from scalelab.launch.gang_agent import NodeAgent
 
+    if trainer.framework:
+        import_module(trainer.framework)
+    is_default = trainer.name == DEFAULT_TRAINER
+    workload = f"{'' if is_default else f'{trainer.name}/'}{trainer.self_test}"
     trial = Trial(
         kind=TrialKind.THROUGHPUT,
-        workload="emulated",
+        workload=workload,
         allocation=Allocation(devices_per_node=(2,)),
         local_batch_size=1,
         measurement=Measurement(warmup_steps=0, steps=2),
@@ -175,16 +191,17 @@ def _two_ranks() -> str:
     share = NodeShare(node="doctor", device_ids=("0", "0"))
     with (
         tempfile.TemporaryDirectory() as directory,
-        NodeAgent("doctor", "cpu", ()) as agent,
+        NodeAgent("doctor", "cpu", (), entry=trainer.entry) as agent,
     ):
         spec = AttemptSpec(
             run="doctor",
             trial=trial,
-            program=WorkloadProgram(name="emulated"),
+            program=WorkloadProgram(name=workload),
             number=1,
             directory=directory,
             placement=Placement(shares=(share,)),
             device_type="cpu",
+            known=KnownWorkload.named(workload),
         )
         result = agent.run(spec, 0, None)
     if result.outcome is not Outcome.COMPLETED:

@@ -26,8 +26,8 @@ from scalelab.doctor.site import clock_finding, of_groups
 from scalelab.errors import ClusterError, ScaleLabError, SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.records.attempt_io import encode_json, existing_place, write_atomically
-from scalelab.records.control.driver_record import DriverRecord
-from scalelab.records.log_tail import last_log_lines
+from scalelab.records.control.job_list import DriverRecord
+from scalelab.records.plain_files import last_log_lines
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.job_script import job_script, refuse_log_directory
 from scalelab.site.profile import DeviceType, Site

@@ -101,18 +101,20 @@ class BatchRequest:
     local_batch_size: int | None = None
     global_batch_size: int | None = None
     gradient_accumulation_steps: int = 1
-    largest: int | None = None
 
-    def at(self, data_parallel_size: int) -> BatchSizes:
-        """Return the batch on so many ranks that see different samples."""
+    def at(self, data_parallel_size: int, largest: int | None = None) -> BatchSizes:
+        """Return the batch on ranks that see different samples.
+
+        ``largest`` is the largest local batch that fits, where that is looked for.
+        """
         local, total = self.local_batch_size, self.global_batch_size
         among = {"data_parallel_size": data_parallel_size}
         accumulation = self.gradient_accumulation_steps
         if total is None:
-            local = local or self.largest or 1
+            local = local or largest or 1
             return from_local(local, accumulation=accumulation, **among)
-        if self.largest is not None:
-            return fitted(total, self.largest, **among)
+        if largest is not None:
+            return fitted(total, largest, **among)
         if local is not None:
             return from_both(local, total, **among)
         return from_global(total, accumulation=accumulation, **among)

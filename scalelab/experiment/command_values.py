@@ -1,19 +1,70 @@
-"""The values that a command is told: by placeholders, or by environment variables."""
+"""The values that a command receives: in placeholders, or in environment variables."""
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 
+from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import samples_on_node
 from scalelab.experiment.keys import ExperimentKeys
-from scalelab.experiment.trial import Trial
+from scalelab.experiment.sections import AutoBatch, LayoutAxes
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.inputs.layout import MicroBatches
 from scalelab.inputs.placeholders import (
     LAYOUT_PLACEHOLDERS,
     PLACEHOLDERS,
+    TRIAL_PLACEHOLDERS,
     placeholders_in,
 )
+from scalelab.inputs.problems import one_of, shown
+
+_OF_RATE = {"learning_rate", "base_learning_rate", "warmup_samples"}
+"""Placeholders that have a value only where the experiment has a learning rate."""
+_LOCAL_BATCH = ("local_batch_size", "batch_size_per_node", "global_batch_size")
+_LOCAL_BATCH_OF_LAYOUT = ("local_batch_size", "micro_batch_size", "global_batch_size")
+_ACCUMULATION = (
+    "gradient_accumulation_steps",
+    "accumulation_steps_of_all_ranks",
+    "global_batch_size",
+)
+_DEGREES = {
+    "tensor": ("tensor_parallel_size",),
+    "pipeline": ("pipeline_parallel_size",),
+    "context": ("context_parallel_size",),
+    "expert": ("expert_parallel_size",),
+    "replicate": ("data_replicate_size", "data_shard_size"),
+    "shard": ("data_shard_size", "data_replicate_size"),
+}
+"""Placeholders of which any one passes an axis of the layout to the command."""
+
+
+class Untold(StrEnum):
+    """A value that the command line does not pass on."""
+
+    LOCAL_BATCH = "local_batch_size"
+    ACCUMULATION = "gradient_accumulation_steps"
+
+
+def commands_of(
+    experiment: ExperimentKeys,
+) -> Iterator[tuple[str | None, ExperimentKeys]]:
+    """Yield the experiment as it would be for each command alone, with its name."""
+    if not experiment.workload:
+        yield from experiment.by_program().items()
+
+
+@contextmanager
+def naming(program: str | None) -> Iterator[None]:
+    """Begin a refusal with the name of the program that is wrong, if it has one."""
+    try:
+        yield
+    except SpecError as error:
+        if program is None:
+            raise
+        raise SpecError(f"program {program}: {error}") from error
 
 
 def variable_of(placeholder: str) -> str:
@@ -23,13 +74,6 @@ def variable_of(placeholder: str) -> str:
     'SCALELAB_LOCAL_BATCH_SIZE'
     """
     return f"SCALELAB_{placeholder.upper()}"
-
-
-class Untold(StrEnum):
-    """A value of which a command is not told: it runs alike whatever the value is."""
-
-    LOCAL_BATCH = "local_batch_size"
-    ACCUMULATION = "gradient_accumulation_steps"
 
 
 def known_placeholders(experiment: ExperimentKeys) -> tuple[str, ...]:
@@ -43,11 +87,11 @@ def readable_variables(experiment: ExperimentKeys) -> dict[str, str]:
     return {variable_of(name): name for name in known_placeholders(experiment)}
 
 
-def values_told(experiment: ExperimentKeys) -> Set[str]:
-    """Return the placeholders whose values the command of an experiment learns.
+def values_received(experiment: ExperimentKeys) -> Set[str]:
+    """Return the placeholders whose values the command of an experiment receives.
 
-    It learns them in its command line, in a variable under ``env``, or in a variable
-    that ``uses`` declares as read by the program.
+    It does in its command line, in a variable under ``env``, or in a variable that
+    ``uses`` declares as read by the program.
     """
     templates = (experiment.command or "", *experiment.env.values())
     known = readable_variables(experiment)
@@ -55,6 +99,205 @@ def values_told(experiment: ExperimentKeys) -> Set[str]:
         *(name for template in templates for name in placeholders_in(template)),
         *(known[variable] for variable in experiment.uses if variable in known),
     }
+
+
+def untold_batches(experiment: ExperimentKeys) -> Mapping[str | None, Set[Untold]]:
+    """Return the batch values that the command of each program does not receive.
+
+    The only command has the name None. A workload receives everything.
+    """
+    found: dict[str | None, Set[Untold]] = {}
+    for name, alone in commands_of(experiment):
+        received = values_received(alone)
+        names = {
+            Untold.LOCAL_BATCH: _local_batch(alone),
+            Untold.ACCUMULATION: _ACCUMULATION,
+        }
+        found[name] = {each for each in Untold if not received & {*names[each]}}
+    return found
+
+
+def check_commands(experiment: ExperimentKeys) -> None:
+    """Refuse commands that use what has no value, and axes that change nothing."""
+    for name, alone in commands_of(experiment):
+        with naming(name):
+            _check_command(alone)
+
+
+def _check_command(experiment: ExperimentKeys) -> None:
+    valid = known_placeholders(experiment)
+    templates = {"command": experiment.command or ""}
+    templates |= {f"env.{name}": value for name, value in experiment.env.items()}
+    for field, template in templates.items():
+        for placeholder in placeholders_in(template):
+            if placeholder in valid:
+                continue
+            why = f"is no placeholder. {one_of(valid, placeholder)}"
+            if placeholder in LAYOUT_PLACEHOLDERS:
+                why = (
+                    "has a value only where the experiment has a layout. Add, for "
+                    "example, layout: {tensor: [1, 2], pipeline: 2}."
+                )
+            raise SpecError(f"{field} holds {{{placeholder}}}, which {why}")
+    for name in experiment.env_from:
+        if name in experiment.env:
+            raise SpecError(
+                f"{name} is under env and under env_from. Keep it in env_from to take "
+                "the value from the driver's environment, or in env to write it here."
+            )
+    variables = readable_variables(experiment)
+    for variable in experiment.uses:
+        if variable not in variables:
+            raise SpecError(
+                f"uses: {shown(variable)} is no variable that a command finds. "
+                f"{one_of(variables, variable)}"
+            )
+    received = values_received(experiment)
+    if experiment.layout:
+        _check_layout(experiment, experiment.layout, received)
+    for axis in experiment.options:
+        if axis in TRIAL_PLACEHOLDERS or (
+            experiment.layout and axis in LAYOUT_PLACEHOLDERS
+        ):
+            raise SpecError(
+                f"options.{axis} is a placeholder of its own. Rename the axis, or use "
+                "the experiment's own key."
+            )
+        if axis not in received:
+            raise _changes_nothing(f"options.{axis}", axis)
+    if experiment.learning_rate is None and (rates := sorted(received & _OF_RATE)):
+        raise SpecError(
+            f"learning_rate is missing, but the command uses {{{rates[0]}}}. Add, for "
+            "example, learning_rate: 0.1."
+        )
+
+
+def _check_layout(
+    experiment: ExperimentKeys, layout: LayoutAxes, received: Set[str]
+) -> None:
+    """Refuse what has no meaning with a layout, and degrees that change nothing."""
+    if "batch_size_per_node" in received:
+        raise SpecError(
+            "the command uses {batch_size_per_node}, but with a layout the ranks of a "
+            "node may see the same samples. Use {local_batch_size}, the samples per "
+            "replica, or {global_batch_size}."
+        )
+    is_split = layout.micro_batches is MicroBatches.SPLIT
+    if is_split and isinstance(experiment.local_batch_size, AutoBatch):
+        raise SpecError(
+            "local_batch_size=auto does not go with layout.micro_batches=split, where "
+            "each stage of the pipeline needs a sample of it. List local batches."
+        )
+    for axis, values in layout.axes().items():
+        names = _DEGREES[axis]
+        if len(values) > 1 and not received & {*names}:
+            raise _changes_nothing(f"layout: {axis}={list(values)}", names[0])
+
+
+def _changes_nothing(axis: str, placeholder: str) -> SpecError:
+    return SpecError(
+        f"{axis} would change nothing: the command does not use {{{placeholder}}}. "
+        f"Write {{{placeholder}}} where the value belongs; if the program reads "
+        f"{variable_of(placeholder)} by itself, add it to uses."
+    )
+
+
+def check_received(experiment: ExperimentKeys, trials: Sequence[Trial]) -> None:
+    """Refuse trials that their command cannot tell apart, or cannot run.
+
+    Trials that differ in a value that the command does not receive would run alike, and
+    what one of them measures would be recorded for another.
+    """
+    for name, alone in commands_of(experiment):
+        own = [trial for trial in trials if trial.program == name]
+        with naming(name):
+            _check_values(alone, own)
+        of = f" of program={name}" if name else ""
+        launcher = alone.launcher.row()
+        for trial in own:
+            launcher.check_nodes(
+                trial.allocation.num_nodes,
+                f"the trial{of} on {trial.world_size} devices",
+            )
+
+
+def _check_values(experiment: ExperimentKeys, trials: Sequence[Trial]) -> None:
+    received = values_received(experiment)
+    for trial in trials:
+        if trial.gradient_accumulation_steps > 1 and not received & {*_ACCUMULATION}:
+            raise SpecError(
+                f"the trial on {trial.world_size} devices needs "
+                f"gradient_accumulation_steps={trial.gradient_accumulation_steps}, but "
+                f"the command uses none of {_listed(_ACCUMULATION)}. Add one, or "
+                "change the batch sizes."
+            )
+    names = _local_batch(experiment)
+    if isinstance(experiment.local_batch_size, AutoBatch) and not received & {*names}:
+        raise _not_received("local_batch_size", ["auto"], names)
+    if len({trial.global_batch_size for trial in trials}) > 1:
+        # of one global batch, a program may take its ranks' shares by itself
+        local = (trial.local_batch_size for trial in trials)
+        _check_axis("local_batch_size", local, names, received)
+    for axis in ("precision", "parallelism", "seed"):
+        _check_axis(axis, (getattr(trial, axis) for trial in trials), [axis], received)
+    _check_rates(received, trials)
+    _check_batches(received & {*names, *_ACCUMULATION}, trials)
+
+
+def _local_batch(experiment: ExperimentKeys) -> Sequence[str]:
+    return _LOCAL_BATCH_OF_LAYOUT if experiment.layout else _LOCAL_BATCH
+
+
+def _check_rates(received: Set[str], trials: Sequence[Trial]) -> None:
+    rates = [trial.learning_rate for trial in trials if trial.learning_rate]
+    names = ["learning_rate"]
+    if len({rate.rule for rate in rates}) == 1:
+        names.append("base_learning_rate")  # the command may apply the one rule
+        if all(trial.kind is TrialKind.THROUGHPUT for trial in trials):
+            return  # no time depends on it
+    _check_axis("learning_rate", (rate.value for rate in rates), names, received)
+
+
+def _check_batches(received: Set[str], trials: Sequence[Trial]) -> None:
+    """Refuse trials on the same devices whose batches the command cannot tell apart."""
+    first: dict[object, Trial] = {}
+    for trial in trials:
+        on_node = max(trial.allocation.devices_per_node)
+        values = placeholder_values(trial, devices_on_node=on_node, directory="")
+        # The command knows its layout, since it must receive its axes.
+        alike = tuple(values[name] for name in sorted(received))
+        other = first.setdefault((trial.allocation, trial.layout, *alike), trial)
+        for axis in ("local_batch_size", "gradient_accumulation_steps"):
+            _check_axis(axis, (getattr(each, axis) for each in (other, trial)), [axis])
+
+
+def _check_axis(
+    axis: str,
+    values: Iterable[object],
+    names: Sequence[str],
+    received: Set[str] = frozenset(),
+) -> None:
+    """Refuse an axis with several values that no placeholder passes to the command."""
+    distinct = list(dict.fromkeys(values))
+    if len(distinct) > 1 and not received & {*names}:
+        raise _not_received(axis, distinct, names)
+
+
+def _not_received(
+    axis: str, values: Sequence[object], names: Sequence[str]
+) -> SpecError:
+    listed = ", ".join(map(str, values[:4])) + (", ..." if len(values) > 4 else "")
+    variable = variable_of(axis)
+    return SpecError(
+        f"{axis} varies between trials ({listed}), but the command does not receive "
+        f"it: it would run alike for all of them. Write {_listed(names)} in the "
+        "command or in env where the value belongs; if the program itself reads the "
+        f"variable {variable}, add uses: [{variable}]."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " or ".join(f"{{{name}}}" for name in names)
 
 
 def placeholder_values(

@@ -1,12 +1,14 @@
-"""Differences between the fingerprints of two versions of an experiment."""
+"""Fingerprints: what the numbers of a run depend on, and how two of them differ."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scalelab.experiment.hidden import is_recorded_as
+from scalelab.inputs.device_words import DeviceWords, device_words
 from scalelab.inputs.problems import shown
+from scalelab.kinds.trainers import COMMAND, facts_of
 
 ACCEPT = "accept"
 """Conditions that judge a trial when it is read: another one changes no number."""
@@ -99,3 +101,16 @@ def _env_changes(
             if not is_recorded_as(after[name], before[name])
         ),
     ]
+
+
+def words_of_run(
+    fingerprint: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = ()
+) -> DeviceWords:
+    """Return the words for the devices of a run."""
+    device_type = fingerprint.get("device_type")
+    facts = facts_of(fingerprint.get("workload") or COMMAND)
+    is_emulated = facts is not None and facts.declares_times
+    for row in rows:
+        device_type = row.get("device_type") or device_type
+        is_emulated |= bool(row.get("emulated"))
+    return device_words(device_type, is_emulated=is_emulated)

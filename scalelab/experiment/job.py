@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from scalelab.errors import SpecError
 from scalelab.inputs.fields import Count, Positive, Section, TargetText
+from scalelab.inputs.wording import key
 
 _AMOUNTS = ("epochs", "steps", "samples", "tokens")
 
@@ -53,7 +54,8 @@ class Job(Section):
         given = [name for name in _AMOUNTS if getattr(self, name) is not None]
         if len(given) > 1:
             raise SpecError(
-                f"{' and '.join(given)} both say how long the job is. Keep one."
+                f"{' and '.join(map(key, given))} both say how long the job is.",
+                "Keep one.",
             )
         if not given and self.target is None:
             raise SpecError(
@@ -61,7 +63,9 @@ class Job(Section):
                 "and tokens, or a target such as 'val_loss <= 2.9'."
             )
         if self.epochs and not self.samples_per_epoch:
-            raise SpecError("epochs needs samples_per_epoch. Add it.")
+            raise SpecError(
+                f"{key('epochs')} needs {key('samples_per_epoch')}. Add it."
+            )
         if self.tokens and not self.sequence_length:
             raise SpecError("tokens needs sequence_length, tokens per sample. Add it.")
         if self.flops_per_sample and self.device_peak_flops is None:

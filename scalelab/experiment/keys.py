@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any, Self
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import ScalingMode
@@ -24,6 +24,7 @@ from scalelab.experiment.sections import (
     Stop,
     WorkloadChoice,
 )
+from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.inputs.fields import (
     ConditionText,
     Count,
@@ -37,13 +38,31 @@ from scalelab.inputs.fields import (
     Text,
     Word,
 )
+from scalelab.inputs.problems import shown
 from scalelab.kinds.launchers import TORCHRUN
 from scalelab.kinds.sources import PLANNED
 from scalelab.kinds.strategies import DEFAULT_STRATEGY
+from scalelab.kinds.trainers import DEFAULT_TRAINER, TRAINERS, facts_of
 from scalelab.site.choice import AnySite
 
 Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 AxisName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+
+Names = TypeVar("Names", bound=Iterable[str])
+
+
+def _named_as_variables(names: Names) -> Names:
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
+            raise SpecError(
+                f"{shown(name)} is no name of an environment variable. Use letters, "
+                "digits and '_', not starting with a digit."
+            )
+    return names
+
+
+Variables = Annotated[dict[Text, EnvironmentValue], AfterValidator(_named_as_variables)]
+VariableNames = Annotated[OneOrMany[Text], AfterValidator(_named_as_variables)]
 
 
 def _kind_of_batch(value: Any) -> str:
@@ -78,7 +97,7 @@ class ProgramChoice(Section):
     metrics: Metrics | None = Field(
         default=None, description="Where it reports its steps."
     )
-    env: dict[Text, EnvironmentValue] = Field(
+    env: Variables = Field(
         default={},
         repr=False,
         description="Its environment variables, besides those of all programs.",
@@ -117,10 +136,10 @@ class ExperimentKeys(Section):
         ),
     )
     code: Code | None = Field(default=None, description="Files to take a snapshot of.")
-    env: dict[Text, EnvironmentValue] = Field(
+    env: Variables = Field(
         default={}, repr=False, description="Environment variables of a command."
     )
-    env_from: OneOrMany[Text] = Field(
+    env_from: VariableNames = Field(
         default=(),
         description=(
             "Variables that a command gets from the environment of the driver; their "
@@ -212,41 +231,124 @@ class ExperimentKeys(Section):
         default=ConfirmAbove(), description="Cost above which a sweep asks first."
     )
 
+    @model_validator(mode="after")
+    def _runs_one_thing(self) -> Self:
+        kinds = ("workload", "command", "program")
+        given = [name for name in kinds if getattr(self, name) is not None]
+        if len(given) != 1:
+            problem = "both given" if given else "both missing"
+            is_installed = DEFAULT_TRAINER in TRAINERS
+            known = TRAINERS[DEFAULT_TRAINER].workloads if is_installed else ()
+            raise SpecError(
+                f"{' and '.join(given or kinds[:2])} are {problem}. An experiment runs "
+                f"exactly one: a workload ({', '.join((*known, 'module:Class'))}), "
+                "a command, or several programs."
+            )
+        if self.program is None:
+            return self
+        names = [each.name for each in self.program]
+        if not names:
+            raise SpecError(
+                "program is empty. List programs, such as program: [{name: torch, "
+                "command: ...}, {name: jax, command: ...}], or write one command."
+            )
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise SpecError(
+                f"program: the name {twice[0]} stands there twice, but curves are told "
+                "apart by it. Rename one."
+            )
+        if PROGRAM in self.options:
+            raise SpecError(
+                f"options.{PROGRAM} has the name of the axis of programs. Rename the "
+                "option."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _gives_devices_once(self) -> Self:
+        if self.gpus and (self.nodes or self.gpus_per_node):
+            raise SpecError(
+                "gpus and nodes x gpus_per_node both say which devices a trial gets. "
+                "Keep gpus (packed on nodes), or nodes with gpus_per_node."
+            )
+        if bool(self.nodes) != bool(self.gpus_per_node):
+            names = ["nodes", "gpus_per_node"]
+            given, missing = names if self.nodes else reversed(names)
+            raise SpecError(f"{given} needs {missing}. Add it, or write gpus instead.")
+        if not self.gpus and not self.nodes:
+            raise SpecError(
+                "gpus is missing. Add the devices per trial, such as gpus: [1, 2, 4]."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _gives_batches_once(self) -> Self:
+        total, local = self.global_batch_size, self.local_batch_size
+        if total is None and local is None:
+            raise SpecError(
+                "local_batch_size and global_batch_size are both missing. Add at least "
+                "one, such as local_batch_size: [32, 64]."
+            )
+        if self.gradient_accumulation_steps and total and local:
+            raise SpecError(
+                "gradient_accumulation_steps follows from global_batch_size and "
+                "local_batch_size. Remove one of the three."
+            )
+        if self.scaling is ScalingMode.STRONG and total is None:
+            raise SpecError(
+                "scaling=strong holds global_batch_size fixed, but there is none. Add "
+                "it, or write scaling: weak."
+            )
+        if self.scaling is ScalingMode.WEAK and total is not None:
+            raise SpecError(
+                "scaling=weak holds local_batch_size fixed, so global_batch_size "
+                "follows from the number of devices. Remove global_batch_size."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _agrees_with_the_job(self) -> Self:
+        job, workload = self.job, self.workload
+        if job and job.device_peak_flops and not job.flops_per_sample:
+            facts = facts_of(workload.name) if workload else None
+            if workload is None or (facts and not facts.counts_flops):
+                raise SpecError(
+                    "job.flops_per_sample and job.device_peak_flops together say how "
+                    "much of a device is used, and "
+                    f"{workload.name if workload else 'a command'} does not tell its "
+                    "operations. Give both, or neither."
+                )
+        warmup = self.learning_rate and self.learning_rate.warmup
+        if warmup and warmup.epochs:
+            if not (job and job.samples_per_epoch):
+                raise SpecError(
+                    "learning_rate.warmup.epochs needs job.samples_per_epoch. Add it, "
+                    "or give the warm-up in samples."
+                )
+        if self.accept and {*self.measure.kind} == {TrialKind.THROUGHPUT}:
+            raise SpecError(
+                f"accept: {self.accept[0]} judges trained models, and throughput "
+                "trials evaluate none. Add end_to_end to measure.kind, or remove "
+                "accept."
+            )
+        self.measure.check(job)
+        return self
+
     def by_program(self) -> dict[str | None, Self]:
         """Return the experiment as it would be for each of its programs alone, by name.
 
         Without several programs it is the experiment itself, under None.
         """
-        if self.program is None:
-            return {None: self}
-        return {each.name: self._alone(each) for each in self.program}
-
-    def _alone(self, program: ProgramChoice) -> Self:
-        own = {
-            "program": None,
-            "command": program.command,
-            "launcher": program.launcher or self.launcher,
-            "metrics": program.metrics or self.metrics,
-            "env": {**self.env, **program.env},
-            "uses": (*self.uses, *program.uses),
-        }
-        return self.model_copy(update=own)
-
-
-def commands_of(
-    experiment: ExperimentKeys,
-) -> Iterator[tuple[str | None, ExperimentKeys]]:
-    """Yield the experiment as it would be for each command alone, with its name."""
-    if not experiment.workload:
-        yield from experiment.by_program().items()
-
-
-@contextmanager
-def naming(program: str | None) -> Iterator[None]:
-    """Begin a refusal with the name of the program that is wrong, if it has one."""
-    try:
-        yield
-    except SpecError as error:
-        if program is None:
-            raise
-        raise SpecError(f"program {program}: {error}") from error
+        return {
+            each.name: self.model_copy(
+                update={
+                    "program": None,
+                    "command": each.command,
+                    "launcher": each.launcher or self.launcher,
+                    "metrics": each.metrics or self.metrics,
+                    "env": {**self.env, **each.env},
+                    "uses": (*self.uses, *each.uses),
+                }
+            )
+            for each in self.program or ()
+        } or {None: self}

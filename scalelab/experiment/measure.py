@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.experiment.presets import PRESETS, expanded
-from scalelab.experiment.program import METRICS_FILE, MetricsSource
-from scalelab.experiment.trial import (
-    FIRST_CANARY,
-    Measurement,
-    TrialKind,
+from scalelab.experiment.program import (
+    BATCH_OF_EPOCH,
+    METRICS_FILE,
+    SAMPLES_OF_EPOCH,
+    STEP_OF_EPOCH,
+    MetricsSource,
 )
+from scalelab.experiment.trial import FIRST_CANARY, Measurement, TrialKind
 from scalelab.inputs.fields import (
     Count,
     CountOrZero,
@@ -31,6 +34,7 @@ from scalelab.inputs.fields import (
     Section,
     Text,
 )
+from scalelab.inputs.problems import shown
 
 Repeats = Annotated[int, Field(strict=True, ge=1, le=FIRST_CANARY)]
 
@@ -167,6 +171,24 @@ def _list_presets(schema: dict[str, Any]) -> None:
     schema["enum"] = [*PRESETS, None]
 
 
+def _groups(patterns: Iterable[str]) -> set[str]:
+    return {name for pattern in patterns for name in re.compile(pattern).groupindex}
+
+
+def _compiling(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise SpecError(
+                f"{shown(pattern)} is no regular expression: {error}."
+            ) from error
+    return patterns
+
+
+Expressions = Annotated[OneOrMany[Text], AfterValidator(_compiling)]
+
+
 class Metrics(Section):
     """Where a command reports its steps: in a file, or in its output."""
 
@@ -185,7 +207,7 @@ class Metrics(Section):
     jsonl: Text | None = Field(
         default=None, description="JSON-lines file, such as $SCALELAB_METRICS."
     )
-    regex: OneOrMany[Text] | None = Field(
+    regex: Expressions | None = Field(
         default=None, description="Regular expressions with named groups."
     )
     csv: Text | None = Field(
@@ -203,7 +225,7 @@ class Metrics(Section):
         default=None,
         description="Folder of TensorBoard event files, such as '{trial_dir}'.",
     )
-    evaluation: OneOrMany[Text] | None = Field(
+    evaluation: Expressions | None = Field(
         default=None,
         description=(
             "Regular expressions of lines that an evaluation writes: its time is set "
@@ -219,6 +241,36 @@ class Metrics(Section):
             return expanded(values)
         return values
 
+    @model_validator(mode="after")
+    def _has_one_place(self) -> Metrics:
+        places = (self.jsonl, self.regex, self.csv, self.tensorboard)
+        if sum(each is not None for each in places) != 1:
+            raise SpecError(
+                "must have exactly one of jsonl, regex, csv and tensorboard."
+            )
+        if self.jsonl is not None and self.jsonl.endswith(".csv"):
+            raise SpecError(
+                f"jsonl={shown(self.jsonl)} names a CSV file. Write csv in place of "
+                "jsonl."
+            )
+        if self.columns and self.csv is None:
+            raise SpecError("columns names columns of metrics.csv. Add that file.")
+        counts = {"step", "samples", BATCH_OF_EPOCH, STEP_OF_EPOCH, SAMPLES_OF_EPOCH}
+        if self.regex and not _groups(self.regex) & counts:
+            raise SpecError(
+                f"regex={shown(self.regex)} has no group named step. Add one, such as "
+                r"step (?P<step>\d+): intervals are measured between steps. Where "
+                f"batches are counted in each epoch anew, name it {BATCH_OF_EPOCH}, "
+                f"where optimiser steps are, {STEP_OF_EPOCH}, where samples are, "
+                f"{SAMPLES_OF_EPOCH}."
+            )
+        return self
+
+    @property
+    def groups(self) -> set[str]:
+        """Names of the groups of the expressions under regex."""
+        return _groups(self.regex or ())
+
     def source(self) -> MetricsSource:
         """Return what the launch side reads."""
         is_in_jsonl = not (self.regex or self.csv or self.tensorboard)
@@ -233,3 +285,8 @@ class Metrics(Section):
             columns=self.columns,
             tensorboard=self.tensorboard,
         )
+
+
+DEFAULT_METRICS = Metrics.model_construct()
+"""What holds without the key: the command writes the file that ``$SCALELAB_METRICS``
+names."""

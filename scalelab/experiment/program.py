@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from scalelab.experiment.workload_names import CLASSIFIER_METRICS
 from scalelab.inputs.document import Scalar
+from scalelab.kinds.trainers import trainer_of
 
 if TYPE_CHECKING:
     from scalelab.kinds.launchers import Launcher
@@ -146,88 +146,15 @@ def saving_s(program: Program) -> float:
     return stop.grace_s if stop else 0.0
 
 
-def needs_torch(program: Program) -> bool:
-    """Tell whether a node imports torch to start the processes of a program.
+def framework_of(program: Program) -> str:
+    """Return the package that a node imports to start the processes of a program.
 
     It does so once for all of them: to fork the ranks of a workload, or to serve the
-    store where those of a command meet.
+    store where those of a command meet. Empty: it imports none.
     """
     if isinstance(program, WorkloadProgram):
-        return True
-    return program.launcher_row().serves_store
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BuiltInWorkload:
-    """The properties of a built-in workload that a plan needs.
-
-    Parameters
-    ----------
-    metrics
-        What an evaluation measures; none: there is nothing to evaluate on.
-    convergence_needs
-        Parameter without which it has no metric to reach; None: it always has.
-    tokens_axis
-        Parameter that says how many tokens a sample has; None: samples are no
-        sequences.
-    check
-        Path of a function without torch that refuses parameters before anything runs;
-        see :func:`~scalelab.training.workloads.transformer_shape.check_transformer`.
-    """
-
-    path: str
-    metrics: tuple[str, ...] = CLASSIFIER_METRICS
-    has_batch_norm: bool = False
-    convergence_needs: str | None = None
-    preload: tuple[str, ...] = ()
-    tokens_axis: str | None = None
-    trains_model: bool = True
-    counts_flops: bool = False
-    check: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DataDemand:
-    """The demand of trials on the data of a built-in workload."""
-
-    global_batch_size: int
-    data_parallel_size: int
-    has_files: bool
-
-
-_HOME = "scalelab.training.workloads"
-BUILT_IN_WORKLOADS: Mapping[str, BuiltInWorkload] = {
-    "digits_mlp": BuiltInWorkload(
-        path=f"{_HOME}.digits_mlp:DigitsMlp", preload=("sklearn.datasets",)
-    ),
-    "resnet_cifar": BuiltInWorkload(
-        path=f"{_HOME}.resnet_cifar:ResnetCifar", has_batch_norm=True
-    ),
-    "transformer_lm": BuiltInWorkload(
-        path=f"{_HOME}.transformer_lm:TransformerLm",
-        metrics=("val_loss",),
-        tokens_axis="sequence_length",
-        counts_flops=True,
-        check=f"{_HOME}.transformer_shape:check_transformer",
-    ),
-    "image_folder": BuiltInWorkload(
-        path=f"{_HOME}.image_folder:ImageFolder",
-        metrics=("val_acc", "val_balanced_acc", "val_loss"),
-        has_batch_norm=True,
-        check="scalelab.training.feeding.pictures:check_pictures",
-    ),
-    "synthetic_images": BuiltInWorkload(
-        path=f"{_HOME}.synthetic_images:SyntheticImages",
-        metrics=(),
-        has_batch_norm=True,
-    ),
-    "emulated": BuiltInWorkload(
-        path=f"{_HOME}.emulated:Emulated",
-        metrics=("val_acc",),
-        convergence_needs="min_samples",
-        trains_model=False,
-    ),
-}
+        return trainer_of(program.name)[0].framework
+    return "torch" if program.launcher_row().serves_store else ""
 
 
 def program_to_json(program: Program) -> dict[str, Any]:

@@ -9,20 +9,15 @@ from typing import Any, Self
 from pydantic import PrivateAttr, model_validator
 
 from scalelab.errors import SpecError
-from scalelab.experiment.batch_sizes import ScalingMode
-from scalelab.experiment.checks.consistency import check_experiment
+from scalelab.experiment.checks import check_program
 from scalelab.experiment.fingerprint import ACCEPT, program_key
 from scalelab.experiment.keys import ExperimentKeys
-from scalelab.experiment.measure import Metrics
-from scalelab.experiment.program import (
-    BUILT_IN_WORKLOADS,
-    CommandProgram,
-    Program,
-    WorkloadProgram,
-)
+from scalelab.experiment.measure import DEFAULT_METRICS
+from scalelab.experiment.program import CommandProgram, Program, WorkloadProgram
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.document import parse_document, read_document
 from scalelab.inputs.problems import validated
+from scalelab.kinds.trainers import COMMAND, WorkloadFacts, facts_of
 from scalelab.site.choice import find_site
 from scalelab.site.profile import LocalSite, Site
 
@@ -37,15 +32,14 @@ class Experiment(ExperimentKeys):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
-        check_experiment(self)
+        check_program(self)
         return self
 
     @classmethod
     def from_file(cls, path: str | Path) -> Experiment:
         """Read an experiment from a YAML file."""
-        path = Path(path)
-        text = read_document(path)
-        return cls.from_text(text, source=str(path), directory=path.parent)
+        text = read_document(Path(path))
+        return cls.from_text(text, source=str(path), directory=Path(path).parent)
 
     @classmethod
     def from_text(
@@ -80,29 +74,26 @@ class Experiment(ExperimentKeys):
     @property
     def workload_name(self) -> str:
         """Value of ``Trial.workload``: the workload's name, or ``command``."""
-        return self.workload.name if self.workload else "command"
+        return self.workload.name if self.workload else COMMAND
 
     @property
-    def scaling_mode(self) -> ScalingMode:
-        """The named mode, or the one that the batch sizes imply."""
-        implied = ScalingMode.STRONG if self.global_batch_size else ScalingMode.WEAK
-        return self.scaling or implied
+    def facts(self) -> WorkloadFacts | None:
+        """What is known of the workload beforehand; None: nothing."""
+        return facts_of(self.workload_name)
 
     @property
     def has_batch_norm(self) -> bool:
         """Batch norm is used, so convergence may depend on the local batch as well."""
         if self.measure.batch_norm is not None:
             return self.measure.batch_norm
-        built_in = BUILT_IN_WORKLOADS.get(self.workload_name)
-        if built_in is None or self.workload is None:
+        facts = self.facts
+        if facts is None or self.workload is None:
             return True
-        return bool(self.workload.parameters.get("batch_norm", built_in.has_batch_norm))
+        return bool(self.workload.parameters.get("batch_norm", facts.has_batch_norm))
 
     def resolve_site(self, override: str | None = None) -> Site:
         """Return the override, else the experiment's own site, else this machine."""
-        chosen = override or self.site
-        if chosen is None:
-            return LocalSite()
+        chosen = override or self.site or LocalSite()
         return chosen if isinstance(chosen, Site) else find_site(chosen)
 
     def inherited(self, environment: Mapping[str, str]) -> dict[str, str]:
@@ -130,17 +121,16 @@ class Experiment(ExperimentKeys):
 
     def _program(self, directory: str, inherited: Mapping[str, str]) -> Program:
         if self.workload:
-            is_built_in = self.workload.name in BUILT_IN_WORKLOADS
             return WorkloadProgram(
                 name=self.workload.name,
                 parameters=self.workload.parameters,
-                code_directory=None if is_built_in else directory,
+                code_directory=None if self.facts else directory,
             )
         return CommandProgram(
             command=self.command or "",
             launcher=self.launcher.name,
             env=self.env,
-            metrics=(self.metrics or Metrics()).source(),
+            metrics=(self.metrics or DEFAULT_METRICS).source(),
             code_directory=directory,
             name=self.name,
             inherited=inherited,
@@ -192,7 +182,7 @@ class Experiment(ExperimentKeys):
 
     def _fingerprint_of_metrics(self) -> dict[str, Any]:
         """Return the metrics; keys that are not used as runs before them have it."""
-        values = (self.metrics or Metrics()).model_dump(mode="json")
+        values = (self.metrics or DEFAULT_METRICS).model_dump(mode="json")
         old = ("jsonl", "regex")
         return {name: of for name, of in values.items() if of or name in old}
 

@@ -16,13 +16,12 @@ from scalelab.inputs.layout import Layout
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.kinds.strategies import DEFAULT_STRATEGY, strategy_of
+from scalelab.kinds.trainers import facts_of
 
 PROGRAM = "program"
 """Name of the axis of programs."""
-EMULATED = "emulated"
-"""Name of the workload whose times are declared."""
 FIRST_CANARY = 1_000
-"""Repeat index from which on repeats are canaries; see ``plan.canary``."""
+"""Repeat index from which on repeats are canaries; see ``plan.expand``."""
 
 
 def is_canary(repeat: float) -> bool:
@@ -53,6 +52,19 @@ class LearningRate:
     rule: str
     warmup_samples: int
     value: float
+
+    def at(self, samples: float) -> float:
+        """Return the rate of the step that ends at this many samples.
+
+        It rises linearly from 0 to ``value`` over ``warmup_samples`` and stays there.
+
+        References
+        ----------
+        P. Goyal et al. (2017), section 2.2, gradual warm-up; there from the base rate.
+        """
+        if samples >= self.warmup_samples:
+            return self.value
+        return self.value * samples / self.warmup_samples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,7 +159,8 @@ class Trial:
     @property
     def is_emulated(self) -> bool:
         """Its times are declared, so that shared hardware does not matter."""
-        return self.workload == EMULATED
+        facts = facts_of(self.workload)
+        return facts is not None and facts.declares_times
 
     @property
     def world_size(self) -> int:

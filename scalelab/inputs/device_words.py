@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class DeviceWords(NamedTuple):
@@ -30,15 +29,3 @@ def device_words(device_type: str | None, *, is_emulated: bool) -> DeviceWords:
     if is_emulated:
         return DeviceWords("emulated GPU", "emulated GPU-h")
     return _WORDS.get(device_type or "", DeviceWords("GPU", "GPU-h"))
-
-
-def words_of_run(
-    fingerprint: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = ()
-) -> DeviceWords:
-    """Return the words for the devices of a run."""
-    device_type = fingerprint.get("device_type")
-    is_emulated = fingerprint.get("workload") == "emulated"
-    for row in rows:
-        device_type = row.get("device_type") or device_type
-        is_emulated |= bool(row.get("emulated"))
-    return device_words(device_type, is_emulated=is_emulated)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import difflib
 import typing
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scalelab.errors import SpecError
+from scalelab.inputs.wording import Call
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -43,12 +45,15 @@ _RULES = {
 _LIST_OF_WORDS = "If it is one of several values: a list needs brackets, [a, b]."
 
 
-def validated(model: type[Model], values: Mapping[str, Any], *, source: str) -> Model:
-    """Validate values and return the model."""
+def validated(
+    model: type[Model], values: Mapping[str, Any], *, source: str | Call
+) -> Model:
+    """Validate values, the keys of a file or the arguments of a call."""
     from pydantic import ValidationError
 
     try:
-        return model.model_validate(dict(values))
+        with source.checked() if isinstance(source, Call) else nullcontext():
+            return model.model_validate(dict(values))
     except ValidationError as error:
         raise _explain(error, model, values, source) from error
 
@@ -100,17 +105,20 @@ def _explain(
     error: ValidationError,
     model: type[BaseModel],
     values: Mapping[str, Any],
-    source: str,
+    source: str | Call,
 ) -> SpecError:
     from scalelab.inputs.document import paragraph
 
     # A misspelt required key is both unknown and missing: the unknown one tells more.
     details = sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
     paths = [_path(item["loc"], values) for item in details]
+    if isinstance(source, Call):
+        paths = [source.argument(path) for path in paths]
     sentence = _sentence(details[0], paths[0], model)
     others = [path for path in dict.fromkeys(paths) if path not in ("", paths[0])]
     more = f" Also wrong: {', '.join(others[:5])}." if others else ""
-    return paragraph(f"{source}: {sentence}{more}")
+    where = source if isinstance(source, Call) else f"{source}: "
+    return paragraph(f"{where}{sentence}{more}")
 
 
 def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:

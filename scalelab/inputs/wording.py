@@ -1,98 +1,26 @@
-"""The words of messages: options for the command line, arguments for Python.
+"""Options as values: written as the command line has them, or as Python has them.
 
-Messages are written with options, as the command line has them. Calls from Python name
-the same things as arguments, so messages and notes are put into its words where they
-leave.
+``--max-batch 64`` on the command line is ``max_batch=64`` in Python. Messages hold the
+option as a value, which writes itself for whoever reads: Python, unless the command
+line has said that it does.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
-from scalelab.errors import ScaleLabError
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 _is_command_line: ContextVar[bool] = ContextVar("is_command_line", default=False)
-
-# Options with both words in one message are left out: --samples, --steps.
-_FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
-    (
-        re.compile(r"--(column|constant|melt|select) ([\w.]+)=('[^']*'|[\w/.-]*[\w/])"),
-        lambda found: f"{found[1]}={{'{found[2]}': {_quoted(found[3])}}}",
-    ),
-    (
-        re.compile(r"--(axis|ignore) ('[^']*'|NAME\b)"),
-        lambda found: f"{found[1]}=[{_quoted(found[2])}]",
-    ),
-    (
-        re.compile(r"--(learn-from) (RUN\b)"),
-        lambda found: f"{_argument(found[1])}={_quoted(found[2])}",
-    ),
-    (
-        re.compile(r"--(tokens-per-sample) (\d+|N\b)"),
-        lambda found: f"{_argument(found[1])}={found[2]}",
-    ),
-    (
-        re.compile(r"--(per-device|accept-doubts|accept-unmeasured)\b"),
-        lambda found: f"{_argument(found[1])}=True",
-    ),
-    (
-        re.compile(
-            r"--(column|constant|melt|select|axis|ignore|batch|max-batch|local-batch|gpus|law"
-            r"|between-nodes|learn-from|tokens-per-sample)\b"
-        ),
-        lambda found: _argument(found[1]),
-    ),
-)
-
-
-def _argument(option: str) -> str:
-    return option.replace("-", "_")
-
-
-def _quoted(value: str) -> str:
-    return value if value.startswith("'") else f"'{value}'"
-
-
-_ARGUMENT = re.compile(
-    r"^(?:recommend: )?(?:job[.:] ?)?"
-    r"(price_per_gpu_hour_usd|confidence|target|gpus|batch|max_batch|local_batch|law"
-    r"|between_nodes|epochs|samples|samples_per_epoch|steps|max_\w+)(?==|: | needs)"
-)
-_RIVALS = re.compile(r"^recommend: job: (\w+) and (\w+)(?= both)")
-_EPOCH = "samples_per_epoch"
-_OTHER_NAMES = {"price_per_gpu_hour_usd": "price", "max_cost_usd": "max_cost"}
-
-
-def as_options(text: str) -> str:
-    """Return a message with the argument that it begins with as an option.
-
-    >>> as_options("recommend: job.samples=0 must be at least 1.")
-    '--samples=0 must be at least 1.'
-    >>> as_options("recommend: job: epochs needs samples_per_epoch. Add it.")
-    '--epochs needs --samples-per-epoch. Add it.'
-    """
-    if found := _ARGUMENT.match(text):
-        rest = text[found.end() :].replace(_EPOCH, _option(_EPOCH))
-        return f"{_option(found[1])}{rest}"
-    if found := _RIVALS.match(text):
-        return f"{_option(found[1])} and {_option(found[2])}{text[found.end() :]}"
-    return text
-
-
-def _option(argument: str) -> str:
-    return f"--{_OTHER_NAMES.get(argument, argument).replace('_', '-')}"
+_holds_options: ContextVar[bool] = ContextVar("holds_options", default=False)
+_SHORTER = {"price_per_gpu_hour_usd": "price", "max_cost_usd": "max_cost"}
 
 
 @contextmanager
-def of_the_command_line() -> Iterator[None]:
-    """Leave the words of messages as they are in this block."""
+def for_the_command_line() -> Iterator[None]:
+    """Write options as the command line has them, in this block."""
     token = _is_command_line.set(True)
     try:
         yield
@@ -100,31 +28,77 @@ def of_the_command_line() -> Iterator[None]:
         _is_command_line.reset(token)
 
 
-def in_words_of_the_caller(text: str) -> str:
-    """Return a text with options as arguments, unless the command line asked for it.
+class Placeholder(str):
+    """A word that stands for a number, as in ``tokens_per_sample=N``."""
 
-    >>> in_words_of_the_caller("Say --constant gpus_per_node=8 or --per-device.")
-    "Say constant={'gpus_per_node': '8'} or per_device=True."
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+class Option(NamedTuple):
+    """An option of the command line, which is an argument in Python.
+
+    Parameters
+    ----------
+    name
+        The argument, such as ``max_batch``; ``job.steps`` for a key of one.
+    value
+        What to say with it; None: its name alone, True: it is a switch, a list: an
+        option that may come several times.
+    key
+        The name in an option that says NAME=VALUE.
+
+    Examples
+    --------
+    >>> constant = Option("constant", "8", key="gpus_per_node")
+    >>> print(constant, Option("axis", ["zero stage"]), Option("per_device", True))
+    constant={'gpus_per_node': '8'} axis=['zero stage'] per_device=True
+    >>> with for_the_command_line():
+    ...     print(constant, Option("axis", ["zero stage"]), Option("per_device", True))
+    --constant gpus_per_node=8 --axis 'zero stage' --per-device
     """
-    if _is_command_line.get():
-        return text
-    for form, written in _FORMS:
-        text = form.sub(written, text)
-    return text
+
+    name: str
+    value: Any = None
+    key: str = ""
+
+    def __str__(self) -> str:
+        value = self.value
+        if not _is_command_line.get():
+            if value is None:
+                return self.name
+            return f"{self.name}={ {self.key: value} if self.key else value!r}"
+        name = self.name.removeprefix("job.")
+        option = f"--{_SHORTER.get(name, name).replace('_', '-')}"
+        if value is None or value is True:
+            return option
+        text = shlex.quote(str(value[0] if isinstance(value, list) else value))
+        return f"{option} {self.key}={text}" if self.key else f"{option} {text}"
 
 
-def in_own_words(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Make a function's errors speak the words of its caller."""
+def key(name: str) -> str:
+    """Write a key of YAML; as an option where the command line asks by it."""
+    return str(Option(name)) if _holds_options.get() else name
 
-    @wraps(function)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+
+class Call(NamedTuple):
+    """A call whose arguments are checked; the command line names the option alone."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return "" if _is_command_line.get() else f"{self.name}: "
+
+    def argument(self, path: str) -> str:
+        """Return an argument, or a key in it; the job's keys are options themselves."""
+        is_nameless = not path or (path == "job" and _is_command_line.get())
+        return "" if is_nameless else str(Option(path))
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Write keys as options in this block, if the command line calls."""
+        token = _holds_options.set(_is_command_line.get())
         try:
-            return function(*args, **kwargs)
-        except ScaleLabError as error:
-            error.args = tuple(
-                in_words_of_the_caller(each) if isinstance(each, str) else each
-                for each in error.args
-            )
-            raise
-
-    return call
+            yield
+        finally:
+            _holds_options.reset(token)

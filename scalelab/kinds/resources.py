@@ -11,6 +11,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.numerals import device_time_unit, duration_unit, number
 from scalelab.inputs.problems import one_of, shown
 from scalelab.inputs.quantities import parse_duration, parse_gpu_hours, parse_usd
+from scalelab.inputs.wording import Option
 from scalelab.kinds.registry import Registry
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def read_limits(
         if value is None:
             continue
         if resource.name in limits:
-            raise SpecError(f"{key}={value}: {resource.name} is limited twice.")
+            raise SpecError(f"{Option(key, value)}: {resource.name} is limited twice.")
         limits[resource.name] = _limit(resource, key, value)
     return limits
 
@@ -206,14 +207,14 @@ def _limit(resource: Resource, key: str, value: object) -> float:
         try:
             return resource.parse(value)
         except SpecError as error:
-            raise SpecError(f"{key}: {error}") from error
+            raise SpecError(f"{Option(key)}: {error}") from error
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if is_number and key == resource.max_field:
         return float(value)  # type: ignore[arg-type]
     problem = "has no unit" if is_number else "is neither text nor a number"
     number_of = f"{resource.max_field}={shown(value) if is_number else 20}"
     raise SpecError(
-        f"{key}={shown(value)} {problem}. Write {key}={resource.example!r} or "
+        f"{Option(key)}={shown(value)} {problem}. Write {key}={resource.example!r} or "
         f"{number_of}."
     )
 

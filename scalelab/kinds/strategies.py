@@ -32,8 +32,9 @@ class SlowRankStrategy(Strategy):
 
     def check(self, sizes: TrialSizes) -> None:
         """Refuse a slow rank that nobody waits for."""
-        factor = slow_rank_factor(sizes.options)
-        if sizes.allocation.world_size == 1 and factor > 1:
+        if sizes.allocation.world_size > 1:
+            return
+        if (factor := slow_rank_factor(sizes.options)) > 1:
             raise SpecError(
                 f"options.slow_rank_factor={factor:g} makes one of several ranks slow, "
                 "and one device has one rank. Use more devices."
@@ -109,8 +110,9 @@ class Ddp(SlowRankStrategy):
         """
         super().check(sizes)
         passes = sizes.gradient_accumulation_steps
-        is_static = self.Options.of(sizes.options).static_graph
-        if is_static and min(sizes.allocation.world_size, passes) > 1:
+        if min(sizes.allocation.world_size, passes) == 1:
+            return
+        if self.Options.of(sizes.options).static_graph:
             raise SpecError(
                 "parallelism=ddp: options.static_graph does not go with "
                 f"gradient_accumulation_steps={passes}: torch fails where a pass "

@@ -20,7 +20,7 @@ from scalelab.launch.command.results import refused
 from scalelab.launch.command.watch import watch_of
 from scalelab.launch.limits import Limits
 from scalelab.launch.progress import ProgressBoard
-from scalelab.launch.protocol import DEFAULT_ENTRY, ProcessRequest
+from scalelab.launch.protocol import ProcessRequest
 from scalelab.launch.ranks.requests import rank_requests
 from scalelab.launch.ranks.server_process import RankServers, ServerProcess
 from scalelab.launch.rendezvous import (
@@ -86,8 +86,7 @@ class NodeAgent:
     Parameters
     ----------
     entry
-        What a rank calls, ``module:function``; None: only commands run here, and no
-        process needs torch.
+        What a rank calls, ``module:function``; None: only commands run here.
     device_name
         Model of the node's devices, recorded for commands; may be set later.
     """
@@ -98,7 +97,7 @@ class NodeAgent:
         device_type: str,
         preload: tuple[str, ...],
         *,
-        entry: str | None = DEFAULT_ENTRY,
+        entry: str | None = None,
         address: str = "127.0.0.1",
         search_path: tuple[str, ...] = (),
         device_name: str | None = None,
@@ -109,11 +108,8 @@ class NodeAgent:
         self._entry = entry
         self._address = address
         self._directory = make_scratch()
-        if entry is not None:
-            preload = (*preload, entry.partition(":")[0])
-        self._servers = RankServers(
-            preload, search_path, self._directory, has_ranks=entry is not None
-        )
+        module = entry and entry.partition(":")[0]
+        self._servers = RankServers(preload, search_path, self._directory, module)
         self._lock = threading.Lock()
         self._running: dict[str, Cancellation] = {}
         self._cancelled: dict[str, str] = {}

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-DEFAULT_ENTRY = "scalelab.training.rank:run_rank"
 # faulthandler writes every thread's stack to the rank's log on this signal.
 STACK_DUMP_SIGNAL = signal.SIGUSR1
 MAX_MESSAGE_BYTES = 65536
@@ -47,6 +46,30 @@ class ProcessRequest:
     log: str | None = None
     directory: str | None = None
     search_path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankIdentity:
+    """The position of a process among the ranks of an attempt.
+
+    Parameters
+    ----------
+    rank
+        From ``world_size`` on it is a parameter server, which holds no device.
+    """
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    node_rank: int
+    num_nodes: int
+    device_id: str
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it is a parameter server."""
+        return self.rank >= self.world_size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

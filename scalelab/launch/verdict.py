@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import signal
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,16 @@ from scalelab.errors import ScaleLabError, SpecError
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.headline import TRACEBACK_START, first_sentence, place_of
+from scalelab.launch.steady import MIN_STEPS
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.attempt_io import NO_SPACE
-from scalelab.records.log_tail import log_tail
-from scalelab.training.probes.steady import MIN_STEPS
+from scalelab.records.plain_files import log_tail
 
 NO_RESULT = AttemptResult(
     outcome=Outcome.FAILED, reason="rank 0 returned no result", rank=0
 )
+
+OutcomeOf = Callable[[BaseException], Outcome | None]
 
 _TRACEBACK_LENGTH = 20_000
 _TAIL_BYTES = 4096
@@ -110,13 +112,17 @@ def from_exception(
     error: BaseException,
     device_type: str,
     code: str | None = None,
+    outcome_of: OutcomeOf = lambda error: None,
 ) -> RankFailure:
-    """Describe an exception that ended a rank; ``code`` is the user's directory."""
+    """Describe an exception that ended a rank; ``code`` is the user's directory.
+
+    ``outcome_of`` knows further errors: see ``kinds.trainers.Trainer.outcome_of``.
+    """
     text = "".join(traceback.format_exception(error))
     return RankFailure(
         rank=rank,
         at_s=at_s,
-        outcome=_meaning(error, device_type),
+        outcome=_meaning(error, device_type, outcome_of),
         summary=f"raised {_headline(error, text, code)}",
         traceback=text[-_TRACEBACK_LENGTH:],
         input_error=str(error) if isinstance(error, SpecError) else None,
@@ -254,10 +260,12 @@ def _lacking(trial: Trial, measured: Mapping[str, Any]) -> str | None:
     return f"{held} training samples, and {asked} were asked for"
 
 
-def _meaning(error: BaseException, device_type: str) -> Outcome:
+def _meaning(error: BaseException, device_type: str, outcome_of: OutcomeOf) -> Outcome:
     for each in _chain(error):
         text = str(each)
-        if type(each).__name__ == "OutOfMemoryError" or _DEVICE_MEMORY.search(text):
+        if (outcome := outcome_of(each)) is not None:
+            return outcome
+        if _DEVICE_MEMORY.search(text):
             return Outcome.OUT_OF_MEMORY
         if isinstance(each, MemoryError) or (
             isinstance(each, RuntimeError | OSError) and _HOST_MEMORY.search(text)

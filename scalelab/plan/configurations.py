@@ -1,19 +1,114 @@
-"""Configurations of trials: a setup and a batch on an allocation."""
+"""Configurations: the settings, devices and batches that an experiment combines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import BatchRequest, BatchSizes
+from scalelab.experiment.sections import AutoBatch
 from scalelab.inputs.allocation import Allocation
-from scalelab.kinds.strategy import TrialSizes
-from scalelab.plan.setups import Setup
+from scalelab.inputs.document import Scalar
+from scalelab.inputs.layout import Layout
+from scalelab.kinds.strategies import strategy_of
+from scalelab.kinds.strategy import Strategy, TrialSizes
 
 if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment
+    from scalelab.site.profile import Site
+
+MAX_TRIALS = 100_000
+DEFAULT_LARGEST_LOCAL_BATCH = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The settings of a trial other than devices and batch; they decide what fits."""
+
+    precision: str
+    parallelism: str
+    axes: tuple[tuple[str, Scalar], ...]
+    node_group: str | None = None
+    layout: Layout | None = None
+    tensor_across_nodes: bool = False
+    program: str | None = None
+
+    @property
+    def options(self) -> Mapping[str, Scalar]:
+        """Value of ``Trial.options``."""
+        return dict(self.axes)
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy of the setup."""
+        return strategy_of(self.parallelism)
+
+    def data_parallel_size(self, allocation: Allocation) -> int:
+        """Return how many ranks see different samples."""
+        if self.layout is not None:
+            parallel = self.layout.data_parallel_size(allocation.world_size)
+            if not self.tensor_across_nodes:
+                self.layout.check_nodes(allocation)
+            return parallel
+        size = self.strategy.data_parallel_size(allocation.world_size, self.options)
+        if size < 1:
+            raise SpecError(
+                f"parallelism={self.parallelism} needs more devices than gpus="
+                f"{allocation.world_size}: no rank would see samples. Use more devices."
+            )
+        return size
+
+    def batch(
+        self,
+        request: BatchRequest,
+        allocation: Allocation,
+        largest: int | None = None,
+    ) -> BatchSizes:
+        """Return the batch that is asked for on an allocation."""
+        batch = request.at(self.data_parallel_size(allocation), largest)
+        if self.layout is not None:
+            self.layout.check_local_batch(batch.local_batch_size)
+        self.strategy.check(
+            TrialSizes(
+                allocation=allocation,
+                local_batch_size=batch.local_batch_size,
+                gradient_accumulation_steps=batch.gradient_accumulation_steps,
+                options=self.options,
+            )
+        )
+        return batch
+
+    def smallest(self, places: Iterable[Allocation], local: int) -> Allocation:
+        """Return one device, or the fewest of the places that can use a local batch.
+
+        One device stands for all of them, unless the strategy spreads state over them,
+        a layout does, or the options need more.
+        """
+        request = BatchRequest(local_batch_size=local)
+        tried = sorted(places, key=lambda place: place.world_size)
+        if not self.strategy.shards_state and self.layout is None:
+            tried.insert(0, Allocation(devices_per_node=(1,)))
+        for place in tried:
+            try:
+                self.batch(request, place)
+            except SpecError as error:
+                refused = error
+            else:
+                return place
+        raise refused
+
+    def __str__(self) -> str:
+        axes = (f"{name}={value}" for name, value in self.axes)
+        group = [f"node_group={self.node_group}"] if self.node_group else []
+        layout = [str(self.layout)] if self.layout else []
+        program = [f"program={self.program}"] if self.program else []
+        words = [*program, self.precision, self.parallelism, *axes, *layout, *group]
+        return " ".join(words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,106 +120,256 @@ class Configuration:
     batch: BatchSizes
 
 
-def batch_at(request: BatchRequest, setup: Setup, place: Allocation) -> BatchSizes:
-    """Return the batch that is asked for on an allocation."""
-    batch = request.at(setup.data_parallel_size(place))
-    if setup.layout is not None:
-        setup.layout.check_local_batch(batch.local_batch_size)
-    setup.strategy.check(
-        TrialSizes(
-            allocation=place,
-            local_batch_size=batch.local_batch_size,
-            gradient_accumulation_steps=batch.gradient_accumulation_steps,
-            options=setup.options,
-        )
-    )
-    return batch
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Configurations:
+    """The configurations of an experiment on a site.
 
-
-def fewest_devices(
-    setup: Setup, places: Iterable[Allocation], local_batch_size: int
-) -> Allocation:
-    """Return one device, or the fewest of the places that can use a local batch.
-
-    One device stands for all of them, unless the strategy spreads state over them, a
-    layout does, or the options need more.
+    Parameters
+    ----------
+    feasible
+        Every listed value occurs in one.
+    left_out
+        Why combinations of listed values are not run, one sentence each.
+    largest
+        The largest local batch that ``auto`` may come to.
+    searched_on
+        Where the largest local batch of each setup is looked for; without ``auto``,
+        empty.
     """
-    request = BatchRequest(local_batch_size=local_batch_size)
-    tried = sorted(places, key=lambda place: place.world_size)
-    if not setup.strategy.shards_state and setup.layout is None:
-        tried.insert(0, Allocation(devices_per_node=(1,)))
-    for place in tried:
-        try:
-            batch_at(request, setup, place)
-        except SpecError as error:
-            refused = error
-        else:
-            return place
-    raise refused
+
+    feasible: tuple[Configuration, ...]
+    left_out: tuple[str, ...]
+    largest: int
+    searched_on: Mapping[Setup, Allocation]
 
 
-def where_convergence_runs(
-    experiment: Experiment, configurations: list[Configuration]
-) -> list[Configuration]:
-    """Return one configuration per global batch and normalisation batch.
-
-    Batch norm sees the local batch, so each global batch keeps the local batches of the
-    allocations it is meant for, and gradient accumulation makes up for the ranks.
-    Without batch norm one run per global batch says it all, and one node group for all,
-    and one layout: it says which ranks compute the step, not what the step is.
-    Where statistics see the ranks together, or the strategy ties convergence to the
-    number of workers, each allocation needs runs of its own.
-    """
-    of_setup: dict[Setup, dict[Allocation, None]] = {}
-    for found in configurations:
-        of_setup.setdefault(found.setup, {})[found.allocation] = None
-    chosen: dict[tuple[Setup, int, int | None, int | None], Configuration] = {}
-    # The largest local batch first: without batch norm it stands for the others.
-    for found in sorted(configurations, key=lambda item: -item.batch.local_batch_size):
-        setup, batch = found.setup, found.batch
-        local, total = batch.local_batch_size, batch.global_batch_size
-        held = local if experiment.has_batch_norm else None
-        workers = None
-        place = _place_for(experiment, setup, of_setup[setup], local, total)
-        if _synchronises_batch_norm(experiment, setup):
-            place = found.allocation
-            held = local * setup.data_parallel_size(place)
-        if not setup.strategy.factorises:
-            place = found.allocation
-            workers = setup.data_parallel_size(place)
-        request = BatchRequest(local_batch_size=local, global_batch_size=total)
-        anywhere = replace(setup, node_group=None, layout=None)
-        chosen.setdefault(
-            (anywhere, total, held, workers),
-            Configuration(setup, place, batch_at(request, setup, place)),
-        )
-    return sorted(
-        chosen.values(),
-        key=lambda item: (item.batch.global_batch_size, item.batch.local_batch_size),
-    )
-
-
-def _synchronises_batch_norm(experiment: Experiment, setup: Setup) -> bool:
-    fixed = experiment.workload.parameters if experiment.workload else {}
-    return bool({**fixed, **setup.options}.get("sync_batch_norm", False))
-
-
-def _place_for(
+def configurations(
     experiment: Experiment,
-    setup: Setup,
-    places: Iterable[Allocation],
-    local: int,
-    total: int,
-) -> Allocation:
-    """Return the fewest devices that divide, or most up to ``convergence_gpus``."""
-    fitting = sorted(
-        (
-            place
-            for place in places
-            if total % (local * setup.data_parallel_size(place)) == 0
-        ),
-        key=lambda place: place.world_size,
+    site: Site,
+    local_batch_sizes: Mapping[Setup, int] | None = None,
+) -> Configurations:
+    """Return every feasible configuration.
+
+    Without ``local_batch_sizes`` an ``auto`` batch is assumed to be the largest that
+    will be tried.
+    """
+    refuse_above_limit(_num_combinations(experiment))
+    left_out: list[str] = []
+    allocations = _allocations(experiment, site, left_out)
+    requests = _requests(experiment)
+    every = [(each, allocations[each.node_group]) for each in setups(experiment, site)]
+    most = _largest(experiment, every)
+    searched_on: dict[Setup, Allocation] = {}
+    feasible: list[Configuration] = []
+    problems: dict[tuple[str, Scalar | None], SpecError] = {}
+    used: set[tuple[str, Scalar | None]] = set()
+    for setup, places in every:
+        largest = None
+        if isinstance(experiment.local_batch_size, AutoBatch):
+            try:
+                searched_on[setup] = setup.smallest(places, most)
+                why = f"{setup}: not even local_batch_size=1 fits into memory."
+            except SpecError as error:
+                why = str(error)
+            largest = (local_batch_sizes or {}).get(setup, most)
+            if local_batch_sizes and setup not in local_batch_sizes:
+                left_out.append(why)
+                continue
+        for place, request in product(places, requests):
+            values: tuple[tuple[str, Scalar | None], ...] = (
+                ("gpus", place.world_size),
+                ("local", request.local_batch_size),
+                ("global", request.global_batch_size),
+                ("parallelism", setup.parallelism),
+                *(setup.layout.degrees.items() if setup.layout else ()),
+            )
+            try:
+                batch = setup.batch(request, place, largest)
+            except SpecError as error:
+                left_out.append(str(error))
+                for value in values:
+                    problems.setdefault(value, error)
+            else:
+                used.update(values)
+                feasible.append(Configuration(setup, place, batch))
+    for value, problem in problems.items():
+        if value not in used:
+            raise problem
+    return Configurations(
+        feasible=tuple(feasible),
+        left_out=tuple(dict.fromkeys(left_out)),
+        largest=most,
+        searched_on=searched_on,
     )
-    limit = experiment.measure.convergence_gpus or 1
-    allowed = [place for place in fitting if place.world_size <= limit]
-    return allowed[-1] if allowed else fitting[0]
+
+
+def refuse_above_limit(num_trials: int) -> None:
+    """Refuse more trials than a plan may have."""
+    if num_trials > MAX_TRIALS:
+        raise SpecError(
+            f"the experiment asks for more than {MAX_TRIALS:,} trials. Shorten its "
+            "lists or lower measure.repeats."
+        )
+
+
+def _num_combinations(experiment: Experiment) -> int:
+    """Count the combinations of listed values without making them."""
+    local = experiment.local_batch_size
+    axes = [
+        experiment.gpus or (),
+        experiment.nodes or (),
+        experiment.gpus_per_node or (),
+        local if isinstance(local, tuple) else (),
+        experiment.global_batch_size or (),
+        experiment.precision,
+        experiment.parallelism,
+        experiment.node_group or (),
+        experiment.program or (),
+        *experiment.options.values(),
+        *(experiment.layout.axes().values() if experiment.layout else ()),
+    ]
+    return math.prod(max(1, len(axis)) for axis in axes)
+
+
+def setups(experiment: Experiment, site: Site) -> Iterator[Setup]:
+    """Yield every combination of the axes other than devices and batch.
+
+    Options that belong to one of several strategies are varied for that one alone.
+    """
+    listed = experiment.layout
+    for program in experiment.by_program():
+        for group, precision, parallelism in product(
+            _node_groups(experiment, site), experiment.precision, experiment.parallelism
+        ):
+            for axes in _axes(experiment, parallelism):
+                for layout in listed.layouts() if listed else (None,):
+                    yield Setup(
+                        precision=precision.value,
+                        parallelism=parallelism,
+                        axes=axes,
+                        node_group=group,
+                        layout=layout,
+                        tensor_across_nodes=bool(listed and listed.tensor_across_nodes),
+                        program=program,
+                    )
+
+
+def _node_groups(experiment: Experiment, site: Site) -> tuple[str | None, ...]:
+    """Return the node groups that trials run on: those asked for, else the first."""
+    return experiment.node_group or tuple(site.groups)[:1]
+
+
+def _axes(
+    experiment: Experiment, parallelism: str
+) -> Iterable[tuple[tuple[str, Scalar], ...]]:
+    """Return every combination of the further axes that this strategy varies.
+
+    A command gets every axis, because its command line may name any of them.
+    """
+    foreign: set[str] = set()
+    if experiment.workload:
+        listed = {name: strategy_of(name).options for name in experiment.parallelism}
+        own = listed.pop(parallelism)
+        foreign = {name for options in listed.values() for name in options} - {*own}
+    names = sorted(experiment.options.keys() - foreign)
+    combinations = product(*(experiment.options[name] for name in names))
+    axes = [tuple(zip(names, values, strict=True)) for values in combinations]
+    if not experiment.workload:
+        return axes
+    effective = strategy_of(parallelism).effective_options
+    return dict.fromkeys(tuple(effective(dict(each)).items()) for each in axes)
+
+
+def _allocations(
+    experiment: Experiment, site: Site, left_out: list[str]
+) -> Mapping[str | None, list[Allocation]]:
+    """Return the allocations that trials get in each node group."""
+    asked: list[tuple[int | None, int]]
+    if experiment.gpus:
+        asked = [(None, num_devices) for num_devices in experiment.gpus]
+    else:
+        asked = [*product(experiment.nodes or (), experiment.gpus_per_node or ())]
+    found: dict[str | None, list[Allocation]] = {}
+    problems: dict[tuple[int | None, int], list[SpecError]] = {
+        each: [] for each in asked
+    }
+    for name in _node_groups(experiment, site):
+        found[name] = []
+        for each in asked:
+            try:
+                found[name].append(_allocation(*each, site, name))
+            except SpecError as error:
+                problems[each].append(error)
+        if not found[name]:
+            raise problems[asked[0]][-1]
+    for errors in problems.values():
+        if len(errors) == len(found):
+            raise errors[0]
+        left_out += map(str, errors)
+    return found
+
+
+def _allocation(
+    nodes: int | None, devices: int, site: Site, node_group: str | None
+) -> Allocation:
+    """Return devices on each of the nodes; None: on as few nodes as possible."""
+    site = site.in_group(node_group)
+    limit, per_node = site.num_devices, site.devices_per_node
+    word = "GPUs" if site.device_type == "cuda" else "cores"
+    if nodes is None:
+        if limit is not None and devices > limit:
+            raise SpecError(
+                f"gpus={devices} is more than site {site.name!r} has: {site.num_nodes} "
+                f"x {per_node} = {limit} {word}. Use at most {limit}, or say in the "
+                "site that it has more (nodes, gpus_per_node)."
+            )
+        return Allocation.packed(devices, per_node)
+    if devices > per_node:
+        raise SpecError(
+            f"gpus_per_node={devices} is more than a node of site {site.name!r} has: "
+            f"{per_node} {word}. Use at most that many, or change gpus_per_node in the "
+            "site."
+        )
+    if site.num_nodes is not None and nodes > site.num_nodes:
+        raise SpecError(
+            f"nodes={nodes} is more than site {site.name!r} has: {site.num_nodes}. Use "
+            "at most that many, or change nodes in the site."
+        )
+    return Allocation(devices_per_node=(devices,) * nodes)
+
+
+def _largest(
+    experiment: Experiment, every: Iterable[tuple[Setup, Iterable[Allocation]]]
+) -> int:
+    """Return the largest local batch that ``auto`` may come to.
+
+    That is the least of ``at_most``, an epoch, what the smallest allocation needs of
+    the largest global batch, and 16,384 where ``at_most`` is not given.
+    """
+    auto = experiment.local_batch_size
+    asked = auto.at_most if isinstance(auto, AutoBatch) else None
+    limits = [asked or DEFAULT_LARGEST_LOCAL_BATCH]
+    if experiment.job and experiment.job.samples_per_epoch:
+        limits.append(experiment.job.samples_per_epoch)
+    if experiment.global_batch_size:
+        sizes = []
+        for setup, places in every:
+            for place in places:
+                with suppress(SpecError):  # left out, and said so, with its batches
+                    sizes.append(setup.data_parallel_size(place))
+        smallest = min(sizes, default=1)
+        limits.append(max(1, max(experiment.global_batch_size) // smallest))
+    return min(limits)
+
+
+def _requests(experiment: Experiment) -> list[BatchRequest]:
+    local = experiment.local_batch_size
+    sizes = (None,) if isinstance(local, AutoBatch) or not local else local
+    return [
+        BatchRequest(
+            local_batch_size=size,
+            global_batch_size=total,
+            gradient_accumulation_steps=experiment.gradient_accumulation_steps or 1,
+        )
+        for size, total in product(sizes, experiment.global_batch_size or (None,))
+    ]

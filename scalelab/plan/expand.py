@@ -10,39 +10,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
-from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import BatchRequest
-from scalelab.experiment.lr_rules import LearningRateRule
+from scalelab.experiment.command_values import check_received
+from scalelab.experiment.rates import LearningRateRule
 from scalelab.experiment.sections import AutoBatch
-from scalelab.experiment.trial import Measurement, Trial, TrialKind
+from scalelab.experiment.trial import FIRST_CANARY, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
-from scalelab.kinds.strategies import strategy_of
-from scalelab.plan.canary import with_canaries
 from scalelab.plan.configurations import (
     Configuration,
-    batch_at,
-    fewest_devices,
-    where_convergence_runs,
-)
-from scalelab.plan.setups import (
     Setup,
-    group_allocations,
-    num_combinations,
-    setups,
+    configurations,
+    refuse_above_limit,
 )
-from scalelab.plan.told_axes import check_told
 
 if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment
     from scalelab.site.profile import Site
-
-MAX_TRIALS = 100_000
-DEFAULT_LARGEST_LOCAL_BATCH = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +50,22 @@ class _Family:
     def trials(self, experiment: Experiment) -> Iterator[Trial]:
         axes = (range(self.repeats), self.seeds, self.configurations, self.rules)
         for repeat, seed, configuration, rule in product(*axes):
-            yield _trial(
+            yield trial_of(
                 experiment,
-                self.kind,
                 configuration,
+                self.kind,
                 rule=rule,
                 seed=seed,
                 repeat=repeat,
             )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AutoBatchSearch:
+    """Where the largest local batch is looked for, and up to which size."""
+
+    at_most: int
+    allocations: Mapping[Setup, Allocation]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,14 +79,19 @@ class Plan:
         machine spread over all configurations; canaries where they are due.
     left_out
         Why combinations of listed values are not run, one sentence each.
-    assumes_local_batch
-        ``local_batch_size: auto`` is not resolved yet; the trials assume the largest
-        size that will be tried.
+    search
+        How ``local_batch_size: auto`` is resolved; the trials assume the largest size
+        that will be tried. None: the local batches are known.
     """
 
     trials: tuple[Trial, ...]
-    left_out: tuple[str, ...]
-    assumes_local_batch: bool
+    left_out: tuple[str, ...] = ()
+    search: AutoBatchSearch | None = None
+
+    @property
+    def assumes_local_batch(self) -> bool:
+        """``local_batch_size: auto`` is not resolved yet."""
+        return self.search is not None
 
     def counts(self) -> dict[str, int]:
         """Return the number of trials by kind."""
@@ -99,13 +99,9 @@ class Plan:
         return {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
 
 
-def expand(
-    experiment: Experiment,
-    site: Site,
-    local_batch_sizes: Mapping[Setup, int] | None = None,
-) -> list[Trial]:
+def expand(experiment: Experiment, site: Site) -> list[Trial]:
     """Return the trials of an experiment, in the order to propose them."""
-    return list(plan(experiment, site, local_batch_sizes).trials)
+    return list(plan(experiment, site).trials)
 
 
 def plan(
@@ -115,146 +111,44 @@ def plan(
 ) -> Plan:
     """Return the trials of an experiment and what was left out.
 
-    See :func:`expand`; without ``local_batch_sizes`` an ``auto`` batch is assumed to be
-    the largest that will be tried.
+    Without ``local_batch_sizes`` an ``auto`` batch is assumed to be the largest that
+    will be tried.
     """
-    left_out: list[str] = []
-    configurations = _configurations(experiment, site, local_batch_sizes, left_out)
-    families = _families(experiment, configurations)
-    _refuse_above_limit(sum(family.num_trials for family in families))
-    trials = _distinct(
-        trial for family in families for trial in family.trials(experiment)
-    )
-    check_told(experiment, trials)
-    _check_launcher(experiment, trials)
+    found = configurations(experiment, site, local_batch_sizes)
+    families = _families(experiment, found.feasible)
+    refuse_above_limit(sum(family.num_trials for family in families))
+    distinct: dict[str, Trial] = {}
+    for family in families:
+        for trial in family.trials(experiment):
+            distinct.setdefault(trial.trial_id, trial)
+    trials = with_canaries([*distinct.values()], experiment.measure.canary_every)
+    check_received(experiment, trials)
+    is_open = isinstance(experiment.local_batch_size, AutoBatch)
     return Plan(
-        trials=tuple(with_canaries(trials, experiment.measure.canary_every)),
-        left_out=tuple(dict.fromkeys(left_out)),
-        assumes_local_batch=(
-            isinstance(experiment.local_batch_size, AutoBatch)
-            and local_batch_sizes is None
+        trials=tuple(trials),
+        left_out=found.left_out,
+        search=(
+            AutoBatchSearch(at_most=found.largest, allocations=found.searched_on)
+            if is_open and local_batch_sizes is None
+            else None
         ),
     )
 
 
-def largest_tried_batch(experiment: Experiment, site: Site) -> int:
-    """Return the largest local batch that ``auto`` may come to.
-
-    That is the least of ``at_most``, an epoch, what the smallest allocation needs of
-    the largest global batch, and 16,384 where ``at_most`` is not given.
-    """
-    auto = experiment.local_batch_size
-    asked = auto.at_most if isinstance(auto, AutoBatch) else None
-    limits = [asked or DEFAULT_LARGEST_LOCAL_BATCH]
-    if experiment.job and experiment.job.samples_per_epoch:
-        limits.append(experiment.job.samples_per_epoch)
-    if experiment.global_batch_size:
-        smallest = _smallest_data_parallel_size(experiment, site)
-        limits.append(max(1, max(experiment.global_batch_size) // smallest))
-    return min(limits)
-
-
-def _smallest_data_parallel_size(experiment: Experiment, site: Site) -> int:
-    found = group_allocations(experiment, site).of_group
-    sizes = []
-    for setup in setups(experiment, site):
-        for place in found[setup.node_group]:
-            with suppress(SpecError):  # left out, and said so, when trials are made
-                sizes.append(setup.data_parallel_size(place))
-    return min(sizes, default=1)
-
-
-def throughput_trial(experiment: Experiment, configuration: Configuration) -> Trial:
-    """Return the first throughput trial of a configuration: first seed, first rule."""
-    return _trial(
-        experiment,
-        TrialKind.THROUGHPUT,
-        configuration,
-        rule=_rules(experiment)[0],
-        seed=experiment.seed[0],
-        repeat=0,
-    )
-
-
-def _configurations(
-    experiment: Experiment,
-    site: Site,
-    local_batch_sizes: Mapping[Setup, int] | None,
-    left_out: list[str],
-) -> list[Configuration]:
-    """Return every feasible configuration; every listed value occurs in one."""
-    _refuse_above_limit(num_combinations(experiment))
-    assumed = largest_tried_batch(experiment, site)
-    where = group_allocations(experiment, site)
-    left_out += where.left_out
-    found: list[Configuration] = []
-    problems: dict[tuple[str, str | int | None], SpecError] = {}
-    used: set[tuple[str, str | int | None]] = set()
-    for setup in setups(experiment, site):
-        largest = (local_batch_sizes or {}).get(setup, assumed)
-        if local_batch_sizes and setup not in local_batch_sizes:
-            places = where.of_group[setup.node_group]
-            left_out.append(_why_no_batch(setup, places, assumed))
-            continue
-        allocations = where.of_group[setup.node_group]
-        for place, request in product(allocations, _requests(experiment, largest)):
-            values: tuple[tuple[str, str | int | None], ...] = (
-                ("gpus", place.world_size),
-                ("local", request.local_batch_size),
-                ("global", request.global_batch_size),
-                ("parallelism", setup.parallelism),
-                *(setup.layout.degrees.items() if setup.layout else ()),
-            )
-            try:
-                batch = batch_at(request, setup, place)
-            except SpecError as error:
-                left_out.append(str(error))
-                for value in values:
-                    problems.setdefault(value, error)
-                continue
-            used.update(values)
-            found.append(Configuration(setup, place, batch))
-    for value, problem in problems.items():
-        if value not in used:
-            raise problem
-    return found
-
-
-def _why_no_batch(setup: Setup, places: Iterable[Allocation], largest: int) -> str:
-    try:
-        fewest_devices(setup, places, largest)
-    except SpecError as error:
-        return str(error)
-    return f"{setup}: not even local_batch_size=1 fits into memory."
-
-
-def _requests(experiment: Experiment, largest: int) -> list[BatchRequest]:
-    local = experiment.local_batch_size
-    sizes = (None,) if isinstance(local, AutoBatch) or not local else local
-    return [
-        BatchRequest(
-            local_batch_size=size,
-            global_batch_size=total,
-            gradient_accumulation_steps=experiment.gradient_accumulation_steps or 1,
-            largest=largest if isinstance(local, AutoBatch) else None,
-        )
-        for size, total in product(sizes, experiment.global_batch_size or (None,))
-    ]
-
-
 def _families(
-    experiment: Experiment, configurations: list[Configuration]
+    experiment: Experiment, feasible: Sequence[Configuration]
 ) -> list[_Family]:
     """Return the factorised plan, or, with ``product: true``, the full grid."""
-    rules, seeds = _rules(experiment), experiment.seed
+    rates, seeds = experiment.learning_rate, experiment.seed
+    rules = rates.rule if rates else (LearningRateRule.NONE,)
     families = []
     for kind in experiment.measure.kind:
         is_throughput = kind is TrialKind.THROUGHPUT
         is_convergence = kind is TrialKind.CONVERGENCE
         varies = experiment.product or is_convergence
-        chosen = configurations
+        chosen = feasible
         if is_convergence and not experiment.product:
-            chosen = where_convergence_runs(experiment, configurations)
+            chosen = _where_convergence_runs(experiment, feasible)
         families.append(
             _Family(
                 kind,
@@ -267,36 +161,95 @@ def _families(
     return families
 
 
-def _rules(experiment: Experiment) -> tuple[LearningRateRule, ...]:
-    rates = experiment.learning_rate
-    return rates.rule if rates else (LearningRateRule.NONE,)
+def _where_convergence_runs(
+    experiment: Experiment, feasible: Sequence[Configuration]
+) -> list[Configuration]:
+    """Return one configuration per global batch and normalisation batch.
+
+    Batch norm sees the local batch, so each global batch keeps the local batches of the
+    allocations it is meant for, and gradient accumulation makes up for the ranks.
+    Without batch norm one run per global batch says it all, and one node group for all,
+    and one layout: it says which ranks compute the step, not what the step is.
+    Where statistics see the ranks together, or the strategy ties convergence to the
+    number of workers, each allocation needs runs of its own.
+    """
+    of_setup: dict[Setup, dict[Allocation, None]] = {}
+    for found in feasible:
+        of_setup.setdefault(found.setup, {})[found.allocation] = None
+    parameters = experiment.workload.parameters if experiment.workload else {}
+    limit = experiment.measure.convergence_gpus or 1
+    chosen: dict[tuple[Setup, int, int | None, int | None], Configuration] = {}
+    # The largest local batch first: without batch norm it stands for the others.
+    for found in sorted(feasible, key=lambda item: -item.batch.local_batch_size):
+        setup, batch = found.setup, found.batch
+        local, total = batch.local_batch_size, batch.global_batch_size
+        held = local if experiment.has_batch_norm else None
+        workers = None
+        place = _place_for(setup, of_setup[setup], local, total, limit)
+        if {**parameters, **setup.options}.get("sync_batch_norm", False):
+            place = found.allocation
+            held = local * setup.data_parallel_size(place)
+        if not setup.strategy.factorises:
+            place = found.allocation
+            workers = setup.data_parallel_size(place)
+        request = BatchRequest(local_batch_size=local, global_batch_size=total)
+        anywhere = replace(setup, node_group=None, layout=None)
+        chosen.setdefault(
+            (anywhere, total, held, workers),
+            Configuration(setup, place, setup.batch(request, place)),
+        )
+    return sorted(
+        chosen.values(),
+        key=lambda item: (item.batch.global_batch_size, item.batch.local_batch_size),
+    )
 
 
-def _trial(
+def _place_for(
+    setup: Setup, places: Iterable[Allocation], local: int, total: int, limit: int
+) -> Allocation:
+    """Return the most devices up to a limit whose batches divide, else the fewest."""
+    fitting = sorted(
+        (
+            place
+            for place in places
+            if total % (local * setup.data_parallel_size(place)) == 0
+        ),
+        key=lambda place: place.world_size,
+    )
+    allowed = [place for place in fitting if place.world_size <= limit]
+    return allowed[-1] if allowed else fitting[0]
+
+
+def trial_of(
     experiment: Experiment,
-    kind: TrialKind,
     configuration: Configuration,
+    kind: TrialKind = TrialKind.THROUGHPUT,
     *,
-    rule: LearningRateRule,
-    seed: int,
-    repeat: int,
+    rule: LearningRateRule | None = None,
+    seed: int | None = None,
+    repeat: int = 0,
 ) -> Trial:
+    """Return a trial of a configuration, by default with the first rule and seed."""
     setup, batch = configuration.setup, configuration.batch
+    allocation, total = configuration.allocation, batch.global_batch_size
     rates, job = experiment.learning_rate, experiment.job
-    total = batch.global_batch_size
+    measurement = experiment.measure.measurement(kind, job, global_batch_size=total)
+    if kind is not TrialKind.THROUGHPUT:
+        judged_by = tuple(dict.fromkeys(each.metric for each in experiment.accept))
+        measurement = replace(measurement, judged_by=judged_by)
     return Trial(
         kind=kind,
         workload=experiment.workload_name,
-        allocation=configuration.allocation,
+        allocation=allocation,
         local_batch_size=batch.local_batch_size,
         gradient_accumulation_steps=batch.gradient_accumulation_steps,
         learning_rate=(
             rates.at(
-                rule,
+                rule or rates.rule[0],
                 total,
                 job.samples_per_epoch if job else None,
-                steps_in_flight=strategy_of(setup.parallelism).steps_in_flight(
-                    configuration.allocation.world_size, setup.options
+                steps_in_flight=setup.strategy.steps_in_flight(
+                    allocation.world_size, setup.options
                 ),
             )
             if rates
@@ -305,50 +258,37 @@ def _trial(
         node_group=setup.node_group,
         parallelism=setup.parallelism,
         precision=setup.precision,
-        seed=seed,
+        seed=experiment.seed[0] if seed is None else seed,
         repeat=repeat,
         options=setup.options,
         layout=setup.layout,
         program=setup.program,
-        measurement=_measurement(experiment, kind, total),
+        measurement=measurement,
     )
 
 
-def _measurement(
-    experiment: Experiment, kind: TrialKind, global_batch_size: int
-) -> Measurement:
-    measurement = experiment.measure.measurement(
-        kind, experiment.job, global_batch_size=global_batch_size
+def with_canaries(trials: Sequence[Trial], every: int) -> list[Trial]:
+    """Insert the canary at the start, after every ``every`` trials, and at the end.
+
+    The canary, which shows that the machine changes, is the first throughput trial of
+    the cheapest configuration: the one with the fewest samples per step, since device
+    time grows with them; among equals the fewest devices, then the fewest nodes, then
+    the first in the plan. Its repeat index says when it is due, so that a plan that is
+    resumed, or extended, asks for the same canaries and for no more than it lacks.
+    """
+    candidates = [trial for trial in trials if trial.kind is TrialKind.THROUGHPUT]
+    planned = list(trials)
+    if not every or len(trials) < every or not candidates:
+        return planned
+    cheapest = min(
+        candidates,
+        key=lambda trial: (
+            trial.global_batch_size,
+            trial.world_size,
+            trial.allocation.num_nodes,
+        ),
     )
-    if kind is TrialKind.THROUGHPUT:
-        return measurement
-    judged_by = tuple(dict.fromkeys(each.metric for each in experiment.accept))
-    return replace(measurement, judged_by=judged_by)
-
-
-def _distinct(trials: Iterable[Trial]) -> list[Trial]:
-    distinct: dict[str, Trial] = {}
-    for trial in trials:
-        distinct.setdefault(trial.trial_id, trial)
-    return list(distinct.values())
-
-
-def _refuse_above_limit(num_trials: int) -> None:
-    if num_trials > MAX_TRIALS:
-        raise SpecError(
-            f"the experiment asks for more than {MAX_TRIALS:,} trials. Shorten its "
-            "lists or lower measure.repeats."
-        )
-
-
-def _check_launcher(experiment: Experiment, trials: Iterable[Trial]) -> None:
-    """Refuse trials on several nodes where the launcher is for one."""
-    if experiment.workload:
-        return
-    alone = experiment.by_program()
-    launchers = {name: each.launcher.row() for name, each in alone.items()}
-    for trial in trials:
-        of = f" of program={trial.program}" if trial.program else ""
-        named = f"the trial{of} on {trial.world_size} devices"
-        launcher = launchers[trial.program]
-        launcher.check_nodes(trial.allocation.num_nodes, named)
+    moments = [*range(0, len(trials) - every + 1, every), len(trials)]
+    for moment in reversed(moments):
+        planned.insert(moment, replace(cheapest, repeat=FIRST_CANARY + moment))
+    return planned

@@ -20,6 +20,8 @@ DOUBTED_BEYOND = 1.1
 """Factor between two rates of one program from which on they disagree."""
 RATE_DISAGREES = "rate_disagrees"
 """Validity reason of a row whose two step times differ by a factor of the batch."""
+NOT_WITNESSED = "not_witnessed"
+"""The ``ranks_witness`` of a row whose ranks may each have trained alone."""
 WRONG_BEYOND = 1.5
 """The factor from which on no clock explains it: something else was counted."""
 MUCH_WAITING = 0.25
@@ -153,7 +155,7 @@ def _renamed(regex: Sequence[str], group: str) -> Mapping[str, object]:
 
 
 def _of_ranks(row: Observation) -> Finding | None:
-    if row["world_size"] == 1 or row["ranks_witness"] not in (None, "not_witnessed"):
+    if row["world_size"] == 1 or row["ranks_witness"] not in (None, NOT_WITNESSED):
         return None
     figures = {"world_size": row["world_size"]}
     return Finding(sign=Sign.RANKS_NOT_WITNESSED, stops=False, figures=figures)

@@ -1,9 +1,15 @@
-"""The built-in trial source: all trials of an experiment, in a fixed order."""
+"""The built-in trial source: all trials of an experiment, in a fixed order.
+
+It looks for the largest local batch that fits first, by doubling and bisection, where
+the experiment asks for that.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
@@ -13,10 +19,8 @@ from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import paragraph
 from scalelab.inputs.numerals import counted
-from scalelab.plan.auto_batch import LargestFit
-from scalelab.plan.configurations import Configuration, batch_at, fewest_devices
-from scalelab.plan.expand import Plan, largest_tried_batch, plan, throughput_trial
-from scalelab.plan.setups import Setup, group_allocations, setups
+from scalelab.plan.configurations import Configuration, Setup
+from scalelab.plan.expand import Plan, plan, trial_of
 from scalelab.plan.source import Observation, TrialSource
 
 if TYPE_CHECKING:
@@ -40,27 +44,40 @@ class PlannedTrials(TrialSource):
     def __init__(self, experiment: Experiment, site: Site) -> None:
         self._experiment = experiment
         self._site = site
-        self._proposed: dict[str, Trial] = {}
+        self._proposed: set[str] = set()
         self._told: dict[str, Observation] = {}
-        self._probed_on: dict[Setup, Allocation] = {}
-        # Batch arithmetic that cannot work is refused before anything runs.
-        self._plan = plan(experiment, site)
-        self._searches = self._begin_searches()
         self._waiting: deque[Trial] = deque()
         self._canaries: deque[tuple[int, Trial]] = deque()
         self._paced_by: set[str] = set()
         self._num_finished = 0
-        if not self._plan.assumes_local_batch:
-            self._line_up()
+        self._searches: dict[Setup, LargestFit] = {}
+        self._searched_on: Mapping[Setup, Allocation] = {}
+        # Batch arithmetic that cannot work is refused before anything runs.
+        self._expand()
+        auto, search = experiment.local_batch_size, self._plan.search
+        if search is not None and isinstance(auto, AutoBatch):
+            self._searched_on = search.allocations
+            self._searches = {
+                setup: LargestFit(at_most=search.at_most, granularity=auto.multiple_of)
+                for setup in search.allocations
+            }
 
     def ask(self) -> Trial | None:
         """Return the next trial, or None when nothing can be proposed now."""
         self._advance_searches()
         if self._plan.assumes_local_batch:
-            return self._ask_searches()
-        while (trial := self._next()) is not None:
-            if self._is_new(trial):
-                return self._propose(trial)
+            proposals: Iterator[Trial] = self._probes()
+        else:
+            proposals = iter(self._next, None)
+        for trial in proposals:
+            if (
+                trial.trial_id not in self._told
+                and trial.trial_id not in self._proposed
+            ):
+                self._proposed.add(trial.trial_id)
+                return trial
+        if self._plan.assumes_local_batch and self._proposed <= self._told.keys():
+            raise self._unresolved()
         return None
 
     def tell(self, observation: Observation) -> None:
@@ -80,7 +97,8 @@ class PlannedTrials(TrialSource):
         """Trials in all, those that look for ``auto`` included; None: not known yet."""
         if self.plan.assumes_local_batch:
             return None
-        return len({trial.trial_id for trial in self._plan.trials} | self._probes())
+        probes = self._proposed if self._searches else set()
+        return len({trial.trial_id for trial in self._plan.trials} | probes)
 
     @property
     def remaining(self) -> int | None:
@@ -98,73 +116,11 @@ class PlannedTrials(TrialSource):
             if search.ask() is None and search.largest
         }
 
-    def _begin_searches(self) -> dict[Setup, LargestFit]:
-        auto = self._experiment.local_batch_size
-        if not isinstance(auto, AutoBatch):
-            return {}
-        at_most = largest_tried_batch(self._experiment, self._site)
-        where = group_allocations(self._experiment, self._site).of_group
-        for setup in setups(self._experiment, self._site):
-            with suppress(SpecError):  # the plan leaves it out, and says why
-                places = where[setup.node_group]
-                self._probed_on[setup] = fewest_devices(setup, places, at_most)
-        return {
-            setup: LargestFit(at_most=at_most, granularity=auto.multiple_of)
-            for setup in self._probed_on
-        }
-
-    def _advance_searches(self) -> None:
-        """Tell each search known outcomes; expand the plan once all are resolved."""
-        if not self._plan.assumes_local_batch:
+    def _expand(self, local_batch_sizes: Mapping[Setup, int] | None = None) -> None:
+        """Make the plan, and line its trials up once the local batches are known."""
+        self._plan = plan(self._experiment, self._site, local_batch_sizes)
+        if self._plan.assumes_local_batch:
             return
-        for setup, search in self._searches.items():
-            while (size := search.ask()) is not None:
-                outcome = self._outcome(self._probe(setup, size))
-                if outcome not in _FITS | _DOES_NOT_FIT:
-                    break
-                search.tell(size, fits=outcome in _FITS)
-        is_over = all(search.ask() is None for search in self._searches.values())
-        if is_over and self.local_batch_sizes:
-            self._plan = plan(self._experiment, self._site, self.local_batch_sizes)
-            self._line_up()
-
-    def _ask_searches(self) -> Trial | None:
-        probes = [
-            self._probe(setup, size)
-            for setup, search in self._searches.items()
-            if (size := search.ask()) is not None
-        ]
-        for probe in probes:
-            if self._is_new(probe):
-                return self._propose(probe)
-        if all(trial_id in self._told for trial_id in self._proposed):
-            raise self._unresolved(probes)
-        return None
-
-    def _unresolved(self, probes: list[Trial]) -> SpecError:
-        if not probes:
-            return SpecError(
-                "local_batch_size=auto cannot be resolved: not even local_batch_size=1 "
-                "fits into the memory of a device. Use a smaller model or a larger "
-                "device."
-            )
-        probe, row = probes[0], self._told[probes[0].trial_id]
-        return paragraph(
-            f"local_batch_size=auto cannot be resolved: trial {probe.trial_id}, with "
-            f"local_batch_size={probe.local_batch_size} on "
-            f"{counted(probe.world_size, 'device')}, ended as "
-            f"{row['outcome']}: {row.get('reason') or 'no reason was recorded.'} Make "
-            "it run (its log is in the run's directory), limit the search with "
-            "local_batch_size: {at_most: N}, or give local_batch_size a number."
-        )
-
-    def _probe(self, setup: Setup, size: int) -> Trial:
-        place = self._probed_on[setup]
-        batch = batch_at(BatchRequest(local_batch_size=size), setup, place)
-        configuration = Configuration(setup, place, batch)
-        return throughput_trial(self._experiment, configuration)
-
-    def _line_up(self) -> None:
         for trial in self._plan.trials:
             if (moment := trial.canary_after) is not None:
                 self._canaries.append((moment, trial))
@@ -180,16 +136,96 @@ class PlannedTrials(TrialSource):
             return self._canaries.popleft()[1]
         return self._waiting.popleft() if self._waiting else None
 
-    def _is_new(self, trial: Trial) -> bool:
-        return trial.trial_id not in self._told and trial.trial_id not in self._proposed
+    def _advance_searches(self) -> None:
+        """Tell each search known outcomes; expand the plan once all are resolved."""
+        if not self._plan.assumes_local_batch:
+            return
+        for setup, search in self._searches.items():
+            while (size := search.ask()) is not None:
+                row = self._told.get(self._probe(setup, size).trial_id)
+                outcome = None if row is None else str(row["outcome"])
+                if outcome not in _FITS | _DOES_NOT_FIT:
+                    break
+                search.tell(size, fits=outcome in _FITS)
+        is_over = all(search.ask() is None for search in self._searches.values())
+        if is_over and (sizes := self.local_batch_sizes):
+            self._expand(sizes)
 
-    def _propose(self, trial: Trial) -> Trial:
-        self._proposed[trial.trial_id] = trial
-        return trial
+    def _probes(self) -> Iterator[Trial]:
+        """Yield the trial that each search wants next."""
+        for setup, search in self._searches.items():
+            if (size := search.ask()) is not None:
+                yield self._probe(setup, size)
 
-    def _outcome(self, trial: Trial) -> str | None:
-        row = self._told.get(trial.trial_id)
-        return None if row is None else str(row["outcome"])
+    def _probe(self, setup: Setup, size: int) -> Trial:
+        place = self._searched_on[setup]
+        batch = setup.batch(BatchRequest(local_batch_size=size), place)
+        return trial_of(self._experiment, Configuration(setup, place, batch))
 
-    def _probes(self) -> set[str]:
-        return set(self._proposed) if self._searches else set()
+    def _unresolved(self) -> SpecError:
+        probe = next(self._probes(), None)
+        if probe is None:
+            return SpecError(
+                "local_batch_size=auto cannot be resolved: not even local_batch_size=1 "
+                "fits into the memory of a device. Use a smaller model or a larger "
+                "device."
+            )
+        row = self._told[probe.trial_id]
+        return paragraph(
+            f"local_batch_size=auto cannot be resolved: trial {probe.trial_id}, with "
+            f"local_batch_size={probe.local_batch_size} on "
+            f"{counted(probe.world_size, 'device')}, ended as "
+            f"{row['outcome']}: {row.get('reason') or 'no reason was recorded.'} Make "
+            "it run (its log is in the run's directory), limit the search with "
+            "local_batch_size: {at_most: N}, or give local_batch_size a number."
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class LargestFit:
+    """Search for the largest size that fits, by ask and tell.
+
+    Sizes double from ``granularity`` until one does not fit or the limit is reached,
+    then the gap is halved down to ``granularity``; below it, down to 1. What fits is
+    taken to be monotone: where answers contradict, the smallest failure counts.
+
+    Examples
+    --------
+    >>> search = LargestFit(at_most=4096, granularity=8)
+    >>> while (size := search.ask()) is not None:
+    ...     search.tell(size, fits=size <= 100)
+    >>> search.largest
+    96
+    """
+
+    at_most: int
+    granularity: int = 8
+    _fitting: set[int] = field(default_factory=set)
+    _failing: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.granularity = min(self.granularity, self.at_most)
+        self.at_most = self.at_most // self.granularity * self.granularity
+
+    def ask(self) -> int | None:
+        """Return the next size to try, or None when the answer is known."""
+        low, high = self.largest or 0, min(self._failing, default=None)
+        if high is None:
+            size = min(max(2 * low, self.granularity), self.at_most)
+            return size if size > low else None
+        step = self.granularity if low >= self.granularity else 1
+        if high - low <= step:
+            return None
+        if low == 0:
+            return max(1, high // 2)
+        return low + (high - low) // (2 * step) * step
+
+    def tell(self, size: int, *, fits: bool) -> None:
+        """Record whether a size fits."""
+        (self._fitting if fits else self._failing).add(size)
+
+    @property
+    def largest(self) -> int | None:
+        """Largest size known to fit; None: none so far."""
+        failing = min(self._failing, default=self.at_most + 1)
+        return max((size for size in self._fitting if size < failing), default=None)

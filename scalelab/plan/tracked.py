@@ -1,20 +1,21 @@
-"""The trial source of a sweep, with what it needs to answer how much is left."""
+"""The trial source of a sweep: which trials are left, and how long they will take."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from scalelab.errors import ScaleLabError, SpecError
-from scalelab.experiment.checks.kinds import check_kinds
-from scalelab.experiment.trial import Trial
+from scalelab.experiment.checks import check_kinds
+from scalelab.experiment.trial import PROGRAM, Trial
 from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import one_of, shown
 from scalelab.kinds.registry import imported
 from scalelab.kinds.sources import SOURCES
-from scalelab.plan.durations import UNKNOWN_S, Durations
 from scalelab.plan.expand import Plan, plan
 from scalelab.plan.source import Decision, Observation, TrialSource
 
@@ -22,10 +23,88 @@ if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment
     from scalelab.site.profile import Site
 
+UNKNOWN_S = 30.0
+"""Seconds that every trial is taken to last until the first one has ended."""
 _CORRECT = (
     "Correct the source, then run the same command again: what has ended is recorded "
     "and does not run again."
 )
+_Work = tuple[str, int, int, int, int, str, str, str | None, str | None]
+"""Kind, devices, nodes, local batch, accumulation; then settings: precision,
+parallelism, node group, program."""
+
+
+class Durations:
+    """Estimates how many seconds a trial holds its devices.
+
+    Trials that differ in nothing but seed and repeat take equally long.
+    """
+
+    def __init__(self, rows: Iterable[Observation] = ()) -> None:
+        self._seconds: dict[_Work, float] = {}
+        for row in rows:
+            self.learn(row)
+
+    def learn(self, row: Observation) -> None:
+        """Remember how long a trial held its devices, if it measured something.
+
+        A trial that its source ended early says nothing about those that run on.
+        """
+        held, outcome = row.get("allocated_gpu_s"), Outcome(row["outcome"])
+        if held is None or outcome is Outcome.PRUNED or not outcome.is_measurement:
+            return
+        work = (
+            row["kind"],
+            row["world_size"],
+            row["num_nodes"],
+            row["local_batch_size"],
+            row["gradient_accumulation_steps"],
+            row["precision"],
+            row["parallelism"],
+            row.get("node_group"),
+            row.get(f"options.{PROGRAM}"),
+        )
+        self._seconds[work] = held / row["world_size"]
+
+    def estimate(self, trial: Trial) -> float | None:
+        """Return the seconds of an equal trial, else of the most similar of its kind.
+
+        None where no trial of the kind has ended.
+        """
+        work = (
+            trial.kind.value,
+            trial.world_size,
+            trial.allocation.num_nodes,
+            trial.local_batch_size,
+            trial.gradient_accumulation_steps,
+            trial.precision,
+            trial.parallelism,
+            trial.node_group,
+            trial.program,
+        )
+        if work in self._seconds:
+            return self._seconds[work]
+        alike = [known for known in self._seconds if known[0] == work[0]]
+        if not alike:
+            return None
+        return self._seconds[min(alike, key=lambda known: _distance(known, work))]
+
+    def gpu_hours(self, trials: Iterable[Trial]) -> float | None:
+        """Return the device-hours of trials; None where a kind is unknown."""
+        total_s = 0.0
+        for trial in trials:
+            seconds = self.estimate(trial)
+            if seconds is None:
+                return None
+            total_s += seconds * trial.world_size
+        return total_s / 3600
+
+
+def _distance(one: _Work, other: _Work) -> tuple[int, float]:
+    """Return how two trials differ: by settings first, then by doublings in size."""
+    settings = sum(a != b for a, b in zip(one[5:], other[5:], strict=True))
+    sizes = zip(one[1:5], other[1:5], strict=True)
+    return settings, sum(abs(math.log2(a / b)) for a, b in sizes)
 
 
 class TrackedSource(TrialSource):
@@ -63,8 +142,8 @@ class TrackedSource(TrialSource):
         """Return the source's next trial."""
         with self._named("ask"):
             trial = self._source.ask()
-            if trial is not None:
-                self._check_program(trial)
+            if trial is not None and trial.program not in self._programs:
+                raise self._no_program(trial)
             return trial
 
     def tell(self, observation: Observation) -> None:
@@ -126,9 +205,7 @@ class TrackedSource(TrialSource):
         seconds = self._durations.estimate(trial)
         return UNKNOWN_S if seconds is None else seconds
 
-    def _check_program(self, trial: Trial) -> None:
-        if trial.program in self._programs:
-            return
+    def _no_program(self, trial: Trial) -> SpecError:
         names = [name for name in self._programs if name is not None]
         if not names:
             rule = "The experiment has not several programs, so it must be None."
@@ -137,7 +214,7 @@ class TrackedSource(TrialSource):
         else:
             valid = one_of(names, str(trial.program))
             rule = f"The experiment has none of that name. {valid}"
-        raise SpecError(
+        return SpecError(
             f"source={self._name} proposed a trial with program="
             f"{shown(trial.program)}. {rule} {_CORRECT}"
         )
@@ -162,27 +239,19 @@ def source_of(
     *,
     rows: Iterable[Observation] = (),
 ) -> TrackedSource:
-    """Return the trial source that an experiment names, told of what has ended."""
+    """Return the trial source that an experiment names, after the trials that ended."""
     check_kinds(experiment)
-    name = experiment.source.name
-    source = _built(name, experiment, site)
-    programs = [*experiment.by_program()]
-    tracked = TrackedSource(name, source, Durations(rows), programs=programs)
-    for row in finished:
-        tracked.tell_again(row)
-    return tracked
-
-
-def candidates(experiment: Experiment, site: Site, source: TrackedSource) -> Plan:
-    """Return the trials of a source, or all that the experiment's lists combine to."""
-    return source.plan or plan(experiment, site)
-
-
-def _built(name: str, experiment: Experiment, site: Site) -> TrialSource:
-    path, parameters = SOURCES[name].factory, experiment.source.parameters
+    name, parameters = experiment.source.name, experiment.source.parameters
+    path = SOURCES[name].factory
     try:
         factory = imported(path)
-        _check_parameters(name, factory, parameters)
+        try:
+            inspect.signature(factory).bind(None, None, **parameters)
+        except TypeError as error:
+            raise SpecError(
+                f"source={name} cannot be made with {sorted(parameters)}: {error}. "
+                "Give it the parameters it takes, as source: {name: ..., ...}."
+            ) from error
         source = factory(experiment, site, **parameters)
     except ScaleLabError:
         raise
@@ -196,16 +265,13 @@ def _built(name: str, experiment: Experiment, site: Site) -> TrialSource:
             f"source={name}: {path} returned {type(source).__name__}, which is no "
             "TrialSource. Derive it from scalelab.plan.source.TrialSource."
         )
-    return source
+    programs = [*experiment.by_program()]
+    tracked = TrackedSource(name, source, Durations(rows), programs=programs)
+    for row in finished:
+        tracked.tell_again(row)
+    return tracked
 
 
-def _check_parameters(
-    name: str, factory: Callable[..., object], parameters: Mapping[str, object]
-) -> None:
-    try:
-        inspect.signature(factory).bind(None, None, **parameters)
-    except TypeError as error:
-        raise SpecError(
-            f"source={name} cannot be made with {sorted(parameters)}: {error}. Give it "
-            "the parameters it takes, as source: {name: ..., ...}."
-        ) from error
+def candidates(experiment: Experiment, site: Site, source: TrackedSource) -> Plan:
+    """Return the trials of a source, or all that the experiment's lists combine to."""
+    return source.plan or plan(experiment, site)

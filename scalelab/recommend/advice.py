@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -14,16 +15,16 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
 from scalelab.inputs.support import Support
-from scalelab.laws.convergence.time_to_target import (
-    measured_factorisation,
-)
+from scalelab.inputs.wording import Option
+from scalelab.laws.convergence.time_to_target import measured_factorisation
 from scalelab.laws.convergence.whole_runs import measured_whole_runs
-from scalelab.laws.rivals.laws import law_named
-from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepared
+from scalelab.laws.published import law_named
+from scalelab.laws.rows import CONFIGURATION, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
+from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.failures import (
-    failures_in_words,
+    failures,
     limits_of_memory,
     why_no_answer,
 )
@@ -33,10 +34,11 @@ from scalelab.recommend.answer.recommendation import (
     ParameterRow,
     Recommendation,
 )
-from scalelab.recommend.answer.sentences import about_efficiency
 from scalelab.recommend.comparison import Comparison
+from scalelab.recommend.evidence import evidence
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.notes import (
+    about_efficiency,
     assumptions,
     compared,
     condition,
@@ -47,10 +49,8 @@ from scalelab.recommend.notes import (
     not_identifiable,
     passed_over,
 )
-from scalelab.recommend.prediction.contradictions import is_among
 from scalelab.recommend.prediction.efficiency import Efficiency
-from scalelab.recommend.prediction.input_wait import InputWait
-from scalelab.recommend.prediction.knee import find_knee
+from scalelab.recommend.prediction.knee import InputWait, find_knee
 from scalelab.recommend.prediction.learning_rate import learning_rate
 from scalelab.recommend.prediction.next_trial import next_trial
 from scalelab.recommend.prediction.outlook import outlook_rows
@@ -60,10 +60,9 @@ from scalelab.recommend.question.batches import BatchRule
 from scalelab.recommend.question.candidates import candidates, places
 from scalelab.recommend.question.history import History, LawWithTransfer
 from scalelab.recommend.question.memory_room import MemoryRoom
-from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.objective import Choice, Constraints
 from scalelab.recommend.question.runnable import UntoldByProgram
 from scalelab.recommend.question.subject import AskedCurves, choose_subject
-from scalelab.recommend.ways import ways
 
 
 def recommend(
@@ -97,18 +96,23 @@ def recommend(
     )
     need = SampleNeed.of(subject.every_group, job, limits.target)
     whole = every.take(subject.every_group.index)
+    factorisation = measured_factorisation(whole, law_named(law))
     knowledge = Knowledge(
         subject=subject,
         fitted=fitted,
         need=need,
-        factorisation=measured_factorisation(whole, law_named(law))
-        if need.uses_law
-        else None,
+        factorisation=factorisation if need.uses_law else None,
         whole_runs=measured_whole_runs(whole.observations, need.target)
         if need.target is not None and need.uses_law
         else None,
         rows=rows,
-        rule=_batch_rule(rows, need, job, batches or AskedBatch()),
+        rule=BatchRule.of(
+            rows.frame,
+            batches or AskedBatch(),
+            job,
+            converged=need.measured_batches() if need.uses_law else (),
+            normalizes_locally=need.normalization is Normalization.LOCAL,
+        ),
         memory=MemoryRoom.of(subject.frame),
         job=job,
     )
@@ -119,7 +123,8 @@ def recommend(
     )
     gaps = knowledge.law.gaps_at(_in_reach(asked, within))
     wanted = sorted({place.world_size for place in allocations or ()})
-    return _answer(knowledge, comparison, gaps, limits, within, wanted)
+    answer = _answer(knowledge, comparison, gaps, limits, within, wanted)
+    return replace(answer, evidence=evidence(whole, subject.frame, factorisation))
 
 
 def _check_sequence_length(subject: AskedCurves, job: Job | None) -> None:
@@ -154,20 +159,10 @@ def _answer(
         outlook, choice.index, efficiency, has_limits, limits, knowledge
     )
     chosen = table[choice.index]
-    limit_words = (
-        *limits.in_words(subject.device_hour_word),
-        *([str(need.target)] if need.uses_law else []),
-    )
-    proposed = next_trial(
-        table,
-        outlook,
-        is_among(outlook.frame, knowledge.contradicted),
-        is_among(outlook.frame, knowledge.rows.frame.loc[law.doubted.index]),
-        limits,
-        gaps,
-        subject.frame,
-        within,
-    )
+    limit_words = limits.in_words(subject.device_hour_word)
+    if need.uses_law:
+        limit_words = (*limit_words, str(need.target))
+    proposed = next_trial(table, outlook, knowledge, limits, gaps, within)
     return Recommendation(
         workload=subject.workload,
         device_name=subject.device_name,
@@ -200,28 +195,16 @@ def _answer(
         ),
         next_trial=proposed,
         price=limits.price.in_words(subject.device_hour_word) if limits.price else None,
-        notes=(
-            *compared(comparison.programs, subject.device_word),
-            *passed_over(comparison.passed_over, limit_words, subject.device_word),
+        facts=(
+            *failures(subject.frame),
+            *compared(comparison.programs),
+            *passed_over(comparison.passed_over, limit_words),
             *assumptions(knowledge, chosen),
-            *knowledge.memory.notes(
-                outlook.questions.iloc[[choice.index]], subject.device_word
-            ),
+            *knowledge.memory.notes(outlook.questions.iloc[[choice.index]]),
             *cut_to_an_epoch(knowledge.rule),
             *about_efficiency(table, efficiency.name),
-            *not_chosen(
-                knowledge, table, is_proposed=_measures_unmeasured(proposed, table)
-            ),
-            *(
-                []
-                if choice.meets
-                else [considered(knowledge, table, are_stated=bool(wanted))]
-            ),
-            *not_considered(knowledge, wanted, {row.world_size for row in table}),
-        ),
-        ways=ways(subject.frame),
-        unsupported=tuple(
-            dict.fromkeys(not_identifiable(gap, subject.is_emulated) for gap in gaps)
+            *_left_aside(knowledge, table, choice, proposed, wanted),
+            *not_identifiable(gaps, subject.is_emulated),
         ),
         left_out=law.left_out,
         left_out_of_convergence=need.law.left_out if need.law else {},
@@ -231,29 +214,25 @@ def _answer(
         law=law.name,
         formula=law.reference,
         parameters=_parameters(law, need, limits.interval),
-        failures=failures_in_words(subject.frame),
         memory_limits=limits_of_memory(subject.frame),
     )
 
 
-def _measures_unmeasured(trial: NextTrial | None, rows: Sequence[OutlookRow]) -> bool:
-    """Tell whether a trial runs on an allocation that says *not measured here*."""
-    return trial is not None and any(
-        row.world_size == trial.world_size and row.basis == Support.NOT_MEASURED
-        for row in rows
-    )
-
-
-def _batch_rule(
-    rows: FitRows, need: SampleNeed, job: Job | None, batches: AskedBatch
-) -> BatchRule:
-    return BatchRule.of(
-        rows.frame,
-        batches,
-        job,
-        converged=need.measured_batches() if need.uses_law else (),
-        normalizes_locally=need.normalization is Normalization.LOCAL,
-    )
+def _left_aside(
+    knowledge: Knowledge,
+    table: Sequence[OutlookRow],
+    choice: Choice,
+    proposed: NextTrial | None,
+    wanted: Sequence[int],
+) -> Iterator[Fact]:
+    """Note which rows were not chosen or not even considered."""
+    rule = knowledge.rule
+    guessed = {row.world_size for row in table if row.basis == Support.NOT_MEASURED}
+    is_proposed = proposed is not None and proposed.world_size in guessed
+    yield from not_chosen(rule, table, is_proposed=is_proposed)
+    if not choice.meets:
+        yield considered(rule, table, are_stated=bool(wanted))
+    yield from not_considered(knowledge, wanted, {row.world_size for row in table})
 
 
 def _fitting(asked: pd.DataFrame, knowledge: Knowledge) -> pd.DataFrame:
@@ -271,14 +250,16 @@ def _fitting(asked: pd.DataFrame, knowledge: Knowledge) -> pd.DataFrame:
         if rule.local_batch_size is not None and len(asked):
             largest = knowledge.memory.largest(asked).max()
             raise SpecError(
-                f"local_batch={rule.local_batch_size:,} is not known to fit into the "
-                f"memory of a device: what ran leaves room for {largest:,} at most. "
-                "Ask for a smaller local batch."
+                f"{Option('local_batch')}={rule.local_batch_size:,} is not known to "
+                "fit into the memory of a device: what ran leaves room for "
+                f"{largest:,} at most.",
+                "Ask for a smaller local batch.",
             )
         raise SpecError(
             f"No measured or larger allocation can share {rule.in_words()} evenly in "
             "local batches that are known to fit and of which the measured program can "
-            "be told. Ask for another batch or other device counts."
+            "be told.",
+            "Ask for another batch or other device counts.",
         )
     return chosen
 

@@ -17,6 +17,7 @@ from scalelab.kinds.resources import RESOURCES
 from scalelab.laws.rows import FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.advice import recommend
+from scalelab.recommend.answer.facts import Fact, Kind
 from scalelab.recommend.answer.kept import Question
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.question.history import History
@@ -58,14 +59,15 @@ def answer(
         return next(iter(answers.values()))
     best, rule = _best(answers, question.limits)
     rest = {str(each): answers[each].chosen for each in answers if each != best}
-    missing = tuple(
-        f"Node group {each} is not compared: {problems[each]}" for each in problems
+    missing = (
+        Fact(Kind.GROUP_NOT_COMPARED, {"group": group, "why": str(problem)})
+        for group, problem in problems.items()
     )
     return replace(
         answers[best],
         elsewhere=rest,
         objective=f"{answers[best].objective}; of the node groups, {rule}",
-        notes=(*answers[best].notes, *missing),
+        facts=(*answers[best].facts, *missing),
     )
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 from scalelab.errors import NotIdentifiableError, SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.support import Support
+from scalelab.inputs.wording import Option
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.knee import last_paying
 from scalelab.recommend.prediction.outlook import (
@@ -61,8 +62,9 @@ class Comparison:
         if not best.is_eligible.any():
             raise SpecError(
                 f"Nothing may be chosen: no row with {knowledge.rule.in_words()} rests "
-                "on what was measured here. Ask for another batch, or accept what was "
-                "not measured: --accept-unmeasured."
+                "on what was measured here.",
+                "Ask for another batch, or accept what was not measured: "
+                f"{Option('accept_unmeasured', True)}.",
             )
         is_shown = is_printed(best.sizes, knowledge.rows.frame, allocations)
         is_shown |= not is_shown[best.is_eligible].any()

@@ -61,7 +61,8 @@ class Knowledge:
 
         Else nothing is known of doublings, of a knee or of extremes.
         """
-        return bool(self.fitted.note) or self.rows.frame["world_size"].nunique() > 1
+        learned = self.fitted.note is not None
+        return learned or self.rows.frame["world_size"].nunique() > 1
 
     @cached_property
     def contradicted(self) -> pd.DataFrame:

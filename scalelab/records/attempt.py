@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from scalelab.experiment.program import Program, program_from_json, program_to_json
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
+from scalelab.kinds.trainers import facts_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,11 +39,49 @@ class Placement:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class KnownWorkload:
+    """What the row of an attempt needs to know of its workload; see ``WorkloadFacts``.
+
+    An attempt holds it, so that it can be read where its trainer is not installed.
+    """
+
+    declares_times: bool = False
+    has_batch_norm: bool | None = None
+    tokens_axis: str | None = None
+    counts_flops: bool | None = None
+
+    @classmethod
+    def named(cls, workload: str) -> KnownWorkload:
+        """Return what the trainer of a workload knows of it."""
+        facts = facts_of(workload)
+        if facts is None:
+            return cls()
+        return cls(**{each.name: getattr(facts, each.name) for each in fields(cls)})
+
+
+_UNTOLD: Mapping[str, KnownWorkload] = {
+    "digits_mlp": KnownWorkload(has_batch_norm=False, counts_flops=False),
+    "resnet_cifar": KnownWorkload(has_batch_norm=True, counts_flops=False),
+    "transformer_lm": KnownWorkload(
+        has_batch_norm=False, tokens_axis="sequence_length", counts_flops=True
+    ),
+    "image_folder": KnownWorkload(has_batch_norm=True, counts_flops=False),
+    "synthetic_images": KnownWorkload(has_batch_norm=True, counts_flops=False),
+    "emulated": KnownWorkload(
+        declares_times=True, has_batch_norm=False, counts_flops=False
+    ),
+}
+"""The workloads of attempts that do not say it themselves; none is added here."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptSpec:
     """Everything a node needs to run its part of an attempt.
 
     Parameters
     ----------
+    known
+        What is known of the workload.
     number
         1-based launch number of the trial; with the trial it names the attempt.
     stall_factor, stall_floor_s
@@ -74,6 +113,7 @@ class AttemptSpec:
     deadline_s: float | None = None
     queue_wait_s: float | None = None
     exclusive_node: bool | None = None
+    known: KnownWorkload = KnownWorkload()
 
     @property
     def attempt_id(self) -> str:
@@ -98,22 +138,27 @@ class AttemptSpec:
         values["program"] = program_to_json(self.program)
         values["placement"] = asdict(self.placement)
         values["validity"] = list(self.validity)
+        values["known"] = asdict(self.known)
         return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> AttemptSpec:
         """Rebuild a specification from :meth:`to_json`."""
-        fields = dict(values)
-        fields["trial"] = Trial.from_json(fields["trial"])
-        fields["program"] = program_from_json(fields["program"])
-        fields["placement"] = Placement(
+        given = dict(values)
+        trial = given["trial"] = Trial.from_json(given["trial"])
+        given["program"] = program_from_json(given["program"])
+        given["placement"] = Placement(
             shares=tuple(
                 NodeShare(node=share["node"], device_ids=tuple(share["device_ids"]))
-                for share in fields["placement"]["shares"]
+                for share in given["placement"]["shares"]
             )
         )
-        fields["validity"] = tuple(fields["validity"])
-        return cls(**fields)
+        given["validity"] = tuple(given["validity"])
+        if "known" in given:
+            given["known"] = KnownWorkload(**given["known"])
+        else:
+            given["known"] = _UNTOLD.get(trial.workload, KnownWorkload())
+        return cls(**given)
 
 
 class SpecText(str):

@@ -38,7 +38,14 @@ def snapshot_code(
     """
     root = root.resolve()
     files = _collect(paths, root)
-    _check_size(files, root, max_bytes)
+    sizes = {name: file.stat().st_size for name, file in files.items()}
+    if sum(sizes.values()) > max_bytes:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise SpecError(
+            f"The code to copy from {root} is {sum(sizes.values()) / 2**20:.1f} MiB, "
+            f"more than {max_bytes / 2**20:.1f} MiB; its largest file is {largest} "
+            f"({sizes[largest] / 2**20:.1f} MiB). Leave data and checkpoints out of it."
+        )
     making = destination / f".{uuid.uuid4().hex}"
     with storing(destination):
         try:
@@ -132,20 +139,7 @@ def _outside(path: Path, real: Path, root: Path) -> SpecError:
     )
 
 
-def _check_size(files: dict[str, Path], root: Path, max_bytes: int) -> None:
-    sizes = {name: file.stat().st_size for name, file in files.items()}
-    total = sum(sizes.values())
-    if total > max_bytes:
-        largest = max(sizes, key=sizes.__getitem__)
-        raise SpecError(
-            f"The code to copy from {root} is {total / 2**20:.1f} MiB, more than "
-            f"{max_bytes / 2**20:.1f} MiB; its largest file is {largest} "
-            f"({sizes[largest] / 2**20:.1f} MiB). Leave data and checkpoints out of it."
-        )
-
-
 def _copy(files: dict[str, Path], making: Path, instead: Mapping[bytes, bytes]) -> str:
-    """Copy the collected files and return the hash of what they hold."""
     digest = hashlib.sha256()
     for name, file in files.items():
         try:
@@ -186,7 +180,7 @@ def code_hash(experiment: Experiment) -> str | None:
 
     Of a command that runs where it lies, that is the files its words name.
     """
-    paths = code_paths(experiment) or _files_named(experiment)
+    paths = code_paths(experiment) or tuple(_files_named(experiment))
     if not paths:
         return None
     with tempfile.TemporaryDirectory() as scratch:
@@ -205,11 +199,9 @@ def code_of_programs(experiment: Experiment) -> dict[str, str | None]:
     return {name: code_hash(alone) for name, alone in programs if name}
 
 
-def _files_named(experiment: Experiment) -> tuple[str, ...]:
-    words = (experiment.command or "").split()
-    return tuple(word for word in words if _is_file_below(experiment.code_root, word))
-
-
-def _is_file_below(root: Path, word: str) -> bool:
-    path = (root / word).resolve()
-    return "{" not in word and path.is_file() and path.is_relative_to(root)
+def _files_named(experiment: Experiment) -> Iterator[str]:
+    for word in (experiment.command or "").split():
+        path = (experiment.code_root / word).resolve()
+        is_below = path.is_relative_to(experiment.code_root)
+        if "{" not in word and path.is_file() and is_below:
+            yield word

@@ -172,9 +172,6 @@ COLUMNS: tuple[Column, ...] = (
     *_columns("list", validity="Reasons that make the row unfit for a fit."),
 )
 
-NOT_WITNESSED = "not_witnessed"
-"""The ``ranks_witness`` of a row whose ranks may each have trained alone."""
-
 COLUMNS_BY_NAME = {column.name: column for column in COLUMNS}
 
 CURVE_COLUMNS = (

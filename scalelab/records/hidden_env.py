@@ -33,7 +33,8 @@ def recorded_experiment(
         if hidden:
             text = with_values(text, path, hidden)
         if told:
-            recorded |= _with_env(fingerprint, key, told)
+            own = {"env": told}
+            recorded |= own if key is None else {key: {**fingerprint[key], **own}}
     return text, recorded
 
 
@@ -104,10 +105,3 @@ def _places(
 def _env(fingerprint: Mapping[str, Any], key: str | None) -> Mapping[str, str]:
     holder = fingerprint if key is None else fingerprint.get(key) or {}
     return holder.get("env") or {}
-
-
-def _with_env(
-    fingerprint: Mapping[str, Any], key: str | None, env: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return what changes in a fingerprint where it holds other variables."""
-    return {"env": env} if key is None else {key: {**fingerprint[key], "env": env}}

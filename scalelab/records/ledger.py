@@ -57,13 +57,10 @@ class Ledger:
 
     def _append(self, line: bytes) -> None:
         with storing(self.path):
-            append_all(self._open(), line + b"\n")
-
-    def _open(self) -> int:
-        if self._descriptor is None:
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-            self._descriptor = os.open(self.path, flags, 0o644)
-        return self._descriptor
+            if self._descriptor is None:
+                flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+                self._descriptor = os.open(self.path, flags, 0o644)
+            append_all(self._descriptor, line + b"\n")
 
     def close(self) -> None:
         """Close the file; a later append opens it again."""
@@ -97,22 +94,17 @@ class Ledger:
         is_whole = True
         for line in lines:
             try:
-                _read_line(decode_json(line), begun, ended)
+                event = decode_json(line)
+                if event["event"] == "begin":
+                    begun[_key(event)] = event["at"]
+                else:
+                    observation = check_types(check_row(event["row"]))
+                    ended[_key(observation)] = observation
             except (KeyError, TypeError, ValueError):
                 is_whole = False
         return LedgerContent(
             begun=begun, ended=ended, is_whole=is_whole, is_torn=bool(rest)
         )
-
-
-def _read_line(
-    line: Any, begun: dict[AttemptKey, str], ended: dict[AttemptKey, Observation]
-) -> None:
-    if line["event"] == "begin":
-        begun[_key(line)] = line["at"]
-        return
-    observation = check_types(check_row(line["row"]))
-    ended[_key(observation)] = observation
 
 
 def _key(values: Mapping[str, Any]) -> AttemptKey:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SchemaError, StoreError
 from scalelab.experiment.program import (
-    BUILT_IN_WORKLOADS,
     CommandProgram,
     Program,
     WorkloadProgram,
@@ -32,20 +31,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MISSING: Mapping[str, Any] = dict.fromkeys(column.name for column in COLUMNS)
-_IDENTITY = (
-    "schema_version",
-    "run",
-    "trial_id",
-    "repeat",
-    "attempt",
-    "outcome",
-    "kind",
-)
+_IDENTITY = "schema_version run trial_id repeat attempt outcome kind".split()
 
 
 def row(spec: AttemptSpec, result: AttemptResult) -> Observation:
     """Return the row of an attempt that has ended."""
-    values = {**_MISSING, **_configuration(spec), **_ending(result)}
+    values = {
+        **_MISSING,
+        **_configuration(spec),
+        "outcome": str(result.outcome),
+        "reason": result.reason or None,
+    }
     for name, value in result.measurements.items():
         _check(name, value)
         if value is not None:
@@ -67,7 +63,7 @@ def _configuration(spec: AttemptSpec) -> dict[str, Any]:
         "kind": str(trial.kind),
         "workload": _workload(spec),
         "code_hash": program_hash(spec.program),
-        "emulated": trial.is_emulated,
+        "emulated": spec.known.declares_times,
         "node_group": trial.node_group,
         "parallelism": trial.parallelism,
         "device_type": spec.device_type,
@@ -108,15 +104,11 @@ def _workload(spec: AttemptSpec) -> str:
 
 def _tokens_per_sample(spec: AttemptSpec) -> int | None:
     """Return the tokens of a sample where they are given; a rank tells the default."""
-    program, built_in = spec.program, BUILT_IN_WORKLOADS.get(spec.trial.workload)
-    if not (isinstance(program, WorkloadProgram) and built_in and built_in.tokens_axis):
+    program, axis = spec.program, spec.known.tokens_axis
+    if not isinstance(program, WorkloadProgram) or axis is None:
         return None
-    given = {**program.parameters, **spec.trial.options}.get(built_in.tokens_axis)
+    given = {**program.parameters, **spec.trial.options}.get(axis)
     return given if _is_integer(given) else None
-
-
-def _ending(result: AttemptResult) -> dict[str, Any]:
-    return {"outcome": str(result.outcome), "reason": result.reason or None}
 
 
 def program_hash(program: Program) -> str:
@@ -152,18 +144,15 @@ def _is_integer(value: Any) -> bool:
     return type(value) is int and -(2**63) <= value < 2**63
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) is float or (type(value) is int and abs(value) < 2**1000)
-
-
-def _is_option(value: Any) -> bool:
-    return isinstance(value, str | bool | float) or _is_integer(value)
-
-
 _KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "text": ("text", lambda value: isinstance(value, str)),
     "integer": ("a whole number", _is_integer),
-    "number": ("a number", _is_number),
+    "number": (
+        "a number",
+        lambda value: (
+            type(value) is float or (type(value) is int and abs(value) < 2**1000)
+        ),
+    ),
     "flag": ("true or false", lambda value: isinstance(value, bool)),
     "time": ("an ISO 8601 time with its UTC offset", _is_time),
     "list": (
@@ -215,7 +204,9 @@ def check_types(values: Observation) -> Observation:
             rule, holds = _KINDS[column.kind]
             if not holds(value):
                 raise ValueError(f"{name}={value!r} is not {rule}")
-        elif name.startswith(OPTION_PREFIX) and not _is_option(value):
+        elif name.startswith(OPTION_PREFIX) and not (
+            isinstance(value, str | bool | float) or _is_integer(value)
+        ):
             raise ValueError(f"{name}={value!r} is not a text, a number or a flag")
     Outcome(values["outcome"])
     return values
@@ -274,14 +265,8 @@ def frame(rows: Sequence[Observation]) -> pd.DataFrame:
     import pandas as pd
 
     checked = [check_row(values) for values in rows]
-    options = sorted(
-        {
-            name
-            for values in checked
-            for name in values
-            if name.startswith(OPTION_PREFIX)
-        }
-    )
+    names = {name for values in checked for name in values}
+    options = sorted(name for name in names if name.startswith(OPTION_PREFIX))
     columns: dict[str, Any] = {}
     for column in COLUMNS:
         values = [values[column.name] for values in checked]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import stat
@@ -18,6 +19,7 @@ from typing import Any, BinaryIO, TypeVar
 T = TypeVar("T")
 
 MOST_BYTES = 4 * 2**30
+TAIL_BYTES = 1 << 14
 # Colours and movements of the cursor, and titles of windows.
 _SEQUENCES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]"
@@ -101,3 +103,25 @@ def harmless(value: Any) -> Any:
     if isinstance(value, list):
         return [harmless(each) for each in value]
     return value
+
+
+def log_tail(log: Path, *, num_bytes: int = TAIL_BYTES, since: int = 0) -> str:
+    """Return the end of a log; empty where there is none, or it cannot be read.
+
+    Parameters
+    ----------
+    since
+        Bytes at its beginning that do not count: what it held before.
+    """
+    try:
+        with opened(log, most_bytes=math.inf) as file:
+            file.seek(max(since, file.seek(0, 2) - num_bytes))
+            return harmless_text(file.read(num_bytes).decode(errors="replace"))
+    except OSError:
+        return ""
+
+
+def last_log_lines(log: Path, num_lines: int = 8, *, since: int = 0) -> str:
+    """Return the last lines of a log; see :func:`log_tail`."""
+    lines = log_tail(log, since=since).strip().splitlines()
+    return "\n".join(lines[-num_lines:])

@@ -14,22 +14,10 @@ from typing import Any
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 
 _PACKAGES = (
-    "scalelab",
-    "torch",
-    "dask",
-    "distributed",
-    "dask-jobqueue",
-    "numpy",
-    "pandas",
-    "pyarrow",
-    "scikit-learn",
-    "nvidia-ml-py",
-)
-_VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-)
+    "scalelab torch dask distributed dask-jobqueue numpy pandas pyarrow scikit-learn "
+    "nvidia-ml-py"
+).split()
+_VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _GIT_TIMEOUT_S = 10.0
 
 ENGINE_REVISION = 2
@@ -48,14 +36,13 @@ def provenance(code_directory: Path | None = None) -> dict[str, Any]:
         "processor": _processor(),
         "cores": affinity(),
         "num_cores": os.cpu_count(),
-        "environment": _environment(),
+        "environment": {
+            name: os.environ[name]
+            for name in (*_VARIABLES, *(each.job_variable for each in BATCH_SYSTEMS))
+            if name in os.environ
+        },
         "code": None if code_directory is None else git_state(code_directory),
     }
-
-
-def _environment() -> dict[str, str]:
-    names = (*_VARIABLES, *(system.job_variable for system in BATCH_SYSTEMS))
-    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def versions() -> dict[str, str]:

@@ -24,7 +24,7 @@ from scalelab.records.attempt_io import (
 )
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.control.lease import LEASE
-from scalelab.records.ledger import AttemptKey, Ledger, LedgerContent
+from scalelab.records.ledger import AttemptKey, Ledger
 from scalelab.records.observations import check_types, row
 from scalelab.records.plain_files import harmless, parse_json
 
@@ -128,23 +128,20 @@ def _is_old(path: Path) -> bool:
 def ended_rows(ledger: Ledger, trials: Path) -> tuple[list[Observation], bool]:
     """Read the rows of all attempts that have ended, writing nothing."""
     content = ledger.read()
-    found = _begun(content, trials) if content.is_whole else attempts_on_disk(trials)
-    attempts = list(found)
-    pending = [(key, files) for key, files in attempts if key not in content.ended]
-    glances = [_glance(key, files) for key, files in pending]
-    rows = [*content.ended.values(), *filter(None, glances)]
+    attempts = (
+        {key: AttemptFiles(attempt_directory(trials, *key)) for key in content.begun}
+        if content.is_whole
+        else dict(attempts_on_disk(trials))
+    )
+    pending = [key for key in attempts if key not in content.ended]
+    rows = [*content.ended.values()]
+    for key in pending:
+        with suppress(TornRecordError):
+            spec, result = read_spec(attempts[key]), read_result(attempts[key])
+            if spec is not None and result is not None:
+                rows.append(_row_at(key, spec, result))
     # an imported run has no ledger, and nothing that one would speak of
     return rows, not pending and (content.is_whole or not attempts)
-
-
-def _begun(
-    content: LedgerContent, trials: Path
-) -> Iterator[tuple[AttemptKey, AttemptFiles]]:
-    for trial_id, number in content.begun:
-        yield (
-            (trial_id, number),
-            AttemptFiles(attempt_directory(trials, trial_id, number)),
-        )
 
 
 def settle(key: AttemptKey, files: AttemptFiles) -> Observation | None:
@@ -191,24 +188,17 @@ def _row_at(key: AttemptKey, spec: AttemptSpec, result: AttemptResult) -> Observ
     return {**observation, "trial_id": trial_id, "attempt": number}
 
 
-def _glance(key: AttemptKey, files: AttemptFiles) -> Observation | None:
-    with suppress(TornRecordError):
-        spec, result = read_spec(files), read_result(files)
-        if spec is not None and result is not None:
-            return _row_at(key, spec, result)
-    return None
-
-
 def marked(
     rows: list[Observation], superseded: Collection[AttemptKey]
 ) -> list[Observation]:
     """Return the rows, superseded attempts marked ``code_changed``."""
-    if not superseded:
-        return rows
-    return [
-        _unfit(each) if (each["trial_id"], each["attempt"]) in superseded else each
-        for each in rows
-    ]
+    found = []
+    for each in rows:
+        if superseded and (each["trial_id"], each["attempt"]) in superseded:
+            validity = {*(each.get("validity") or ()), "code_changed"}
+            each = {**each, "validity": sorted(validity)}
+        found.append(each)
+    return found
 
 
 def judged(
@@ -217,15 +207,15 @@ def judged(
     """Return the rows with ``accepted``, by the conditions of the latest experiment."""
     if not conditions:
         return rows
-    return [{**each, "accepted": _is_accepted(each, conditions)} for each in rows]
-
-
-def _is_accepted(
-    observation: Observation, conditions: Sequence[Condition]
-) -> bool | None:
-    if not Outcome(observation["outcome"]).is_measurement:
-        return None
-    return hold(conditions, _final_metrics(observation))
+    return [
+        {
+            **each,
+            "accepted": hold(conditions, _final_metrics(each))
+            if Outcome(each["outcome"]).is_measurement
+            else None,
+        }
+        for each in rows
+    ]
 
 
 def _final_metrics(observation: Observation) -> dict[str, float | None]:
@@ -235,11 +225,6 @@ def _final_metrics(observation: Observation) -> dict[str, float | None]:
             return dict(parse_json(text.encode()))
     name, value = observation.get("target_metric"), observation.get("final_metric")
     return {} if name is None or value is None else {name: value}
-
-
-def _unfit(observation: Observation) -> Observation:
-    validity = {*(observation.get("validity") or ()), "code_changed"}
-    return {**observation, "validity": sorted(validity)}
 
 
 def measured_meanwhile(

@@ -132,22 +132,18 @@ class RunReader:
         return self._read()[0]
 
     def _read(self) -> tuple[list[Observation], bool]:
-        imported = self._imported()
-        rows, is_settled = ended_rows(self._ledger, self._trials)
-        rows = judged(marked(rows, self._header.superseded), self.conditions)
-        return [*imported, *rows], is_settled
-
-    def _imported(self) -> list[Observation]:
-        rows = []
+        imported = []
         for number, values in enumerate(read_lines(self._imported_path), start=1):
             try:
-                rows.append(check_types(check_row(values)))
+                imported.append(check_types(check_row(values)))
             except (KeyError, TypeError, ValueError) as error:
                 raise StoreError(
                     f"{self._imported_path}, line {number} is no row: {error}. "
                     "Import the table anew."
                 ) from error
-        return rows
+        rows, is_settled = ended_rows(self._ledger, self._trials)
+        rows = judged(marked(rows, self._header.superseded), self.conditions)
+        return [*imported, *rows], is_settled
 
     def finished(
         self, rows: Sequence[Observation], *, retry_failed: bool = False

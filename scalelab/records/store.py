@@ -165,7 +165,6 @@ class RunStore(RunReader):
         return SpecText(content.decode())
 
     def _recorded(self, spec: AttemptSpec) -> AttemptSpec:
-        """Return a specification as records have it: no values of variables."""
         name = spec.trial.program
         program = recorded_program(spec.program, self.fingerprint, name)
         return spec if program is spec.program else replace(spec, program=program)

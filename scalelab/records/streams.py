@@ -37,7 +37,6 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _content(path: Path, start: int) -> bytes:
-    """Read a file from a byte on; nothing where it is not there."""
     try:
         with opened(path) as file:
             file.seek(start)
@@ -120,20 +119,19 @@ def _array(path: Path, name: str, column: list[Any]) -> pa.Array:
             return array.cast(pa.int64())
         return array.cast(pa.float64()) if pa.types.is_integer(array.type) else array
     except (pa.ArrowException, OverflowError) as error:
-        line = next(
-            (at for at, value in enumerate(column, start=1) if not _fits(name, value)),
-            len(column),
+        kinds = int if name in _COUNTS else int | float
+        misfits = (
+            at
+            for at, value in enumerate(column, start=1)
+            if value is not None
+            and (not isinstance(value, kinds) or isinstance(value, bool))
         )
+        line = next(misfits, len(column))
         raise StoreError(
             f"{path}, line {line}: {name}={column[line - 1]!r} does not fit with the "
             f"rest of the column. Report {name} as a number on every line, or as text "
             "on every line; step and samples as whole numbers."
         ) from error
-
-
-def _fits(name: str, value: Any) -> bool:
-    kinds = int if name in _COUNTS else int | float
-    return value is None or (isinstance(value, kinds) and not isinstance(value, bool))
 
 
 class Streams:

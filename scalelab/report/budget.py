@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -16,9 +15,6 @@ from scalelab.inputs.numerals import (
     duration,
     number,
 )
-from scalelab.recommend.answer.recommendation import OutlookRow
-from scalelab.report.axes import count_axis, duration_axis, quantity_axis
-from scalelab.report.labels import ALLOCATION, Labels
 from scalelab.report.style import (
     BLUE,
     GREY,
@@ -26,23 +22,20 @@ from scalelab.report.style import (
     PURPLE,
     add_band,
     base_figure,
+    count_axis,
+    duration_axis,
+    quantity_axis,
     ring_chosen,
 )
-from scalelab.report.subject import ReportSubject
+from scalelab.report.subject import ALLOCATION, Labels, ReportSubject
 
 _COLUMNS = [
     "allocation",
     *ALLOCATION,
     "global_batch_size",
-    "time_s",
-    "time_lo_s",
-    "time_hi_s",
-    "gpu_hours",
-    "gpu_hours_lo",
-    "gpu_hours_hi",
-    "basis",
-    "is_pareto",
-    "is_chosen",
+    *("time_s", "time_lo_s", "time_hi_s"),
+    *("gpu_hours", "gpu_hours_lo", "gpu_hours_hi"),
+    *("basis", "is_pareto", "is_chosen"),
 ]
 
 _MAX_NAMES = 10
@@ -54,26 +47,18 @@ _PANELS = {
 
 def budget_table(subject: ReportSubject) -> pd.DataFrame:
     """Return what the whole job takes at every allocation of the plan."""
-    rows = [_budget_row(row) for row in subject.plan if math.isfinite(row.time_s.value)]
+    rows = [
+        (
+            *(row.allocation, row.world_size, row.num_nodes),
+            row.batch.global_batch_size,
+            *(row.time_s.value, row.time_s.lo, row.time_s.hi),
+            *(row.gpu_hours.value, row.gpu_hours.lo, row.gpu_hours.hi),
+            *(row.basis, row.is_pareto, row.is_chosen),
+        )
+        for row in subject.plan
+        if math.isfinite(row.time_s.value)
+    ]
     return pd.DataFrame(rows, columns=_COLUMNS)
-
-
-def _budget_row(row: OutlookRow) -> dict[str, Any]:
-    return {
-        "allocation": row.allocation,
-        "world_size": row.world_size,
-        "num_nodes": row.num_nodes,
-        "global_batch_size": row.batch.global_batch_size,
-        "time_s": row.time_s.value,
-        "time_lo_s": row.time_s.lo,
-        "time_hi_s": row.time_s.hi,
-        "gpu_hours": row.gpu_hours.value,
-        "gpu_hours_lo": row.gpu_hours.lo,
-        "gpu_hours_hi": row.gpu_hours.hi,
-        "basis": row.basis,
-        "is_pareto": row.is_pareto,
-        "is_chosen": row.is_chosen,
-    }
 
 
 def budget_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
@@ -121,7 +106,10 @@ def _panel(
             line={"color": colour, "width": 2.5},
             marker={
                 "size": 8,
-                "symbol": _basis_symbols(rows),
+                "symbol": [
+                    "circle" if basis == "measured" else "circle-open"
+                    for basis in rows["basis"]
+                ],
                 "line": {"color": colour, "width": 2},
             },
             name=name,
@@ -134,12 +122,6 @@ def _panel(
     )
     chosen = rows[rows["is_chosen"]]
     ring_chosen(figure, chosen["world_size"], chosen[middle], panel=panel)
-
-
-def _basis_symbols(rows: pd.DataFrame) -> list[str]:
-    return [
-        "circle" if basis == "measured" else "circle-open" for basis in rows["basis"]
-    ]
 
 
 def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:

@@ -11,10 +11,9 @@ import plotly.graph_objects as go
 
 from scalelab.laws.rows import Observed
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.report import budget, phases, samples, scaling, scaling_figures
-from scalelab.report.labels import Labels
+from scalelab.report import budget, phases, samples, scaling
 from scalelab.report.style import empty_figure, show_in_exports
-from scalelab.report.subject import ReportSubject
+from scalelab.report.subject import Labels, ReportSubject
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,21 +50,21 @@ PLOTS: Mapping[str, Plot] = MappingProxyType(
         "throughput": Plot(
             title="Throughput",
             table=scaling.throughput_table,
-            figure=scaling_figures.throughput_figure,
+            figure=scaling.throughput_figure,
             sentence=scaling.throughput_sentence,
             missing=_NOT_MEASURED,
         ),
         "speedup": Plot(
             title="Speedup of the job",
             table=scaling.speedup_table,
-            figure=scaling_figures.speedup_figure,
+            figure=scaling.speedup_figure,
             sentence=scaling.speedup_sentence,
             missing=_NOT_MEASURED,
         ),
         "efficiency": Plot(
             title="Scaling efficiency",
             table=scaling.efficiency_table,
-            figure=scaling_figures.efficiency_figure,
+            figure=scaling.efficiency_figure,
             sentence=scaling.efficiency_sentence,
             missing=_NOT_MEASURED,
         ),

@@ -23,22 +23,20 @@ from scalelab.inputs.numerals import (
 )
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.rows import Observed
+from scalelab.recommend.answer.evidence import Evidence
+from scalelab.recommend.answer.facts import Part
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import (
-    Part,
     sentences,
     texts,
     what_diminishing_means,
     what_gaps_mean,
 )
 from scalelab.recommend.answer.tables import allocations, parameters, ways_table
-from scalelab.recommend.prediction.steadiness import steadiness
-from scalelab.recommend.ways import ways
 from scalelab.records.attempt_io import write_atomically
 from scalelab.report import trials
 from scalelab.report.figures import PLOTS, Plot
-from scalelab.report.labels import Labels
-from scalelab.report.subject import ReportSubject
+from scalelab.report.subject import Labels, ReportSubject
 from scalelab.report.tables import TextTable
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
@@ -73,11 +71,15 @@ def render(
     title: str,
     experiment_text: str | None = None,
     without_answer: str = "",
+    evidence: Evidence | None = None,
     results: trials.Results | None = None,
     accepted: str = "",
     provenance: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the report as HTML."""
+    """Return the report as HTML; ``evidence`` is given where no answer holds it."""
+    if recommendation is not None:
+        evidence = recommendation.evidence
+    seen = evidence or Evidence()
     subject = ReportSubject.of(measured, recommendation)
     observations = subject.observations
     tables = {name: plot.table(subject) for name, plot in PLOTS.items()}
@@ -106,8 +108,17 @@ def render(
         happened=" ".join(filter(None, [_what_happened(observations), accepted])),
         sections=_sections(plots),
         missing=_missing(reasons),
-        ways=_ways(subject),
-        evidence=_evidence(subject),
+        ways=seen.ways
+        and {
+            "table": TextTable.of_columns(ways_table(seen.ways)),
+            "remarks": what_gaps_mean(seen.ways),
+        },
+        evidence={
+            "memory": trials.memory_table(observations),
+            "steadiness": seen.steadiness.sentences if seen.steadiness else (),
+            "product_check": trials.product_check_table(seen.whole_runs),
+            "curves": trials.curve_table(subject) if subject.num_curves > 1 else None,
+        },
         outcomes=trials.outcome_table(observations),
         failures=failed,
         num_not_shown=int(
@@ -204,17 +215,6 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
     }
 
 
-def _ways(subject: ReportSubject) -> dict[str, Any] | None:
-    """Return the ways to train side by side; None where there is only one."""
-    rows = ways(subject.observations)
-    if not rows:
-        return None
-    return {
-        "table": TextTable.of_columns(ways_table(rows)),
-        "remarks": what_gaps_mean(rows),
-    }
-
-
 def _tiles(recommendation: Recommendation) -> list[tuple[str, str]]:
     """Return the numbers of the recommended row, each with its name."""
     row, interval = recommendation.chosen, percent(recommendation.interval)
@@ -244,15 +244,3 @@ def _what_happened(observations: pd.DataFrame) -> str:
     is_imported = bool(observations["kind"].eq("imported").all())
     what = counted(len(observations), "imported row" if is_imported else "attempt")
     return f"{what}: {ends}."
-
-
-def _evidence(subject: ReportSubject) -> dict[str, Any]:
-    check = trials.product_check_table(subject)
-    many = subject.num_curves > 1
-    steady = steadiness(subject.fit_rows)
-    return {
-        "memory": trials.memory_table(subject.observations),
-        "steadiness": steady.sentences if steady else (),
-        "product_check": TextTable.of(check) if len(check) else None,
-        "curves": trials.curve_table(subject) if many else None,
-    }

@@ -8,7 +8,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from scalelab.inputs.numerals import duration, percent
-from scalelab.report.labels import ALLOCATION, Labels
 from scalelab.report.style import (
     BLUE,
     GOLD,
@@ -18,7 +17,7 @@ from scalelab.report.style import (
     PATTERNS,
     base_figure,
 )
-from scalelab.report.subject import ReportSubject
+from scalelab.report.subject import ALLOCATION, Labels, ReportSubject
 
 PHASES = {
     "data_wait_s": ("waiting for data", GOLD),
@@ -100,7 +99,13 @@ def phase_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
                 name=title,
                 marker={
                     "color": colour,
-                    "pattern": _overlay(pattern),
+                    # tells bars apart where colours do not
+                    "pattern": {
+                        "shape": pattern,
+                        "fillmode": "overlay",
+                        "solidity": 0.2,
+                        "size": 6,
+                    },
                 },
                 customdata=[duration(value) for value in table[name].fillna(0.0)],
                 hovertemplate=f"{title}: %{{customdata}} (%{{y:.0f}}%)<extra></extra>",
@@ -113,11 +118,6 @@ def phase_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     figure.update_yaxes(title_text="% of the step", range=[0, 100])
     figure.update_layout(barmode="stack", legend_traceorder="normal")
     return figure
-
-
-def _overlay(shape: str) -> dict[str, object]:
-    """Return a pattern that tells bars apart where colours do not."""
-    return {"shape": shape, "fillmode": "overlay", "solidity": 0.2, "size": 6}
 
 
 def phase_sentence(table: pd.DataFrame, labels: Labels) -> str:

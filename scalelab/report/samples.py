@@ -9,18 +9,17 @@ import plotly.graph_objects as go
 
 from scalelab.inputs.numerals import counted, number
 from scalelab.inputs.target import MetricMode, Target
-from scalelab.laws.rows import numbers
-from scalelab.report.axes import count_axis, quantity_axis
-from scalelab.report.labels import Labels
 from scalelab.report.style import (
     DASHES,
     GREEN,
     PALETTE,
     SYMBOLS,
     base_figure,
+    count_axis,
     plain,
+    quantity_axis,
 )
-from scalelab.report.subject import ReportSubject
+from scalelab.report.subject import Labels, ReportSubject
 
 _TARGET = ["target_metric", "metric_mode", "target_value"]
 _COLUMNS = [
@@ -36,28 +35,22 @@ _COLUMNS = [
 
 def samples_table(subject: ReportSubject) -> pd.DataFrame:
     """Return training samples to the target that most trials had."""
-    observations = _of_workload(subject)
+    observations = subject.observations
+    if workloads := set(subject.rows["workload"].dropna()):
+        is_shown = observations["workload"].isin(workloads).fillna(False)
+        observations = observations[is_shown]
     reached = observations["reached_target"].fillna(False).astype(bool)
-    samples = pd.Series(numbers(observations, "samples_to_target"), observations.index)
     censored = observations["outcome"].isin(["target_not_reached", "pruned"])
-    samples = samples.where(reached, numbers(observations, "num_samples"))
+    samples, seen = (
+        observations[name].astype("Float64").astype(float)
+        for name in ("samples_to_target", "num_samples")
+    )
+    samples = samples.where(reached, seen)
     known = samples.gt(0) & (reached | censored.astype(bool))
     rows = observations.assign(samples=samples, is_lower_bound=~reached)[known]
     rows = rows.dropna(subset=[*_TARGET, "global_batch_size"])
     if rows.empty:
         return pd.DataFrame(columns=_COLUMNS)
-    return _of_commonest_target(rows, subject).reset_index(drop=True)
-
-
-def _of_workload(subject: ReportSubject) -> pd.DataFrame:
-    observations = subject.observations
-    workloads = set(subject.rows["workload"].dropna())
-    if not workloads:
-        return observations
-    return observations[observations["workload"].isin(workloads).fillna(False)]
-
-
-def _of_commonest_target(rows: pd.DataFrame, subject: ReportSubject) -> pd.DataFrame:
     metric, mode, value = rows[_TARGET].value_counts().index[0]
     is_same = (rows[_TARGET] == [metric, mode, value]).all(axis=1)
     target = Target(metric=metric, mode=MetricMode(mode), value=float(value))
@@ -66,7 +59,8 @@ def _of_commonest_target(rows: pd.DataFrame, subject: ReportSubject) -> pd.DataF
     rows["lr_rule"] = rows["lr_rule"].fillna("none")
     rows["is_planned_batch"] = rows["global_batch_size"].isin(chosen)
     rows = rows[_COLUMNS].astype({"samples": float, "global_batch_size": float})
-    return rows.sort_values(["lr_rule", "global_batch_size", "seed"])
+    rows = rows.sort_values(["lr_rule", "global_batch_size", "seed"])
+    return rows.reset_index(drop=True)
 
 
 def samples_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:

@@ -1,4 +1,4 @@
-"""Throughput, speedup and scaling efficiency by device count: the numbers."""
+"""Throughput, speedup and scaling efficiency by device count."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ import math
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from scalelab.inputs.numerals import counted, number, percent
 from scalelab.recommend.answer.recommendation import OutlookRow
-from scalelab.report.labels import ALLOCATION, Labels
-from scalelab.report.subject import ReportSubject
+from scalelab.report.style import (
+    BLUE,
+    GREY,
+    ORANGE,
+    add_band,
+    base_figure,
+    count_axis,
+    quantity_axis,
+    ring_chosen,
+)
+from scalelab.report.subject import ALLOCATION, Labels, ReportSubject
 
 _POINT = (
     *ALLOCATION,
@@ -23,39 +33,36 @@ _POINT = (
 def measured_points(rows: pd.DataFrame) -> pd.DataFrame:
     """Reduce repeats to one point per allocation and batch arithmetic."""
     columns = [*_POINT, "num_repeats", "throughput_samples_per_s", "lo", "hi"]
-    points = [
-        (*key, len(group), *_middle_and_ends(group))
-        for key, group in rows.groupby(list(_POINT))
-    ]
+    points = []
+    for key, group in rows.groupby(list(_POINT)):
+        throughput = group["throughput_samples_per_s"]
+        lo, hi = throughput.min(), throughput.max()
+        if len(group) == 1:
+            ends_s = group.iloc[0][["step_time_hi_s", "step_time_lo_s"]]
+            lo, hi = group["global_batch_size"].iloc[0] / ends_s
+        points.append((*key, len(group), throughput.median(), lo, hi))
     return pd.DataFrame(points, columns=columns)
-
-
-def _middle_and_ends(group: pd.DataFrame) -> tuple[float, float, float]:
-    throughput = group["throughput_samples_per_s"]
-    if len(group) > 1:
-        return throughput.median(), throughput.min(), throughput.max()
-    only = group.iloc[0]
-    ends = only["global_batch_size"] / only[["step_time_hi_s", "step_time_lo_s"]]
-    return throughput.iloc[0], ends.iloc[0], ends.iloc[1]
 
 
 def throughput_table(subject: ReportSubject) -> pd.DataFrame:
     """Return throughput by count: the law, what was measured, the ideal."""
-    measured = measured_points(subject.planned).assign(series="measured")
-    others = _extremes(measured_points(subject.rows[~subject.rows["is_planned"]]))
-    parts = [
-        _law_rows(subject.plan),
-        _with_job_time(measured, subject.plan),
-        others.assign(series="other configuration"),
-    ]
-    table = _stacked(parts)
+    measured = measured_points(subject.planned)
+    samples = {row.batch.global_batch_size: row.samples.value for row in subject.plan}
+    job = measured["global_batch_size"].map(samples) if subject.plan else 1.0
+    measured = measured.assign(
+        series="measured",
+        job_time_s=job / measured["throughput_samples_per_s"],
+        job_time_lo_s=job / measured["hi"],
+        job_time_hi_s=job / measured["lo"],
+    )
+    others = measured_points(subject.rows[~subject.rows["is_planned"]])
+    ranked = others.sort_values("throughput_samples_per_s").groupby("world_size")
+    extremes = pd.concat([ranked.head(1), ranked.tail(1)])
+    extremes = extremes.drop_duplicates(list(_POINT))
+    extremes = extremes.assign(series="other configuration")
+    table = _stacked([_law_rows(subject.plan), measured, extremes])
     table = _stacked([table, _ideal_rows(table, subject)])
     return table.assign(is_chosen=table["is_chosen"].eq(True))
-
-
-def _extremes(points: pd.DataFrame) -> pd.DataFrame:
-    ranked = points.sort_values("throughput_samples_per_s").groupby("world_size")
-    return pd.concat([ranked.head(1), ranked.tail(1)]).drop_duplicates(list(_POINT))
 
 
 def _stacked(parts: list[pd.DataFrame]) -> pd.DataFrame:
@@ -98,18 +105,6 @@ def _law_rows(plan: tuple[OutlookRow, ...]) -> pd.DataFrame:
             "job_time_hi_s": row.time_s.hi,
         }
         for row in plan
-    )
-
-
-def _with_job_time(
-    measured: pd.DataFrame, plan: tuple[OutlookRow, ...]
-) -> pd.DataFrame:
-    samples = {row.batch.global_batch_size: row.samples.value for row in plan}
-    job = measured["global_batch_size"].map(samples) if plan else 1.0
-    return measured.assign(
-        job_time_s=job / measured["throughput_samples_per_s"],
-        job_time_lo_s=job / measured["hi"],
-        job_time_hi_s=job / measured["lo"],
     )
 
 
@@ -176,7 +171,15 @@ def efficiency_table(subject: ReportSubject) -> pd.DataFrame:
     table = speedup_table(subject)
     is_ideal = table["series"].eq("ideal")
     ideal = table["world_size"] / table["baseline_world_size"]
-    same_batch = table["world_size"].map(_same_batch_factors(subject))
+    start, factors = subject.baseline, {}
+    if start is not None:  # by device count, from the job's batch to an equal one
+        factors = {
+            row.world_size: row.scaling_efficiency.value
+            * (row.gpu_hours.value / start.gpu_hours.value)
+            for row in subject.plan
+            if row.scaling_efficiency is not None
+        }
+    same_batch = table["world_size"].map(factors)
     scale = (same_batch if subject.plan else 1.0) / ideal
     scale = scale.where(~is_ideal, 1 / ideal)
     shares = {name: table[name] * scale for name in ("speedup", "lo", "hi")}
@@ -188,17 +191,145 @@ def efficiency_table(subject: ReportSubject) -> pd.DataFrame:
     return table.dropna(subset="scaling_efficiency").reset_index(drop=True)
 
 
-def _same_batch_factors(subject: ReportSubject) -> dict[int, float]:
-    """Return by device count how an efficiency changes from job to equal batch."""
-    start = subject.baseline
-    if start is None:
-        return {}
-    return {
-        row.world_size: row.scaling_efficiency.value
-        * (row.gpu_hours.value / start.gpu_hours.value)
-        for row in subject.plan
-        if row.scaling_efficiency is not None
-    }
+def throughput_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
+    """Draw :func:`throughput_table`."""
+    figure = base_figure("Throughput", labels.scaling_facts, labels)
+    _draw(figure, table, "throughput_samples_per_s", "samples/s", labels)
+    values = _drawn_values(table, "throughput_samples_per_s")
+    figure.update_yaxes(**quantity_axis(values, "samples per second"))
+    return figure
+
+
+def speedup_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
+    """Draw :func:`speedup_table`."""
+    figure = base_figure("Speedup of the job", labels.scaling_facts, labels)
+    _draw(figure, table, "speedup", "times", labels)
+    axis = quantity_axis(_drawn_values(table, "speedup"), "times faster than baseline")
+    figure.update_yaxes(**axis)
+    return figure
+
+
+def efficiency_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
+    """Draw :func:`efficiency_table`."""
+    figure = base_figure("Scaling efficiency", labels.scaling_facts, labels)
+    columns = {"percent": "scaling_efficiency", "lo": "lo", "hi": "hi"}
+    shares = {name: 100 * table[column] for name, column in columns.items()}
+    _draw(figure, table.assign(**shares), "percent", "%", labels)
+    top = 100 * max(1.0, float(np.nanmax(_drawn_values(table, "scaling_efficiency"))))
+    figure.update_yaxes(range=[0, 1.08 * top], title_text="% of the ideal speedup")
+    return figure
+
+
+def _drawn_values(table: pd.DataFrame, name: str) -> np.ndarray:
+    return table[[name, "lo", "hi"]].to_numpy(dtype=float).ravel()
+
+
+def _draw(
+    figure: go.Figure, table: pd.DataFrame, name: str, unit: str, labels: Labels
+) -> None:
+    parts = {str(series): rows for series, rows in table.groupby("series")}
+    if "ideal" in parts:
+        figure.add_trace(
+            go.Scatter(
+                x=parts["ideal"]["world_size"],
+                y=parts["ideal"][name],
+                mode="lines",
+                line={"color": GREY, "dash": "dot", "width": 2},
+                name="ideal",
+                hoverinfo="skip",
+            )
+        )
+    if "law" in parts:
+        _draw_law(figure, parts["law"], name, unit, labels.interval)
+    points = (
+        ("other configuration", "others, extremes", GREY, "x-thin-open"),
+        ("measured", "measured", ORANGE, "circle"),
+    )
+    for series, title, colour, symbol in points:
+        if series in parts:
+            _draw_points(figure, parts[series], name, unit, title, colour, symbol)
+    chosen = table[table["is_chosen"]]
+    ring_chosen(figure, chosen["world_size"], chosen[name])
+    figure.update_xaxes(count_axis(table["world_size"], labels.devices))
+
+
+def _draw_law(
+    figure: go.Figure, rows: pd.DataFrame, name: str, unit: str, interval: str
+) -> None:
+    rows = rows.sort_values("world_size")
+    add_band(
+        figure,
+        rows["world_size"].tolist(),
+        rows["lo"].tolist(),
+        rows["hi"].tolist(),
+        colour=BLUE,
+        name=interval,
+    )
+    beyond = rows["basis"].eq("extrapolated").to_numpy()
+    for title, dash, part in _inside_and_beyond(rows, beyond):
+        figure.add_trace(
+            go.Scatter(
+                x=part["world_size"],
+                y=part[name],
+                mode="lines+markers",
+                line={"color": BLUE, "dash": dash, "width": 2.5},
+                marker={"size": 6},
+                name=title,
+                customdata=part["basis"],
+                hovertemplate=f"%{{x}}: %{{y:.3s}} {unit} (%{{customdata}})"
+                "<extra>law</extra>",
+            )
+        )
+
+
+def _inside_and_beyond(
+    rows: pd.DataFrame, beyond: np.ndarray
+) -> list[tuple[str, str, pd.DataFrame]]:
+    """Split the law where it leaves the measured range, keeping the line joined."""
+    if not beyond.any():
+        return [("law", "solid", rows)]
+    if beyond.all():
+        return [("law, extrapolated", "dash", rows)]
+    touches = beyond | np.append(beyond[1:], False) | np.insert(beyond[:-1], 0, False)
+    inside = rows.mask(np.broadcast_to(beyond[:, None], rows.shape))
+    outside = rows.mask(np.broadcast_to(~touches[:, None], rows.shape))
+    return [("law", "solid", inside), ("law, extrapolated", "dash", outside)]
+
+
+def _draw_points(
+    figure: go.Figure,
+    rows: pd.DataFrame,
+    name: str,
+    unit: str,
+    title: str,
+    colour: str,
+    symbol: str,
+) -> None:
+    sizes = rows[["num_nodes", "num_repeats"]].to_numpy(dtype=float)
+    details = [
+        counted(nodes, "node") + (f", {counted(n, 'repeat')}" if n > 0 else "")
+        for nodes, n in sizes
+    ]
+    figure.add_trace(
+        go.Scatter(
+            x=rows["world_size"],
+            y=rows[name],
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": (rows["hi"] - rows[name]).tolist(),
+                "arrayminus": (rows[name] - rows["lo"]).tolist(),
+                "thickness": 1.5,
+                "width": 4,
+            },
+            mode="markers",
+            marker={"color": colour, "symbol": symbol, "size": 9},
+            name=title,
+            customdata=details,
+            hovertemplate=f"%{{x}}: %{{y:.3s}} {unit}, %{{customdata}}"
+            f"<extra>{title}</extra>",
+        )
+    )
 
 
 def throughput_sentence(table: pd.DataFrame, labels: Labels) -> str:

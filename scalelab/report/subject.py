@@ -1,24 +1,25 @@
-"""The curve that a report shows, and the recommended batch sizes along it."""
+"""The curve that a report shows, the recommended batches along it, and their labels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import pandas as pd
 
+from scalelab.inputs.device_words import device_words
 from scalelab.inputs.document import Scalar
-from scalelab.laws.rows import CurveKey, FitRows, Observed, prepared, split_curves
+from scalelab.inputs.numerals import counted, number, percent
+from scalelab.laws.rows import CurveKey, Observed, prepared
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.records.columns import OPTION_PREFIX
-from scalelab.report.labels import (
-    ALLOCATION,
-    BATCH,
-    Labels,
-    label,
-    samples_per_device,
-)
 
+ALLOCATION = ("world_size", "num_nodes")
+BATCH = (
+    "local_batch_size",
+    "gradient_accumulation_steps",
+    "data_parallel_size",
+)
 _EXTRA_COLUMNS = (
     "step_time_lo_s",
     "step_time_hi_s",
@@ -30,11 +31,54 @@ _EXTRA_COLUMNS = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Labels:
+    """Words that go with the numbers of a report.
+
+    Parameters
+    ----------
+    interval
+        What the bands are, e.g. ``80% interval``; empty where there are none.
+    """
+
+    curve: str
+    device_word: str
+    device_hour_word: str
+    mode: str
+    baseline: str
+    repeats: str
+    interval: str
+    is_emulated: bool
+
+    @property
+    def devices(self) -> str:
+        """The device word in the plural."""
+        return f"{self.device_word}s"
+
+    @property
+    def hours(self) -> str:
+        """The device-hour word without what the figure's badge says already."""
+        return self.device_hour_word.removeprefix("emulated ")
+
+    @property
+    def scaling_facts(self) -> tuple[str, ...]:
+        """The facts that every scaling plot must state."""
+        baseline = f"baseline: {self.baseline}" if self.baseline else ""
+        return (self.curve, self.mode, baseline, self.repeats, self.bands)
+
+    @property
+    def bands(self) -> str:
+        """The meaning of the bands, for captions."""
+        return f"bands: {self.interval}" if self.interval else ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ReportSubject:
     """The curve a report shows.
 
     Parameters
     ----------
+    observations
+        Everything that was observed, see ``records.columns``.
     rows : DataFrame
         Usable observations of the curve: the columns of ``laws.rows.FitRows.frame``,
         the interval and the phases of the step, ``throughput_samples_per_s``, and
@@ -47,35 +91,48 @@ class ReportSubject:
     """
 
     labels: Labels
+    observations: pd.DataFrame
     rows: pd.DataFrame
     plan: tuple[OutlookRow, ...]
-    fit_rows: FitRows
     curves: Mapping[CurveKey, pd.DataFrame]
 
     @classmethod
     def of(
-        cls, observations: Observed, recommendation: Recommendation | None = None
+        cls, observed: Observed, recommendation: Recommendation | None = None
     ) -> ReportSubject:
         """Choose the recommended curve, else the one measured at most counts."""
-        fit_rows = prepared(observations)
-        usable = _usable_rows(fit_rows)
-        curves = split_curves(usable)
+        fit_rows = prepared(observed)
+        observations = fit_rows.observations
+        extra = observations.reindex(columns=list(_EXTRA_COLUMNS))
+        usable = fit_rows.frame.join(extra.astype("Float64").astype(float))
+        usable["throughput_samples_per_s"] = (
+            usable["global_batch_size"] / usable["step_time_s"]
+        )
+        curves = {key: usable.loc[part.index] for key, part in fit_rows.curves.items()}
+        plan: tuple[OutlookRow, ...] = ()
         if recommendation is None:
-            rows = _planned_by_coverage(_widest(curves, usable))
+            name, rows = "", usable
+            if curves:
+                key, rows = max(
+                    curves.items(),
+                    key=lambda each: (each[1]["world_size"].nunique(), len(each[1])),
+                )
+                name = _curve_name(dict(key))
+            rows = _planned_by_coverage(rows)
+            labels = _labels_of_measured(observations, rows, name)
         else:
             rows = _planned_by(recommendation, usable)
+            labels = _labels_of_answer(recommendation, rows)
+            # where one device count alone was measured, only that can be compared
+            compares = recommendation.knee is not None
+            plan = recommendation.rows if compares else (recommendation.chosen,)
         return cls(
-            labels=label(fit_rows.observations, rows, recommendation),
+            labels=labels,
+            observations=observations,
             rows=rows,
-            plan=() if recommendation is None else _compared(recommendation),
-            fit_rows=fit_rows,
+            plan=plan,
             curves=curves,
         )
-
-    @property
-    def observations(self) -> pd.DataFrame:
-        """Everything that was observed, see ``records.columns``."""
-        return self.fit_rows.observations
 
     @property
     def num_curves(self) -> int:
@@ -93,83 +150,52 @@ class ReportSubject:
         return self.rows[self.rows["is_planned"]]
 
 
-def _compared(recommendation: Recommendation) -> tuple[OutlookRow, ...]:
-    """Return the rows that can be compared: one, where one count was measured."""
-    if recommendation.knee is None:
-        return (recommendation.chosen,)
-    return recommendation.rows
-
-
-def _usable_rows(fit_rows: FitRows) -> pd.DataFrame:
-    """Return the observations whose step time may be used, and their phases."""
-    extra = fit_rows.observations.reindex(columns=list(_EXTRA_COLUMNS))
-    rows = fit_rows.frame.join(extra.astype("Float64").astype(float))
-    rows["throughput_samples_per_s"] = rows["global_batch_size"] / rows["step_time_s"]
-    return rows
-
-
-def _widest(
-    curves: Mapping[CurveKey, pd.DataFrame], usable: pd.DataFrame
-) -> pd.DataFrame:
-    candidates = list(curves.values()) or [usable]
-    return max(candidates, key=lambda rows: (rows["world_size"].nunique(), len(rows)))
-
-
 def _planned_by_coverage(rows: pd.DataFrame) -> pd.DataFrame:
-    """Mark the batch, global or per device, that was measured at most counts."""
-    per_device = samples_per_device(rows)
-    best = pd.Series(False, index=rows.index)
-    best_counts = 0
-    for held_fixed in (rows["global_batch_size"], per_device):
+    """Mark the fastest arithmetic of the batch that was measured at most counts."""
+    best, best_counts = pd.Series(False, index=rows.index), 0
+    for held_fixed in (rows["global_batch_size"], _samples_per_device(rows)):
         counts = rows["world_size"].groupby(held_fixed).nunique()
         if len(counts) and counts.max() > best_counts:
             best, best_counts = held_fixed == counts.idxmax(), int(counts.max())
-    return _fastest_arithmetic(rows.assign(is_planned=best))
-
-
-def _fastest_arithmetic(rows: pd.DataFrame) -> pd.DataFrame:
-    planned = rows[rows["is_planned"]]
     keys = [*ALLOCATION, *BATCH]
-    medians = planned.groupby(keys)["throughput_samples_per_s"].median().reset_index()
-    fastest = medians.sort_values("throughput_samples_per_s", ascending=False)
+    throughput = rows[best].groupby(keys)["throughput_samples_per_s"]
+    fastest = throughput.median().reset_index()
+    fastest = fastest.sort_values("throughput_samples_per_s", ascending=False)
     fastest = fastest.drop_duplicates(list(ALLOCATION))
     kept = set(fastest[keys].itertuples(index=False, name=None))
     arithmetic = rows[keys].itertuples(index=False, name=None)
     is_fastest = pd.Series([key in kept for key in arithmetic], rows.index, dtype=bool)
-    return rows.assign(is_planned=rows["is_planned"] & is_fastest)
+    return rows.assign(is_planned=best & is_fastest)
 
 
 def _planned_by(recommendation: Recommendation, rows: pd.DataFrame) -> pd.DataFrame:
-    rows = rows[
-        _equals_if_known(rows, "workload", recommendation.workload)
-        & _equals_if_known(rows, "device_name", recommendation.device_name)
-        & _equals_if_known(rows, "node_group", recommendation.node_group)
-    ]
+    is_same = pd.Series(True, index=rows.index)
+    for column in ("workload", "device_name", "node_group"):
+        # tables of others may lack the column or its values; the answer then says
+        # "unknown"
+        if column in rows:
+            equal = (rows[column] == getattr(recommendation, column)).fillna(False)
+            is_same &= equal.astype(bool) | (not equal.any())
+    rows = rows[is_same]
     swept = list(
         dict.fromkeys(name for row in recommendation.rows for name in row.settings)
     )
     planned = pd.Series(False, index=rows.index)
     for row in recommendation.rows:
-        is_of_curve = _has_settings(rows, row.settings, swept)
-        planned |= is_of_curve & _is_configured_as(rows, row)
+        is_planned = _has_settings(rows, row.settings, swept)
+        for name in ALLOCATION:
+            is_planned &= rows[name] == getattr(row, name)
+        for name in BATCH:
+            is_planned &= rows[name] == getattr(row.batch, name)
+        planned |= is_planned
     shown = planned | _has_settings(rows, recommendation.chosen.settings, swept)
     return rows.assign(is_planned=planned)[shown]
-
-
-def _equals_if_known(rows: pd.DataFrame, name: str, value: str) -> pd.Series:
-    # tables of others may lack the column or its values; the answer then says "unknown"
-    equal = (
-        (rows[name] == value).fillna(False).astype(bool)
-        if name in rows
-        else pd.Series(False, index=rows.index)
-    )
-    return equal if equal.any() else pd.Series(True, index=rows.index)
 
 
 def _has_settings(
     rows: pd.DataFrame, settings: Mapping[str, Scalar], swept: list[str]
 ) -> pd.Series:
-    """Mark the rows with these settings; no row if there are no settings."""
+    """Mark the rows with these settings; every row where none was swept."""
     matches = pd.Series(True, index=rows.index)
     for name in swept:
         values = rows[name if name in rows else OPTION_PREFIX + name]
@@ -178,11 +204,96 @@ def _has_settings(
     return matches
 
 
-def _is_configured_as(rows: pd.DataFrame, row: OutlookRow) -> pd.Series:
-    return (
-        (rows["world_size"] == row.world_size)
-        & (rows["num_nodes"] == row.num_nodes)
-        & (rows["local_batch_size"] == row.batch.local_batch_size)
-        & (rows["gradient_accumulation_steps"] == row.batch.gradient_accumulation_steps)
-        & (rows["data_parallel_size"] == row.batch.data_parallel_size)
+def _samples_per_device(batches: pd.DataFrame) -> pd.Series:
+    """Return the samples per device and step; devices of one replica share them."""
+    per_rank = batches["local_batch_size"] * batches["gradient_accumulation_steps"]
+    return per_rank * (batches["data_parallel_size"] / batches["world_size"])
+
+
+def scaling_mode(batches: pd.DataFrame, device_word: str) -> str:
+    """Say what is held fixed along a curve."""
+    if batches.empty:
+        return ""
+    totals = batches["global_batch_size"].unique()
+    if batches["world_size"].nunique() == 1:
+        return f"one count only: {counted(batches['world_size'].iloc[0], device_word)}"
+    if len(totals) == 1:
+        return f"strong scaling: global batch {number(totals[0])} at every count"
+    shares = _samples_per_device(batches)
+    if shares.nunique() == 1:
+        share = f"{number(shares.iloc[0])} samples per {device_word} and step"
+        return f"weak scaling: {share} at every count"
+    return "neither strong nor weak scaling: the best batch at each count"
+
+
+def _labels_of_measured(
+    observations: pd.DataFrame, rows: pd.DataFrame, curve: str
+) -> Labels:
+    types, planned = observations["device_type"].dropna(), rows[rows["is_planned"]]
+    words = device_words(
+        types.iloc[0] if len(types) else None, is_emulated=_any_emulated(observations)
     )
+    baseline = ""
+    if len(planned):
+        smallest = counted(planned["world_size"].min(), words.device)
+        baseline = f"{smallest}, as measured"
+    return Labels(
+        curve=curve,
+        device_word=words.device,
+        device_hour_word=words.hour,
+        mode=scaling_mode(planned, words.device),
+        baseline=baseline,
+        repeats=_repeats(planned),
+        interval="",
+        is_emulated=_any_emulated(rows),
+    )
+
+
+def _labels_of_answer(recommendation: Recommendation, rows: pd.DataFrame) -> Labels:
+    word, baseline = recommendation.device_word, recommendation.baseline
+    for row in recommendation.rows:
+        size = counted(row.world_size, word)
+        if row.is_baseline and size not in baseline:
+            baseline = f"{baseline} ({size})"
+    batches = pd.DataFrame(
+        {"world_size": row.world_size, **asdict(row.batch)}
+        for row in recommendation.rows
+    )
+    named = {
+        "workload": recommendation.workload,
+        "device_name": recommendation.device_name,
+        **{OPTION_PREFIX + n: v for n, v in recommendation.chosen.settings.items()},
+    }
+    return Labels(
+        curve=_curve_name(named),
+        device_word=word,
+        device_hour_word=recommendation.device_hour_word,
+        mode=scaling_mode(batches, word),
+        baseline=baseline,
+        repeats=_repeats(rows[rows["is_planned"]]),
+        interval=f"{percent(recommendation.interval)} interval",
+        is_emulated=recommendation.is_emulated or _any_emulated(rows),
+    )
+
+
+def _any_emulated(rows: pd.DataFrame) -> bool:
+    return "emulated" in rows and bool(rows["emulated"].fillna(False).any())
+
+
+def _repeats(planned: pd.DataFrame) -> str:
+    sizes = planned.groupby([*ALLOCATION, *BATCH]).size()
+    if sizes.empty:
+        return ""
+    fewest, most = int(sizes.min()), int(sizes.max())
+    return counted(most, "repeat") if fewest == most else f"{fewest} to {most} repeats"
+
+
+def _curve_name(named: Mapping[str, Scalar]) -> str:
+    workload, device_name = named.get("workload"), named.get("device_name")
+    subject = f"{workload or 'all rows'} on {device_name}" if device_name else workload
+    settings = [
+        f"{name.removeprefix(OPTION_PREFIX)} {value}"
+        for name, value in named.items()
+        if name == "precision" or name.startswith(OPTION_PREFIX)
+    ]
+    return ", ".join([str(subject or "all rows"), *settings])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ import pandas as pd
 
 from scalelab.inputs.numerals import counted, duration, number, percent
 from scalelab.inputs.outcome import Outcome
-from scalelab.laws.convergence.time_to_target import measured_factorisation
-from scalelab.laws.rows import curve_label, invalid_reasons, numbers
+from scalelab.laws.rows import curve_label, invalid_reasons
+from scalelab.recommend.answer.evidence import WholeRun
 from scalelab.recommend.answer.failures import of_any_rank
 from scalelab.recommend.answer.sentences import reason_in_words
 from scalelab.records.attempt import AttemptResult
@@ -168,32 +168,29 @@ _TRIAL_COLUMNS = {
 def trial_table(observations: pd.DataFrame) -> TextTable:
     """Return one row per attempt; columns without any value are dropped."""
     shown = observations[list(_TRIAL_COLUMNS)].rename(columns=_TRIAL_COLUMNS)
-    shown["step time"] = [
-        duration(value) if np.isfinite(value) else None
-        for value in numbers(observations, "step_time_s")
-    ]
-    shown["accepted"] = shown["accepted"].map({True: "yes", False: "no"})
-    waited = numbers(observations, "data_wait_s") / numbers(observations, "step_time_s")
-    for title, shares in (
-        ("waiting for input", waited),
-        ("device busy", numbers(observations, "gpu_utilization")),
+    step_s, wait_s, busy = (
+        observations[name].astype("Float64").astype(float)
+        for name in ("step_time_s", "data_wait_s", "gpu_utilization")
+    )
+    for title, values, write in (
+        ("step time", step_s, duration),
+        ("waiting for input", wait_s / step_s, percent),
+        ("device busy", busy, percent),
     ):
-        shown[title] = [percent(each) if np.isfinite(each) else None for each in shares]
+        shown[title] = [write(each) if np.isfinite(each) else None for each in values]
+    shown["accepted"] = shown["accepted"].map({True: "yes", False: "no"})
+    is_emulated = observations["emulated"].fillna(False).astype(bool)
     shown["ignored because"] = [
-        _why_ignored(value, is_emulated=bool(emulated)) or None
-        for value, emulated in zip(
-            observations["validity"],
-            observations["emulated"].fillna(False),
-            strict=True,
+        ", ".join(
+            reason_in_words(each, is_emulated=emulated)
+            for each in invalid_reasons(validity)
+        )
+        or None
+        for validity, emulated in zip(
+            observations["validity"], is_emulated, strict=True
         )
     ]
     return TextTable.of(shown)
-
-
-def _why_ignored(validity: object, *, is_emulated: bool) -> str:
-    reasons = invalid_reasons(validity)
-    words = [reason_in_words(each, is_emulated=is_emulated) for each in reasons]
-    return ", ".join(words)
 
 
 def _in_words(reason: str) -> str:
@@ -235,14 +232,13 @@ def _texts(values: Iterable[Any]) -> tuple[str, ...]:
     return tuple("" if pd.isna(value) else str(value) for value in values)
 
 
-def product_check_table(subject: ReportSubject) -> pd.DataFrame:
-    """Compare end-to-end trials with the product of the two laws."""
-    columns = ["world_size", "global_batch_size", "measured_s", "predicted_s"]
-    factorisation = measured_factorisation(subject.fit_rows)
-    if factorisation is None:
-        return pd.DataFrame(columns=[*columns, "relative_error"])
-    found = factorisation.trials[columns].astype(float)
-    return found.assign(relative_error=found["predicted_s"] / found["measured_s"] - 1)
+def product_check_table(runs: Sequence[WholeRun]) -> TextTable | None:
+    """Compare whole runs with the product of the two laws; None: there are none."""
+    if not runs:
+        return None
+    table = pd.DataFrame(map(asdict, runs))
+    error = table["predicted_s"] / table["measured_s"] - 1
+    return TextTable.of(table.assign(relative_error=error))
 
 
 def curve_table(subject: ReportSubject) -> TextTable:

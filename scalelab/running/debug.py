@@ -9,9 +9,16 @@ from tempfile import TemporaryDirectory
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial
-from scalelab.plan.expand import MAX_TRIALS
+from scalelab.kinds.trainers import trainer_of
+from scalelab.plan.configurations import MAX_TRIALS
 from scalelab.plan.tracked import source_of
-from scalelab.records.attempt import AttemptResult, AttemptSpec, NodeShare, Placement
+from scalelab.records.attempt import (
+    AttemptResult,
+    AttemptSpec,
+    KnownWorkload,
+    NodeShare,
+    Placement,
+)
 from scalelab.site.profile import Site
 
 
@@ -23,7 +30,7 @@ def debug(
     The code runs where it lies, so that breakpoints in it are met. Nothing is recorded.
     """
     from scalelab.cluster.devices import local_devices
-    from scalelab.launch.in_process import run_in_process
+    from scalelab.launch.ranks.in_process import run_in_process
 
     asked = Experiment.from_file(experiment)
     where = asked.resolve_site(site)
@@ -39,8 +46,9 @@ def debug(
             directory=directory,
             placement=Placement(shares=(share,)),
             device_type=device_type,
+            known=KnownWorkload.named(trial.workload),
         )
-        return trial, run_in_process(spec)
+        return trial, run_in_process(spec, trainer_of(trial.workload)[0])
 
 
 def _first_on_one_device(asked: Experiment, site: Site) -> Trial:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from scalelab.errors import ClusterError, LeaseError, ScaleLabError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS, system_of_job
 from scalelab.plan.tracked import source_of
-from scalelab.records.control.driver_record import DriverRecord
+from scalelab.records.control.job_list import DriverRecord
 from scalelab.records.control.lease import LEASE, LOG, Lease, read_holder
-from scalelab.records.log_tail import last_log_lines
+from scalelab.records.plain_files import last_log_lines
 from scalelab.site.batch_site import driver_job_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.errors import SpecError, StoreError
-from scalelab.experiment.program import CommandProgram, Program, needs_torch
+from scalelab.experiment.program import CommandProgram, Program, framework_of
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.first_words import with_program_beside
 from scalelab.plan.first_trials import FirstTrials
@@ -92,7 +92,7 @@ def run_sweep(
                 SweepStarted(
                     host=socket.gethostname(),
                     pid=os.getpid(),
-                    imports_torch=any(map(needs_torch, programs.values())),
+                    imports_torch="torch" in map(framework_of, programs.values()),
                 )
             )
             with _nodes(sweep, programs.values()) as cluster:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalelab.errors import SpecError
+from scalelab.experiment.fingerprint import words_of_run
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import is_canary
-from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.memory_limits import MemoryLimit, memory_limits
 from scalelab.plan.source import Observation

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import MissingExtraError, SpecError
-from scalelab.experiment.fingerprint import fingerprint_changes
+from scalelab.experiment.checks import check_trials, check_workload
+from scalelab.experiment.command_values import commands_of, naming
+from scalelab.experiment.fingerprint import fingerprint_changes, words_of_run
 from scalelab.experiment.hidden import is_hidden
-from scalelab.experiment.keys import commands_of, naming
-from scalelab.experiment.program import BUILT_IN_WORKLOADS
+from scalelab.experiment.program import Program, WorkloadProgram, framework_of
 from scalelab.experiment.spec import Experiment
-from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.document import read_document
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.placeholders import placeholders_in
+from scalelab.kinds.trainers import trainer_of
 from scalelab.launch.command.first_words import (
     check_program,
     check_script,
@@ -38,7 +39,6 @@ from scalelab.records.store import RunStore
 from scalelab.site.choice import lasting_name
 from scalelab.site.job_script import refuse_log_directory
 from scalelab.site.profile import DeviceType, Site, num_cores
-from scalelab.training.workloads.introspection import check_trials, check_workload
 
 RUNS = Path("runs")
 
@@ -97,7 +97,7 @@ class Sweep:
     ) -> Sweep:
         """Read and check the experiment, the site and the run; write nothing."""
         asked = Experiment.from_file(experiment)
-        where = asked.resolve_site(site)
+        where, site_name = asked.resolve_site(site), site and lasting_name(site)
         check_start(experiment, asked, where)
         home = Path(directory or RUNS / asked.name).absolute()
         fingerprint = asked.fingerprint(
@@ -121,14 +121,14 @@ class Sweep:
         source = source_of(asked, where, finished, rows=rows)
         planned, left = candidates(asked, where, source), source.left
         if left is None or left or asked.accept:
-            check_workload(asked, where)
+            check_workload(asked, where, asked.code_root)
         if left is None or left:
             check_trials(asked, where, planned.trials)
         return cls(
             experiment=asked,
             text=read_document(Path(experiment)),
             site=where,
-            site_name=site and lasting_name(site),
+            site_name=site_name,
             plan=planned,
             is_planned=left is not None,
             directory=home,
@@ -178,9 +178,7 @@ class Sweep:
                 "what was measured before is then marked code_changed, left out of the "
                 "fits, and measured again."
             )
-        for package in ("torch", "distributed", "cryptography"):
-            if find_spec(package) is None:
-                raise MissingExtraError("A sweep", "train")
+        _require_what_runs_trials(sweep.experiment)
         return sweep
 
     @property
@@ -249,7 +247,7 @@ def check_start(file: str | Path, experiment: Experiment, site: Site) -> None:
 
 def is_checked(asked: Experiment) -> bool:
     """Tell whether first trials are checked: no built-in workload needs that."""
-    return asked.workload is None or asked.workload.name not in BUILT_IN_WORKLOADS
+    return asked.facts is None
 
 
 def _is_measurement(row: Observation) -> bool:
@@ -263,3 +261,25 @@ def _refuse_hidden(env: Mapping[str, str]) -> None:
                 f"env.{name} is a hash, as the records of a run hold it in place of "
                 "the value. Write the value, or move the name to env_from."
             )
+
+
+def _require_what_runs_trials(experiment: Experiment) -> None:
+    for package in ("distributed", "cryptography"):
+        if find_spec(package) is None:
+            raise MissingExtraError("A sweep", "run")
+    for program in experiment.programs().values():
+        framework = framework_of(program)
+        if framework and find_spec(framework) is None:
+            _refuse_without(framework, program)
+
+
+def _refuse_without(framework: str, program: Program) -> None:
+    if not isinstance(program, WorkloadProgram):
+        raise MissingExtraError(f"launcher={program.launcher}", "train")
+    trainer, _ = trainer_of(program.name)
+    if trainer.extra:
+        raise MissingExtraError(f"workload={program.name}", trainer.extra)
+    raise SpecError(
+        f"workload={program.name} needs {framework}, which is not installed. Install "
+        f"what trainer {trainer.name} needs."
+    )

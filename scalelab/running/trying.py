@@ -102,7 +102,7 @@ def prepare(experiment: str | Path, *, site: str | None = None) -> Sweep:
     sweep = Sweep.prepare(experiment, site=site, directory=home)
     chosen = first_trials(sweep.plan.trials, asked.by_program())
     trials = tuple(_shortened(asked, trial) for trial in chosen)
-    plan = Plan(trials=trials, left_out=(), assumes_local_batch=False)
+    plan = Plan(trials=trials)
     return replace(sweep, plan=plan, num_remaining=len(trials), checks_first=True)
 
 

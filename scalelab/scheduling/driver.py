@@ -22,13 +22,18 @@ from scalelab.cluster.watch import (
     NodeWatch,
 )
 from scalelab.errors import StoreError
+from scalelab.experiment.fingerprint import words_of_run
 from scalelab.experiment.program import Program, saving_s
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
-from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.source import Observation, TrialSource
-from scalelab.records.attempt import AttemptResult, AttemptSpec, Placement
+from scalelab.records.attempt import (
+    AttemptResult,
+    AttemptSpec,
+    KnownWorkload,
+    Placement,
+)
 from scalelab.records.control.events import (
     OnEvent,
     Progress,
@@ -331,6 +336,7 @@ class Driver:
             stop_after_s=self._pool.time_left_s(placement),
             queue_wait_s=self._provision.queue_wait_s(placement),
             exclusive_node=self._provision.is_exclusive(trial.node_group),
+            known=KnownWorkload.named(trial.workload),
         )
 
     def _end(self, verdict: Verdict) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from scalelab.errors import SpecError
 from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import validated
-from scalelab.inputs.wording import in_own_words
+from scalelab.inputs.wording import Call
 from scalelab.running.execution import run_sweep
 from scalelab.running.sweep import Sweep
 from scalelab.session.run import Run as Run
@@ -46,7 +46,7 @@ def load(directory: str | Path) -> Run:
     """
     from scalelab.session.arguments import RunArguments
 
-    asked = validated(RunArguments, {"directory": directory}, source="load")
+    asked = validated(RunArguments, {"directory": directory}, source=Call("load"))
     return Run.open(asked.directory)
 
 
@@ -103,19 +103,12 @@ def sweep(
         "retry_failed": retry_failed,
         "skip_check": skip_check,
     }
-    said = validated(SweepArguments, given, source="sweep")
-    asked = Sweep.prepare(
-        said.experiment,
-        site=said.site,
-        directory=said.directory,
-        accept_changes=said.accept_changes,
-        retry_failed=said.retry_failed,
-        skip_check=said.skip_check,
-    )
+    said = validated(SweepArguments, given, source=Call("sweep"))
+    asked = Sweep.prepare(**said.model_dump(exclude={"budget_gpu_hours"}))
     summary = run_sweep(asked, budget_gpu_hours=said.budget_gpu_hours)
     if summary.unsound and summary.stopped:
         reasons = [row["reason"] for row in summary.unsound if row.get("reason")]
-        said_of = [ended(each.removeprefix("SpecError: ")) for each in reasons]
+        said_of = list(map(ended, reasons))
         left = counted(len(summary.unfinished), "trial")
         said_of.append(f"The first trial failed its check; not run: {left}.")
         raise SpecError(
@@ -126,7 +119,6 @@ def sweep(
     return load(asked.directory)
 
 
-@in_own_words
 def import_table(
     table: str | Path,
     directory: str | Path,
@@ -138,6 +130,8 @@ def import_table(
     melt: Mapping[str, str] | None = None,
     per_device: bool = False,
     tokens_per_sample: int | None = None,
+    decimal: Literal[".", ","] | None = None,
+    header_row: int | None = None,
     accept_doubts: bool = False,
 ) -> Run:
     """Read a table of somebody's measurements as a run.
@@ -165,7 +159,11 @@ def import_table(
     per_device
         The throughput is that of one device.
     tokens_per_sample
-        The throughput counts tokens, so many to a sample.
+        The throughput counts tokens; a sample has this many.
+    decimal
+        The decimal sign of the numbers; needed where they do not tell, as in ``1,024``.
+    header_row
+        The line with the names of the columns, from 1, where others stand above it.
     accept_doubts
         Import what is doubted nevertheless.
 
@@ -190,19 +188,14 @@ def import_table(
         "melt": melt,
         "per_device": per_device,
         "tokens_per_sample": tokens_per_sample,
+        "decimal": decimal,
+        "header_row": header_row,
         "accept_doubts": accept_doubts,
     }
-    said = validated(ImportArguments, given, source="import_table")
-    asked = ImportOptions(
-        column=said.column,
-        constant={name: str(value) for name, value in said.constant.items()},
-        axis=said.axis,
-        ignore=said.ignore,
-        melt=said.melt,
-        per_device=said.per_device,
-        tokens_per_sample=said.tokens_per_sample,
-        accept_doubts=said.accept_doubts,
-    )
+    said = validated(ImportArguments, given, source=Call("import_table"))
+    options = said.model_dump(exclude={"table", "directory"})
+    options["constant"] = {name: str(value) for name, value in said.constant.items()}
+    asked = ImportOptions(**options)
     return Run(read(Path(said.table), Path(said.directory), asked).store)
 
 
@@ -221,9 +214,16 @@ def obtain_data(name: str, directory: str | Path | None = None) -> Path:
     SpecError
         If no data set has this name.
     """
-    from scalelab.training.workloads.cifar10 import obtain
+    from scalelab.kinds.trainers import TRAINERS
 
-    return obtain(name, Path(directory) if directory else Path("data") / name)
+    trainers = {each: owner for owner in TRAINERS for each in owner.data_sets}
+    if name not in trainers:
+        raise SpecError(
+            f"{name!r} is no data set that can be obtained. Choose from: "
+            f"{', '.join(trainers)}."
+        )
+    where = Path(directory) if directory else Path("data") / name
+    return trainers[name].obtain(name, where)
 
 
 def answer_text(answer: Recommendation, width: int, *, explain: bool = False) -> str:

@@ -68,6 +68,12 @@ def _path(value: Any) -> str:
     raise SpecError(f"{shown(value)} is no path. Write one such as 'runs/digits'.")
 
 
+def _decimal(value: Any) -> Any:
+    if value not in (None, ".", ","):
+        raise SpecError(f"{shown(value)} is no decimal sign. Write '.' or ','.")
+    return value
+
+
 def _job(value: Any) -> Any:
     if value is None or isinstance(value, Job):
         return value
@@ -177,6 +183,8 @@ class ImportArguments(Section):
     )
     per_device: Flag = False
     tokens_per_sample: _Batch = None
+    decimal: Annotated[str | None, BeforeValidator(_decimal)] = None
+    header_row: _Batch = None
     accept_doubts: Flag = False
 
 

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.experiment.job import Job
 from scalelab.experiment.spec import Experiment
-from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
-from scalelab.inputs.wording import in_words_of_the_caller
 from scalelab.records.attempt import AttemptFiles, AttemptResult
 from scalelab.records.attempt_io import read_result
-from scalelab.records.log_tail import last_log_lines
 from scalelab.records.observations import counting_rows
+from scalelab.records.plain_files import last_log_lines
 from scalelab.records.run_reader import RunReader
 from scalelab.running.status import RunStatus, status_of
 
@@ -69,7 +67,7 @@ class RunRecords:
 
     def _of_import(self, name: str) -> tuple[str, ...]:
         told = self._reader.fingerprint.get("imported", {}).get(name, ())
-        return tuple(map(in_words_of_the_caller, told))
+        return tuple(told)
 
     @cached_property
     def experiment(self) -> Experiment | None:
@@ -125,21 +123,27 @@ class RunRecords:
         return status_of(self._reader, self.experiment)
 
     @property
-    def accepted(self) -> str:
-        """How many trials hold what ``accept`` asks, in a sentence; empty: no such key.
+    def acceptance(self) -> dict[str, Any] | None:
+        """How many trials hold what ``accept`` asks; None: no such key.
 
         A trial counts once it has been evaluated.
         """
         if not (asked := self._reader.conditions):
-            return ""
+            return None
         ended = counting_rows(self._reader.rows())
         judged = [r["accepted"] for r in ended if r.get("accepted") is not None]
-        what = " and ".join(map(str, asked))
-        if not judged:
-            return f"No trial has been evaluated yet that could be accepted: {what}."
-        trials = counted(len(judged), "trial")
-        verb = "was" if sum(judged) == 1 else "were"
-        return f"{sum(judged):,} of {trials} {verb} accepted: {what}."
+        return {
+            "num_judged": len(judged),
+            "num_accepted": sum(judged),
+            "conditions": " and ".join(map(str, asked)),
+        }
+
+    @property
+    def accepted(self) -> str:
+        """How many trials were accepted, in a sentence; empty: nothing is asked."""
+        from scalelab.recommend.answer.note_words import accepted_in_words
+
+        return accepted_in_words(self.acceptance) if self.acceptance else ""
 
     def observations_for(self, target: Target | None) -> pd.DataFrame:
         """Return the observations, with a new target read from metric curves."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import FitError, SpecError, StoreError
 from scalelab.inputs.document import Scalar
-from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import validated
-from scalelab.inputs.wording import in_own_words, in_words_of_the_caller
+from scalelab.inputs.wording import Call
 from scalelab.kinds.resources import read_limits
 from scalelab.session.records import RunRecords
 
 if TYPE_CHECKING:
     from scalelab.laws.step_time.law import StepTimeLaw
+    from scalelab.recommend.answer.facts import Fact
     from scalelab.recommend.answer.kept import Question
     from scalelab.recommend.answer.notebook import Answer
     from scalelab.recommend.answer.recommendation import Recommendation
@@ -39,20 +39,19 @@ class Run(RunRecords):
         Parameters
         ----------
         law
-            A name of :data:`scalelab.laws.rivals.laws.LAWS`.
+            A name of :data:`scalelab.laws.published.LAWS`.
         learn_from
             Other runs to learn from, as in :meth:`recommend`.
         """
-        from scalelab.laws.rivals.laws import law_named
+        from scalelab.laws.published import law_named
         from scalelab.recommend.question.history import LawWithTransfer
         from scalelab.session.arguments import FitArguments
 
         given = {"law": law, "learn_from": learn_from}
-        said = validated(FitArguments, given, source="fit")
+        said = validated(FitArguments, given, source=Call("fit"))
         named, history = law_named(said.law), self._history(said.learn_from)
         return LawWithTransfer.fit(named, self.fit_rows, history=history).law
 
-    @in_own_words
     def recommend(
         self,
         *,
@@ -143,7 +142,7 @@ class Run(RunRecords):
             "accept_unmeasured": accept_unmeasured,
         }
         check_words(limits)
-        said = validated(RecommendArguments, given, source="recommend")
+        said = validated(RecommendArguments, given, source=Call("recommend"))
         question = Question(
             job=said.job or self.job,
             limits=Constraints(
@@ -166,14 +165,7 @@ class Run(RunRecords):
         )
         # a target that no trial stopped at is read off streams, which may still grow
         answered = self._asked if said.target is None else self._answered
-        found = answered(question)
-        return Answer.of(
-            replace(
-                found,
-                notes=tuple(map(in_words_of_the_caller, found.notes)),
-                unsupported=tuple(map(in_words_of_the_caller, found.unsupported)),
-            )
-        )
+        return Answer.of(answered(question))
 
     def _asked(self, question: Question) -> Recommendation:
         """Return the kept answer to a question about the same records, or a new one."""
@@ -193,7 +185,7 @@ class Run(RunRecords):
     def _answered(self, question: Question) -> Recommendation:
         from threadpoolctl import threadpool_limits
 
-        from scalelab.plan.told_axes import untold_batches
+        from scalelab.experiment.command_values import untold_batches
         from scalelab.recommend.by_group import answer
 
         frame = self.observations_for(question.limits.target)
@@ -203,17 +195,22 @@ class Run(RunRecords):
         # Matrices of dozens of rows: threads on every core of a login node would wait.
         with threadpool_limits(limits=1, user_api="blas"):
             found = answer(question, rows, self.sites, history, untold)
-        doubts = (f"The import doubted: {each}" for each in self.import_doubts)
-        said = filter(None, [self._unfinished(), self.accepted])
-        notes = (*said, *found.notes, *doubts)
-        return replace(found, notes=notes)
+        return replace(found, facts=(*self._before(), *found.facts, *self._doubts()))
 
-    def _unfinished(self) -> str:
-        """Say how many trials of the sweep have not run; empty if all have."""
-        missing = self.status().num_missing
-        if not missing:
-            return ""
-        return f"The sweep is not complete: {counted(missing, 'trial')} to come."
+    def _before(self) -> Iterator[Fact]:
+        """Note how far the sweep is, and how many trials were accepted."""
+        from scalelab.recommend.answer.facts import Fact, Kind
+
+        if missing := self.status().num_missing:
+            yield Fact(Kind.INCOMPLETE_SWEEP, {"num_trials": missing})
+        if self.acceptance is not None:
+            yield Fact(Kind.ACCEPTED, self.acceptance)
+
+    def _doubts(self) -> Iterator[Fact]:
+        from scalelab.recommend.answer.facts import Fact, Kind
+
+        for doubt in self.import_doubts:
+            yield Fact(Kind.IMPORT_DOUBTED, {"doubt": doubt})
 
     def _history(self, learn_from: Sequence[str | Path]) -> History | None:
         from scalelab.recommend.question.history import History
@@ -296,6 +293,7 @@ class Run(RunRecords):
         StoreError
             If it cannot be written.
         """
+        from scalelab.recommend.evidence import evidence_without_answer
         from scalelab.recommend.question.subject import choose_subject
         from scalelab.report.html import write_report
 
@@ -304,6 +302,7 @@ class Run(RunRecords):
         if select := question.get("select"):
             rows = rows.take(choose_subject(rows.observations, select).frame.index)
         answer, problem = self._answer_or_problem(question)
+        evidence = evidence_without_answer(rows) if answer is None else None
         write_report(
             target,
             answer,
@@ -311,6 +310,7 @@ class Run(RunRecords):
             title=self.name,
             experiment_text=self.experiment_text,
             without_answer=problem,
+            evidence=evidence,
             results=self.unhappy_results(),
             accepted=self.accepted,
         )

@@ -17,5 +17,8 @@ which nothing else of ScaleLab imports.
 
 import pytest
 
-for _kind in ("installed", "strategies", "resources", "sources"):
+for _kind in (
+    *("installed", "strategies", "launchers", "batch_systems", "resources"),
+    "sources",
+):
     pytest.register_assert_rewrite(f"{__name__}.{_kind}")

@@ -23,26 +23,14 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 
 from scalelab.errors import LaunchError
+from scalelab.launch.protocol import RankIdentity
+from scalelab.launch.stream import StreamWriter
 from scalelab.records.attempt import AttemptFiles
-from scalelab.training.stream import StreamWriter
 
 if TYPE_CHECKING:
     from scalelab.training.servers.link import ServerLink
 
 RENDEZVOUS_TIMEOUT = timedelta(seconds=120)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankIdentity:
-    """The position of a process among the ranks of an attempt."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-    local_world_size: int
-    node_rank: int
-    num_nodes: int
-    device_id: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

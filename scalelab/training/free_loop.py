@@ -12,12 +12,12 @@ import time
 import numpy as np
 
 from scalelab.experiment.trial import Trial
+from scalelab.launch.ranks.stop_signal import stop_signal_has_come
 from scalelab.training.context import RankContext
 from scalelab.training.engines.base import FreeEngine
 from scalelab.training.loop import BLOCK_S, Loop
 from scalelab.training.probes.device_monitor import DeviceMonitor
 from scalelab.training.probes.meter import Phase, Seconds, StepClock
-from scalelab.training.stop_signal import stop_signal_has_come
 
 
 class FreeLoop(Loop):

@@ -18,7 +18,9 @@ import torch
 
 from scalelab.experiment.fingerprint import ACCEPT
 from scalelab.experiment.trial import Trial, TrialKind
-from scalelab.experiment.workload_names import WorkloadNames
+from scalelab.kinds.trainers import WorkloadNames
+from scalelab.launch.ranks.stop_signal import stop_signal_has_come
+from scalelab.launch.steady import is_steady
 from scalelab.records.attempt import AttemptFiles
 from scalelab.records.attempt_io import encode_json, write_atomically
 from scalelab.training import checkpoint
@@ -27,9 +29,7 @@ from scalelab.training.engines.base import Engine
 from scalelab.training.evaluation import class_figures
 from scalelab.training.probes.device_monitor import DeviceMonitor
 from scalelab.training.probes.meter import Phase, Seconds, StepClock
-from scalelab.training.probes.steady import is_steady
 from scalelab.training.step_plan import TrainingPlan
-from scalelab.training.stop_signal import stop_signal_has_come
 from scalelab.training.workloads.base import CONFUSION_MATRIX
 
 BLOCK_S = 1.0

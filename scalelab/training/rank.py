@@ -13,13 +13,10 @@ from scalelab.errors import SpecError
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.kinds.registry import imported
 from scalelab.kinds.strategies import STRATEGIES, slow_rank_factor
+from scalelab.launch.protocol import RankIdentity
+from scalelab.launch.stream import StreamWriter
 from scalelab.records.attempt import AttemptResult, AttemptSpec
-from scalelab.training.context import (
-    RankContext,
-    RankIdentity,
-    claim_device,
-    process_group,
-)
+from scalelab.training.context import RankContext, claim_device, process_group
 from scalelab.training.description import device_name, versions
 from scalelab.training.engines.base import Engine, FreeEngine
 from scalelab.training.engines.paths import engine_path
@@ -42,8 +39,8 @@ from scalelab.training.results import (
     validity_of,
 )
 from scalelab.training.servers.link import linked_to_servers
+from scalelab.training.servers.process import run_server
 from scalelab.training.step_plan import TrainingPlan
-from scalelab.training.stream import StreamWriter
 from scalelab.training.workloads.base import Workload
 from scalelab.training.workloads.registry import build_workload
 
@@ -54,8 +51,11 @@ def run_rank(
     rendezvous: str,
     progress: Callable[[int], None],
 ) -> AttemptResult | None:
-    """Run one rank of an attempt to its end."""
+    """Run one process of an attempt to its end: a rank, or a parameter server."""
     torch.set_num_threads(spec.threads_per_rank)
+    if identity.is_server:
+        run_server(spec, identity, rendezvous, progress)
+        return None
     progress(0)
     workload, options = _workload(spec)
     new_engine = imported(workload.engine or engine_path(spec.trial.parallelism))

@@ -10,11 +10,11 @@ import torch
 
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
+from scalelab.launch.steady import cycle_means, mean_interval
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.attempt_io import encode_json
 from scalelab.training.loop import Ending, StepTally
 from scalelab.training.probes.meter import Phase, Seconds
-from scalelab.training.probes.steady import cycle_means, mean_interval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

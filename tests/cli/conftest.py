@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -21,9 +22,14 @@ class Ended:
     err: str
 
     def assert_refused(self, code: int = 2) -> None:
-        """One paragraph on standard error, nothing on standard output."""
+        """One paragraph on standard error; the same as JSON if that was asked for."""
         assert self.code == code, self
-        assert self.out == ""
+        if self.out:
+            error = json.loads(self.out)
+            assert list(error) == ["schema", "kind", "message", "hint"]
+            assert error["schema"] == "scalelab.error/1"
+            whole = f"{error['message']} {error['hint']}"
+            assert self.err.split() == ["Error:", *whole.split()]
         assert "\n" not in self.err.rstrip("\n")
         assert self.err.startswith("Error: ")
         assert 20 < len(self.err) < 1600, self.err

@@ -11,7 +11,7 @@ from waiting import wait_until
 
 from scalelab.cluster.batch.queue import JobState, JobView
 from scalelab.errors import ClusterError
-from scalelab.records.control.driver_record import DriverRecord
+from scalelab.records.control.job_list import DriverRecord
 from scalelab.running import detached as detaching
 from scalelab.running.detached import DriverJobLife
 from scalelab.site.batch_site import DriverJob

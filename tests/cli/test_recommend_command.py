@@ -60,6 +60,11 @@ def test_json_is_json(
 ) -> None:
     ended = scalelab("recommend", swept, "--json", *options)
     answer = json.loads(ended.out, parse_constant=refuse)
+    assert answer["schema"] == "scalelab.answer/1"
+    assert answer["question"]["command"] == "recommend"
+    assert ("max_cost" in answer["question"]) is bool(options)
+    assert "times_contain" in {fact["kind"] for fact in answer["facts"]}
+    assert {*answer["notes"]} < {*answer["text"]}
     assert answer["meets_constraints"] is (not options)
     assert ended.code == (4 if options else 0)
     assert sum(row["is_chosen"] for row in answer["rows"]) == 1
@@ -190,6 +195,29 @@ def test_what_cannot_be_run_here_is_no_next_trial(tmp_path: Path) -> None:
     text = text.replace("gpus_per_node: 2", "gpus_per_node: 4")
     answer = load(measured_run(tmp_path / "run", text).directory).recommend()
     assert answer.next_trial is None or answer.next_trial.world_size <= 4
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "kind"),
+    [
+        (("absent",), 2, "store"),
+        (("absent", "--gpus", "x"), 2, "store"),
+        (("absent", "--batch", "x"), 2, "usage"),
+        (("run", "--batch", "0"), 2, "input"),
+        (("run",), 1, "unmeasured"),
+    ],
+)
+def test_an_error_is_json_where_an_answer_would_be(
+    scalelab: Callable[..., Any],
+    tmp_path: Path,
+    words: tuple[str, ...],
+    code: int,
+    kind: str,
+) -> None:
+    measured_run(tmp_path / "run", ending=failed)
+    ended = scalelab("recommend", tmp_path / words[0], *words[1:], "--json")
+    ended.assert_refused(code)
+    assert json.loads(ended.out)["kind"] == kind
 
 
 def test_what_cannot_be_answered_says_so(

@@ -11,6 +11,7 @@ from measured_runs import EMULATED, failed, measured_run
 from waiting import wait_until
 
 from scalelab.cli.sweep_command import _Interrupts
+from scalelab.kinds.trainers import TRAINERS
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobLine, JobList
 from scalelab.records.control.stop_request import StopRequests, request_stop
 from scalelab.records.store import RunStore
@@ -326,8 +327,13 @@ def test_data_land_where_they_are_looked_for(
         asked.append((name, directory))
         return directory.absolute()
 
-    monkeypatch.setattr("scalelab.training.workloads.cifar10.obtain", obtain)
+    monkeypatch.setattr(TRAINERS["torch"], "obtain", obtain)
     ended = scalelab("data", "cifar10")
     assert (ended.code, ended.out) == (0, f"cifar10 is in {here}/data/cifar10\n")
     assert scalelab("data", "cifar10", "--directory", "x").out.endswith("/x\n")
     assert asked == [("cifar10", Path("data/cifar10")), ("cifar10", Path("x"))]
+    refused = scalelab("data", "mnist")
+    assert refused.code == 2
+    assert "'mnist' is no data set that can be obtained. Choose from: cifar10." in (
+        " ".join(refused.err.split())
+    )

@@ -11,6 +11,7 @@ from scalelab.doctor import machine as doctor
 from scalelab.doctor.machine import Finding, Health, examine
 from scalelab.errors import LaunchError
 from scalelab.inputs.outcome import Outcome
+from scalelab.kinds.trainers import TRAINERS, Trainer
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.records.attempt import AttemptResult
 
@@ -44,7 +45,7 @@ def test_this_machine_can_run_sweeps(
 
 @pytest.fixture
 def no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_two_ranks", lambda: "2 ranks met")
+    monkeypatch.setattr(doctor, "_two_ranks", lambda trainer: "2 ranks met")
 
 
 def found(runs: Path, subject: str) -> Finding:
@@ -80,9 +81,11 @@ def test_what_open_mpi_wants_of_root(
 
 @pytest.mark.usefixtures("no_ranks")
 class TestWhatIsMissing:
-    @pytest.mark.parametrize("package", ["torch", "distributed"])
+    @pytest.mark.parametrize(
+        ("package", "extra"), [("torch", "train"), ("distributed", "run")]
+    )
     def test_a_package(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, extra: str
     ) -> None:
         def refuse(name: str) -> None:
             raise ModuleNotFoundError(f"No module named {name!r}")
@@ -90,7 +93,7 @@ class TestWhatIsMissing:
         monkeypatch.setattr(doctor, "import_module", refuse)
         finding = found(tmp_path, package)
         assert finding.health is Health.BROKEN
-        assert "pip install 'scalelab[train]'" in finding.text
+        assert f"pip install 'scalelab[{extra}]'" in finding.text
 
     def test_a_framework(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         why = "Horovod 0.28.1 cannot be built on torch 2.13"
@@ -158,7 +161,7 @@ class TestWhatIsMissing:
 def test_ranks_that_do_not_meet_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, text: str
 ) -> None:
-    def refuse() -> str:
+    def refuse(trainer: Trainer) -> str:
         raise error
 
     monkeypatch.setattr(doctor, "_two_ranks", refuse)
@@ -172,7 +175,7 @@ def test_a_trial_that_ends_badly_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(NodeAgent, "__exit__", lambda self, *error: None)
     monkeypatch.setattr(NodeAgent, "run", lambda self, *arguments: result)
     with pytest.raises(LaunchError, match=r"^stalled: No step for 30 s\.$"):
-        doctor._two_ranks()
+        doctor._two_ranks(TRAINERS["torch"])
 
 
 @pytest.mark.parametrize(

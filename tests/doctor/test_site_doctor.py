@@ -16,7 +16,7 @@ from scalelab.doctor import site as site_doctor
 from scalelab.doctor import site_trial
 from scalelab.doctor.machine import Finding, Health, note, ok
 from scalelab.doctor.site import clock_finding, examine_site, of_each_group
-from scalelab.records.control.driver_record import DriverRecord
+from scalelab.records.control.job_list import DriverRecord
 from scalelab.site.choice import site_of
 from scalelab.site.profile import Site
 

@@ -26,9 +26,9 @@ def test_every_batch_obeys_the_arithmetic(rng: np.random.Generator) -> None:
 def test_the_found_batch_fits_and_divides(rng: np.random.Generator) -> None:
     for _ in range(200):
         world_size, per_rank, largest = (int(n) for n in rng.integers(1, 300, 3))
-        request = BatchRequest(global_batch_size=world_size * per_rank, largest=largest)
+        request = BatchRequest(global_batch_size=world_size * per_rank)
 
-        batch = request.at(world_size)
+        batch = request.at(world_size, largest)
 
         assert batch.local_batch_size <= largest
         assert per_rank % batch.local_batch_size == 0
@@ -37,7 +37,7 @@ def test_the_found_batch_fits_and_divides(rng: np.random.Generator) -> None:
 
 
 def test_the_found_batch_is_the_local_one_in_weak_scaling() -> None:
-    assert BatchRequest(largest=24).at(8).global_batch_size == 192
+    assert BatchRequest().at(8, 24).global_batch_size == 192
 
 
 @pytest.mark.parametrize(

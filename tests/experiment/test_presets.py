@@ -111,7 +111,7 @@ def test_fingerprints_without_a_preset_do_not_speak_of_it() -> None:
         ),
         (
             {"jsonl": "a", "columns": {"step": "n"}},
-            r"metrics\.columns names columns of metrics\.csv\. Add that file",
+            r"metrics: columns names columns of metrics\.csv\. Add that file",
         ),
         ({"preset": "keras", "regex": 3}, r"metrics\.regex=3 must be text"),
         ({"preset": "keras", "regx": "a"}, r"unknown key 'metrics\.regx'"),

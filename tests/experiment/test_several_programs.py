@@ -120,9 +120,9 @@ def test_one_command_has_the_id_that_it_always_had() -> None:
         ),
         (
             with_second(metrics={"regex": "(?P<loss>x)"}),
-            "program keras-3.15: metrics.regex=('(?P<loss>x)',) has no group",
+            "program[1].metrics: regex=('(?P<loss>x)',) has no group",
         ),
-        (with_second(env={"A B": 1}), "program keras-3.15: env: 'A B' is no name of"),
+        (with_second(env={"A B": 1}), "program[1].env: 'A B' is no name of"),
         (
             with_second(uses="SCALELAB_X"),
             "program keras-3.15: uses: 'SCALELAB_X' is no variable",
@@ -157,7 +157,7 @@ def test_what_is_wrong_is_refused(text: str, message: str) -> None:
         ),
         (
             changed(seed=[0, 1], product=True),
-            "program torch: seed varies between trials (0, 1), but the command is not",
+            "program torch: seed varies between trials (0, 1), but the command does",
         ),
         (
             with_second(launcher="nobody"),

@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.experiment.batch_sizes import ScalingMode
 from scalelab.experiment.fingerprint import fingerprint_changes
 from scalelab.experiment.job import Job
 from scalelab.experiment.program import CommandProgram, WorkloadProgram
@@ -44,7 +43,6 @@ def test_the_example_of_the_readme_is_read_whole() -> None:
 
     assert experiment.gpus == (1, 2, 4, 8, 16)
     assert experiment.local_batch_size == AutoBatch()
-    assert experiment.scaling_mode is ScalingMode.STRONG
     assert experiment.measure.kind == (TrialKind.THROUGHPUT,)
     assert experiment.snapshot_paths == ("train.py", "vit/")
     assert experiment.workload_name == "command"
@@ -56,7 +54,6 @@ def test_defaults_are_cheap() -> None:
 
     assert experiment.measure.kind == (TrialKind.THROUGHPUT,)
     assert experiment.measure.repeats == 3
-    assert experiment.scaling_mode is ScalingMode.WEAK
     assert experiment.precision == ("fp32",)
     assert not experiment.product
     assert experiment.snapshot_paths == ()

@@ -28,7 +28,8 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(environment, with_pip=False)
     programs = environment / "bin"
     version = f"python{sysconfig.get_python_version()}"
-    shared = [str(REPOSITORY), sysconfig.get_paths()["purelib"]]
+    installed = [path for path in sys.path if path.endswith("site-packages")]
+    shared = [str(REPOSITORY), *installed]
     packages = environment / "lib" / version / "site-packages"
     (packages / "shared.pth").write_text("\n".join(shared) + "\n")
     build = tmp_path_factory.mktemp("wheel")

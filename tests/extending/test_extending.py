@@ -54,7 +54,7 @@ for step in range(1, 200):
 """
 CUT_OFF = f"""
 name: cut-off
-source: {{name: cutoff, metric: val_acc, at_least: 0.5, step: 20}}
+source: {{name: cutoff, metric: val_acc, floor: 0.5, step: 20}}
 workload: digits_mlp
 gpus: 1
 local_batch_size: 32
@@ -72,6 +72,12 @@ HOSTS = '{"num_nodes": 3, "cores": 64, "gpus": 4, "gpu_type": "a100"}'
 TABLE = "gpus,nodes,local_batch_size,step_time_s\n" + "".join(
     f"{n},1,32,{0.1 + 0.01 * n}\n" for n in (1, 2, 4, 8)
 )
+
+
+def test_the_rows_keep_their_contracts(run_outside: Run) -> None:
+    contracts = str(Path(__file__).with_name("toy") / "contracts.py")
+    ended = run_outside("pytest", "-q", "-p", "no:cacheprovider", "-c", "", contracts)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 def swept(run_outside: Run, here: Path, experiment: str) -> pd.DataFrame:
@@ -151,6 +157,10 @@ def test_a_resource_limits_an_answer(run_outside: Run, tmp_path: Path) -> None:
         assert ended.returncode in (0, 4), ended.stderr
         answers.append(json.loads(ended.stdout))
     assert [answer["meets_constraints"] for answer in answers] == [True, False]
+    assert '"water_l": {' in ended.stdout
+    assert "--max-water 20l" in run_outside("scalelab", "recommend", "--help").stdout
+    said = run_outside(*ask[:-1], "--max-water", "100000l").stdout
+    assert "Chance of meeting < 100,000 l:" in " ".join(said.split())
 
 
 def test_a_source_proposes_and_prunes(run_outside: Run, tmp_path: Path) -> None:

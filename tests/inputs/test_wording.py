@@ -1,65 +1,89 @@
-from __future__ import annotations
+"""Options are written as their reader has to write them."""
+
+import doctest
 
 import pytest
 
-from scalelab.errors import NotIdentifiableError, SpecError
-from scalelab.inputs.wording import (
-    as_options,
-    in_own_words,
-    in_words_of_the_caller,
-    of_the_command_line,
-)
+from scalelab.errors import SpecError
+from scalelab.experiment.job import Job
+from scalelab.inputs import wording
+from scalelab.inputs.problems import validated
+from scalelab.inputs.wording import Call, Option, for_the_command_line
+from scalelab.kinds.resources import read_limits
+from scalelab.session.arguments import RecommendArguments
 
 
 @pytest.mark.parametrize(
-    ("text", "in_python"),
+    ("option", "in_python", "on_the_command_line"),
     [
-        ("--column step_time_s=THEIRS).", "column={'step_time_s': 'THEIRS'})."),
-        ("--constant gpus_per_node=8 says", "constant={'gpus_per_node': '8'} says"),
-        ("Say --axis 'zero stage' or", "Say axis=['zero stage'] or"),
-        ("--ignore the column", "ignore the column"),
-        ("--tokens-per-sample N.", "tokens_per_sample=N."),
-        ("; --max-batch allows more", "; max_batch allows more"),
-        ("say --accept-doubts.", "say accept_doubts=True."),
-        ("--learn-from RUN.", "learn_from='RUN'."),
-        ("srun --nodes=2", "srun --nodes=2"),
-        ("with --select name=VALUE.", "with select={'name': 'VALUE'}."),
+        (Option("max_batch"), "max_batch", "--max-batch"),
+        (Option("job.steps"), "job.steps", "--steps"),
+        (Option("max_cost_usd"), "max_cost_usd", "--max-cost"),
+        (Option("accept_doubts", True), "accept_doubts=True", "--accept-doubts"),
+        (Option("learn_from", "RUN"), "learn_from='RUN'", "--learn-from RUN"),
+        (Option("axis", ["a b"]), "axis=['a b']", "--axis 'a b'"),
         (
-            "--select options.program=torch",
-            "select={'options.program': 'torch'}",
+            Option("select", "VALUE", key="options.program"),
+            "select={'options.program': 'VALUE'}",
+            "--select options.program=VALUE",
         ),
     ],
 )
-def test_options_become_arguments_but_for_the_command_line(
-    text: str, in_python: str
+def test_an_option_is_written_for_its_reader(
+    option: Option, in_python: str, on_the_command_line: str
 ) -> None:
-    assert in_words_of_the_caller(text) == in_python
-    with of_the_command_line():
-        assert in_words_of_the_caller(text) == text
+    assert f"{option}" == in_python
+    with for_the_command_line():
+        assert f"{option}" == on_the_command_line
+    assert f"{option}" == in_python
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("given", "in_python", "on_the_command_line"),
     [
-        ("max_time: '4' is not a duration.", "--max-time: '4' is not a duration."),
-        ("recommend: batch=0 must be", "--batch=0 must be"),
-        ("recommend: job: epochs needs samples", "--epochs needs samples"),
-        ("max_cost_usd=20 needs a price.", "--max-cost=20 needs a price."),
-        ("law='foo' is unknown.", "--law='foo' is unknown."),
-        ("samples to the target are unknown", "samples to the target are unknown"),
+        ({"batch": 0}, "recommend: batch=0 must be", "--batch=0 must be"),
+        (
+            {"job": {"samples": 0}},
+            "recommend: job.samples=0 must be",
+            "--samples=0 must be",
+        ),
+        (
+            {"job": {"epochs": 9}},
+            "recommend: job: epochs needs samples_per_epoch.",
+            "--epochs needs --samples-per-epoch.",
+        ),
+        (
+            {"job": {"steps": 9, "samples": 9}},
+            "recommend: job: steps and samples both say",
+            "--steps and --samples both say",
+        ),
     ],
 )
-def test_an_error_that_begins_with_an_argument_begins_with_the_option(
-    text: str, shown: str
+def test_a_wrong_argument_is_an_option_on_the_command_line(
+    given: dict[str, object], in_python: str, on_the_command_line: str
 ) -> None:
-    assert as_options(text) == shown
+    def message() -> str:
+        with pytest.raises(SpecError) as caught:
+            validated(RecommendArguments, given, source=Call("recommend"))
+        return str(caught.value)
+
+    assert message().startswith(in_python)
+    with for_the_command_line():
+        assert message().startswith(on_the_command_line)
 
 
-def test_errors_of_any_class_keep_it() -> None:
-    @in_own_words
-    def refuse() -> None:
-        raise NotIdentifiableError("the second node", "Say --between-nodes.")
+def test_the_keys_of_a_file_are_keys_for_everyone() -> None:
+    with for_the_command_line(), pytest.raises(SpecError) as caught:
+        validated(Job, {"epochs": 9}, source="a.yaml")
+    assert str(caught.value).startswith("a.yaml: epochs needs samples_per_epoch.")
 
-    with pytest.raises(NotIdentifiableError, match="Say between_nodes") as caught:
-        refuse()
-    assert not isinstance(caught.value, SpecError)
+
+def test_a_limit_that_is_wrong_is_an_option_too() -> None:
+    with pytest.raises(SpecError, match=r"^max_time: '4' is not a duration"):
+        read_limits({"max_time": "4"})
+    with for_the_command_line(), pytest.raises(SpecError, match=r"^--max-time: '4' is"):
+        read_limits({"max_time": "4"})
+
+
+def test_the_examples_hold() -> None:
+    assert doctest.testmod(wording).failed == 0

@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,78 +20,28 @@ from scalelab.kinds.launchers import (
     Launcher,
     RecommendedJob,
 )
-
-NODES = (("0", "1", "2"), ("5",))
-every_launcher = pytest.mark.parametrize(
-    "launcher", list(LAUNCHERS), ids=lambda row: row.name
-)
+from scalelab.testing.launchers import LauncherContract, job_of, process_of
 
 
-def process(rank: int = 3, **changes: Any) -> LaunchedProcess:
-    fields: dict[str, Any] = {
-        "rank": rank,
-        "local_rank": 0,
-        "node_rank": 1,
-        "num_processes": 4,
-        "world_size": 4,
-        "num_nodes": 2,
-        "local_world_size": 1,
-        "master_addr": "10.0.0.7",
-        "master_port": 4711,
-        "hosts": ("10.0.0.7", "10.0.0.8"),
-        "ports": ((4712, 4713, 4714), (4715,)),
-        "devices_on_nodes": (3, 1),
-        "device_ids": (),
-        "attempt_id": "abc-1",
-    }
-    return LaunchedProcess(**(fields | changes))
+class TestEveryLauncher(LauncherContract):
+    @pytest.fixture(params=LAUNCHERS.built_in, ids=lambda row: row.name)
+    def row(self, request: pytest.FixtureRequest) -> Launcher:
+        found: Launcher = request.param
+        return found
+
+
+def process() -> LaunchedProcess:
+    return process_of(3)
 
 
 def job(command: str, num_nodes: int = 1) -> RecommendedJob:
-    fields: dict[str, Any] = {
-        "argv": tuple(shlex.split(command)),
-        "num_nodes": num_nodes,
-        "devices_per_node": 4,
-        "on_each_node": "srun --nodes=2" if num_nodes > 1 else "",
-        "on_each_device": "srun --nodes=2 --ntasks-per-node=4",
-        "first_host": "$(first)",
-        "hosts": "$(all)",
-        "port": "$((1 + 2))",
-    }
-    return RecommendedJob(**fields)
+    return job_of(*shlex.split(command), num_nodes=num_nodes)
 
 
-@every_launcher
-def test_processes_hold_every_device_of_their_node_once(launcher: Launcher) -> None:
-    nodes = NODES[:1] if launcher.only_one_node else NODES
-    for node_rank, devices in enumerate(nodes):
-        held = launcher.processes(devices, node_rank)
-        assert [device for each in held for device in each] == list(devices)
-
-
-@every_launcher
+@pytest.mark.parametrize("launcher", LAUNCHERS.built_in, ids=lambda row: row.name)
 def test_processes_find_where_to_meet(launcher: Launcher) -> None:
     env = launcher.environment(process())
-    assert all(isinstance(value, str) for value in env.values())
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.0.0.7", "4711")
-
-
-@every_launcher
-def test_no_two_processes_find_the_same_environment(launcher: Launcher) -> None:
-    if len(launcher.processes(NODES[0], 0)) > 1:
-        first, second = (launcher.environment(process(rank)) for rank in (0, 1))
-        assert first != second
-
-
-@every_launcher
-def test_job_lines_hold_the_command_and_no_placeholder(launcher: Launcher) -> None:
-    names = process().placeholders.keys() - {*launcher.unknown_placeholders}
-    of_process = " ".join(f"{{{name}}}" for name in names)
-    for num_nodes in (1, 1 if launcher.only_one_node else 2):
-        text = "\n".join(launcher.job_lines(job(f"a.py {of_process}", num_nodes)))
-        assert "a.py" in text
-        assert not [name for name in names if f"{{{name}}}" in text]
-        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
 def test_every_process_has_the_placeholders_of_its_place() -> None:

@@ -1,14 +1,9 @@
 import doctest
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from distributions import install
-from measured_runs import measured_run
 
 from scalelab.errors import SpecError
 from scalelab.kinds import resources
@@ -20,23 +15,6 @@ from scalelab.kinds.resources import (
     read_limits,
 )
 from scalelab.testing.resources import ResourceContract
-
-ENERGY = """
-from scalelab.kinds.resources import Resource
-from scalelab.inputs.quantities import parse_usd
-
-ENERGY = Resource(
-    name="energy",
-    field="energy_kwh",
-    limit="max_energy",
-    parse=lambda text: float(text.removesuffix("kwh")),
-    example="30kwh",
-    help="Limit: energy.",
-    amount=lambda usage: usage.hours * usage.world_size * 0.4,
-    unit=lambda amount, _: (1.0, "kWh"),
-    least="takes the least energy",
-)
-"""
 
 
 class TestEveryResource(ResourceContract):
@@ -105,33 +83,6 @@ def test_wrong_limits_are_refused(given: dict[str, Any], message: str) -> None:
 )
 def test_limits_are_read(given: dict[str, Any], limits: dict[str, float]) -> None:
     assert read_limits(given) == limits
-
-
-@pytest.mark.slow
-def test_a_resource_of_an_installed_distribution_limits_an_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    energy = "energy_rows:ENERGY"
-    install(tmp_path, "energy", "scalelab.resources", code=ENERGY, energy=energy)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    run = measured_run(tmp_path / "run").directory
-
-    def asked(*options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "scalelab", "recommend", *options],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    assert "--max-energy 30kwh" in asked("--help").stdout
-    met = asked(str(run), "--max-energy", "1000kwh")
-    assert (met.returncode, met.stderr) == (0, "")
-    assert "kWh" in met.stdout
-    assert "Chance of meeting < 1,000 kWh:" in " ".join(met.stdout.split())
-    unmet = asked(str(run), "--max-energy", "0.000001kwh", "--json")
-    assert unmet.returncode == 4
-    assert '"energy_kwh": {' in unmet.stdout
 
 
 def test_the_examples_hold() -> None:

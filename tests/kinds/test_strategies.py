@@ -4,7 +4,7 @@ import pytest
 from toy_strategies import PAIRS, STALE, register
 
 from scalelab.errors import SpecError
-from scalelab.experiment.checks.kinds import check_kinds
+from scalelab.experiment.checks import check_kinds
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation

@@ -13,7 +13,13 @@ from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.launch.gang_agent import NodeAgent
-from scalelab.records.attempt import AttemptResult, AttemptSpec, NodeShare, Placement
+from scalelab.records.attempt import (
+    AttemptResult,
+    AttemptSpec,
+    KnownWorkload,
+    NodeShare,
+    Placement,
+)
 
 NUMBERS = count(1)
 
@@ -64,6 +70,7 @@ def make_spec(tmp_path: Path) -> MakeSpec:
                 ),
             ),
             program=WorkloadProgram(name=workload, code_directory=code),
+            known=KnownWorkload.named(workload),
             number=number,
             directory=str(directory or tmp_path / f"attempt-{number}"),
             placement=Placement(

@@ -237,12 +237,12 @@ def test_large_result_arrives_whole(
 
 
 @pytest.mark.slow
-def test_unknown_entry_is_a_failure_of_the_trial(make_spec: Any) -> None:
-    with NodeAgent("node-0", "cpu", (), entry="no_such_module:act") as agent:
-        result = agent.run(make_spec("meet"), 0, None)
-    assert result.outcome is Outcome.FAILED
-    assert "raised ModuleNotFoundError at " in result.reason
-    assert result.reason.endswith("No module named 'no_such_module'")
+def test_no_rank_starts_where_its_entry_cannot_be_imported(make_spec: Any) -> None:
+    agent = NodeAgent("node-0", "cpu", (), entry="no_such_module:act")
+    said = r"The rank server did not start .*No module named 'no_such_module'"
+    with pytest.raises(LaunchError, match=said):
+        agent.start()
+    agent.close()
 
 
 def test_memory_limit_is_out_of_memory_and_the_next_attempt_is_well(

@@ -18,6 +18,7 @@ from waiting import DEADLINE_S, wait_until
 from scalelab.experiment.program import StopRequest, WorkloadProgram
 from scalelab.experiment.trial import Measurement, TrialKind
 from scalelab.inputs.outcome import Outcome
+from scalelab.kinds.trainers import TRAINERS
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 
@@ -48,7 +49,7 @@ STOP = StopRequest(signal="SIGUSR1", grace_s=60.0)
 @pytest.fixture(scope="module")
 def trainer() -> Iterator[NodeAgent]:
     """A node that runs workloads."""
-    with NodeAgent("node-0", "cpu", ()) as agent:
+    with NodeAgent("node-0", "cpu", (), entry=TRAINERS["torch"].entry) as agent:
         yield agent
 
 

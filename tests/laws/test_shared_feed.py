@@ -6,12 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scalelab.laws.shared_feed import with_shared_feed
-from scalelab.laws.step_time.belief import stated_priors
 from scalelab.laws.step_time.law import StepTimeLaw
+from scalelab.laws.step_time.machines import with_shared_feed
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.prior import StepTimePrior
-from scalelab.laws.step_time.shape_prior import Evidence
+from scalelab.laws.step_time.shape_prior import Evidence, stated_priors
 from scalelab.laws.step_time.shapes import FEED, NUM_PARAMETERS, Shape
 
 PER_NODE = 4

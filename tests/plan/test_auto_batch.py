@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from scalelab.plan.auto_batch import LargestFit
+from scalelab.plan.planned import LargestFit
 
 
 def found(

@@ -4,9 +4,8 @@ import pytest
 
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
-from scalelab.plan.durations import UNKNOWN_S, Durations
 from scalelab.plan.source import TrialSource
-from scalelab.plan.tracked import TrackedSource
+from scalelab.plan.tracked import UNKNOWN_S, Durations, TrackedSource
 
 
 def trial(local: int = 8, *devices: int, **fields: object) -> Trial:

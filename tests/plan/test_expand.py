@@ -6,8 +6,8 @@ from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
-from scalelab.plan.expand import Plan, expand, largest_tried_batch, plan
-from scalelab.plan.setups import setups
+from scalelab.plan.configurations import configurations, setups
+from scalelab.plan.expand import Plan, expand, plan
 from scalelab.site.choice import site_of
 
 SITE = site_of({"device_type": "cpu", "nodes": 4, "gpus_per_node": 4})
@@ -355,4 +355,4 @@ class TestAuto:
     def test_the_search_has_a_limit(self, text: str, limit: int) -> None:
         experiment = Experiment.from_text(f"{HEAD}gpus: [2, 4]\n{text}")
 
-        assert largest_tried_batch(experiment, SITE) == limit
+        assert configurations(experiment, SITE).largest == limit

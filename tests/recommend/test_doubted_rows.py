@@ -169,11 +169,3 @@ def test_a_run_that_a_repeat_contradicts_is_not_named_twice() -> None:
     rows.loc[len(rows) - 1, "step_time_s"] *= 10
     (note,) = contradicting(recommend(rows, Job(samples=1e7)).notes)
     assert note.startswith("Contradicting: 2 runs on 2 GPUs (1x2), local batch 128,")
-
-
-@pytest.mark.slow
-def test_contradictions_of_many_configurations_are_counted() -> None:
-    rows = pd.concat([strong(0.1), strong(0.1).assign(step_time_s=3.0)])
-    notes = contradicting(recommend(rows, Job(samples=1e7)).notes)
-    assert len([note for note in notes if note.startswith("Contradicting:")]) == 3
-    assert "Contradicting likewise: 2 further configurations." in notes

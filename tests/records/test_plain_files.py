@@ -10,8 +10,7 @@ import pytest
 
 from scalelab.errors import StoreError
 from scalelab.records.cache import own_file, write_cache
-from scalelab.records.log_tail import last_log_lines
-from scalelab.records.plain_files import harmless_text, parse_json
+from scalelab.records.plain_files import harmless_text, last_log_lines, parse_json
 from scalelab.records.recovery import discard_halves
 from scalelab.records.store import RunStore
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from scalelab.report.axes import count_axis, duration_axis, quantity_axis
+from scalelab.report.style import count_axis, duration_axis, quantity_axis
 
 
 def test_few_counts_are_linear_from_zero() -> None:

@@ -14,6 +14,7 @@ from plotly.offline import get_plotlyjs
 from scalelab.errors import StoreError
 from scalelab.inputs.numerals import Interval
 from scalelab.inputs.outcome import Outcome
+from scalelab.recommend.answer.evidence import Evidence, Steadiness, WholeRun
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.observations import frame
@@ -243,19 +244,28 @@ def test_many_failures_are_cut(rng: np.random.Generator) -> None:
     assert "20 more are not shown." in page.text
 
 
-@pytest.mark.slow
 def test_drift_stands_beside_what_the_answer_rests_on(
-    rng: np.random.Generator,
+    answered: Recommendation,
 ) -> None:
-    rows = strong_scaling((1, 2), rng, repeats=4)
-    for number in range(5):
-        rows.append(trial_row(1, 512, repeat=1000 + number, noise=1 + number / 10))
-    for number, row in enumerate(rows):
-        row["started_at"] = f"2026-11-20T{8 + number}:00:00+00:00"
-    page = Page(render(None, frame(rows), title="x"))
-    assert "How steady the machine was" in page.text
-    assert "The machine slowed down: the same trial took" in page.text
-    assert "How steady" not in render(None, frame(rows[:8]), title="x")
+    drift = Interval(value=0.1, lo=0.05, hi=0.15)
+    steady = Steadiness(
+        num_canaries=5,
+        hours=4.0,
+        drift=drift,
+        is_drifting=True,
+        num_hosts=1,
+        slow_nodes=(),
+        disturbances=(),
+    )
+    evidence = Evidence(steadiness=steady)
+    held = replace(answered, evidence=evidence)
+    for html in (
+        render(held, frame([]), title="x"),
+        render(None, frame([]), title="x", evidence=evidence),
+    ):
+        assert "How steady the machine was" in Page(html).text
+        assert "The machine slowed down: the same trial took" in Page(html).text
+    assert "How steady" not in render(answered, frame([]), title="x")
 
 
 @pytest.mark.slow
@@ -274,25 +284,17 @@ def test_a_table_of_many_curves_shows_one_and_lists_the_others(
     assert "18 imported rows: 18 completed." in page.text
 
 
-@pytest.mark.slow
 def test_whole_runs_and_memory_are_reported_where_measured(
-    observations: pd.DataFrame, answered: Recommendation
+    answered: Recommendation,
 ) -> None:
-    extra = frame(
-        [
-            trial_row(1, 512, kind="end_to_end", time_to_target_s=100.0, repeat=9),
-            trial_row(
-                1,
-                9999,
-                outcome="out_of_memory",
-                reason="no room",
-                step_time_s=None,
-                throughput_samples_per_s=None,
-            ),
-        ]
+    out = {"outcome": "out_of_memory", "reason": "no room"}
+    unmeasured = {"step_time_s": None, "throughput_samples_per_s": None}
+    rows = frame([trial_row(1, 8), trial_row(1, 9999, **out, **unmeasured)])
+    run = WholeRun(
+        world_size=1, global_batch_size=512, measured_s=100.0, predicted_s=90.0
     )
-    rows = pd.concat([observations, extra], ignore_index=True)
-    page = Page(render(answered, rows, title="x"))
+    found = replace(answered, evidence=Evidence(whole_runs=(run,)))
+    page = Page(render(found, rows, title="x"))
     assert "Predicted and measured time to target" in page.text
     assert "What fits in memory" in page.text
 

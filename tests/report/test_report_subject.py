@@ -13,8 +13,7 @@ from made_up_runs import (
 
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.observations import frame
-from scalelab.report.labels import scaling_mode
-from scalelab.report.subject import ReportSubject
+from scalelab.report.subject import ReportSubject, scaling_mode
 
 
 def test_the_recommended_batch_is_the_plan(subject: ReportSubject) -> None:

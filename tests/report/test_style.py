@@ -1,7 +1,7 @@
 import pytest
 
-from scalelab.report.labels import Labels
 from scalelab.report.style import PALETTE, base_figure, empty_figure, plain
+from scalelab.report.subject import Labels
 
 DARK_PAGE, LIGHT_PAGE = "#14181d", "#ffffff"
 

@@ -1,8 +1,8 @@
 import pandas as pd
-import pytest
 from made_up_runs import trial_row
 
 from scalelab.inputs.outcome import Outcome
+from scalelab.recommend.answer.evidence import WholeRun
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.observations import frame
 from scalelab.report.subject import ReportSubject
@@ -92,22 +92,20 @@ def test_what_fits_lies_between_what_did_and_what_did_not() -> None:
 
 
 def test_whole_runs_are_compared_with_the_product() -> None:
-    steady = trial_row(2, 32)
-    rate = steady["throughput_samples_per_s"]
-    learned = trial_row(
-        1, 64, kind="convergence", samples_to_target=50_000, reached_target=True
+    run = WholeRun(
+        world_size=2, global_batch_size=64, measured_s=125.0, predicted_s=100.0
     )
-    whole = trial_row(
-        2, 32, kind="end_to_end", repeat=1, time_to_target_s=50_000 / rate * 1.25
+    table = product_check_table([run])
+    assert table is not None
+    assert table.columns == (
+        "devices",
+        "global batch",
+        "measured",
+        "predicted",
+        "error",
     )
-    table = product_check_table(ReportSubject.of(frame([steady, learned, whole])))
-    assert len(table) == 1
-    assert table["predicted_s"].iloc[0] == pytest.approx(50_000 / rate, rel=0.05)
-    assert table["relative_error"].iloc[0] == pytest.approx(-0.2, abs=0.04)
-
-
-def test_without_whole_runs_nothing_is_compared() -> None:
-    assert product_check_table(ReportSubject.of(frame([trial_row(1, 8)]))).empty
+    assert table.rows == (("2", "64", "2.1 min", "100 s", "-20%"),)
+    assert product_check_table([]) is None
 
 
 def test_curves_are_ranked_by_their_width() -> None:

@@ -91,7 +91,7 @@ def test_options_of_argparse_become_placeholders(tmp_path: Path) -> None:
         "metrics.regex, the expression for a line that reports a step",
         "job.samples_per_epoch, and remove the # before job",
     )
-    assert "#       workers that load data, 4 by default\n" in found.text
+    assert "#       epochs of the training, 30 by default\n" in found.text
     assert "Nothing in the script shows" not in found.text
     assert max(map(len, found.text.splitlines())) <= 88
 

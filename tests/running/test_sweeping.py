@@ -166,15 +166,18 @@ def test_a_directory_that_is_no_run_is_refused(here: Path) -> None:
     assert Sweep.prepare(path, directory="empty").num_remaining == 8
 
 
-@pytest.mark.parametrize("package", ["torch", "distributed", "cryptography"])
+@pytest.mark.parametrize(
+    ("package", "extra"),
+    [("torch", "train"), ("distributed", "run"), ("cryptography", "run")],
+)
 def test_what_is_not_installed_is_named_before_anything_starts(
-    here: Path, monkeypatch: pytest.MonkeyPatch, package: str
+    here: Path, monkeypatch: pytest.MonkeyPatch, package: str, extra: str
 ) -> None:
     def find(name: str) -> object:
         return None if name == package else find_spec(name)
 
     monkeypatch.setattr(module, "find_spec", find)
-    with pytest.raises(MissingExtraError, match=r"pip install 'scalelab\[train\]'"):
+    with pytest.raises(MissingExtraError, match=rf"pip install 'scalelab\[{extra}\]'"):
         Sweep.prepare(write())
 
 

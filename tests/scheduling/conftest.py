@@ -10,7 +10,7 @@ from provision_scenes import Clock, Scene
 
 from scalelab.cluster.local import LocalNodes
 from scalelab.experiment.program import WorkloadProgram
-from scalelab.experiment.trial import EMULATED, Trial, TrialKind
+from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.plan.source import TrialSource
 from scalelab.records.control.events import Event
@@ -39,7 +39,7 @@ class Source(TrialSource):
 def trial(number: int, *devices: int, repeat: int = 0, **options: Any) -> Trial:
     return Trial(
         kind=TrialKind.THROUGHPUT,
-        workload=EMULATED,  # ranks only wait, so that they need no cores
+        workload="emulated",  # ranks only wait, so that they need no cores
         allocation=Allocation(devices_per_node=devices or (1,)),
         local_batch_size=1,
         seed=number,

@@ -7,8 +7,8 @@ import pytest
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.document import parse_document
-from scalelab.plan.expand import Plan, largest_tried_batch, plan
-from scalelab.plan.setups import setups
+from scalelab.plan.configurations import configurations, setups
+from scalelab.plan.expand import Plan, plan
 from scalelab.site.choice import site_of
 from scalelab.site.job_script import node_job_script, node_script
 from scalelab.site.profile import Site
@@ -245,7 +245,7 @@ class TestTrials:
         batches = {t.node_group: t.local_batch_size for t in found.trials}
         assert batches == {"a100": 8, "h100": 16}
         total = experiment.model_copy(update={"global_batch_size": (64,)})
-        assert largest_tried_batch(total, where) == 16
+        assert configurations(total, where).largest == 16
 
     @pytest.mark.parametrize(
         ("text", "where", "message"),

@@ -19,9 +19,9 @@ import psutil
 from stand_in import completed, group
 
 from scalelab.launch import stores, supervision
+from scalelab.launch.protocol import RankIdentity
 from scalelab.launch.ranks import server_process
 from scalelab.records.attempt import AttemptResult, AttemptSpec
-from scalelab.training.context import RankIdentity
 
 MODULES = (supervision, server_process, stores)
 VICTIMS = ("agent", "server", "child-0", "child-1", "grandchild-0")

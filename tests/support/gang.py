@@ -17,17 +17,18 @@ from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.kinds.strategies import strategy_of
+from scalelab.launch.protocol import RankIdentity
+from scalelab.launch.ranks.stop_signal import heed_stop_signal
+from scalelab.launch.stream import StreamWriter
 from scalelab.records.attempt import (
     AttemptResult,
     AttemptSpec,
+    KnownWorkload,
     NodeShare,
     Placement,
 )
-from scalelab.training.context import RankContext, RankIdentity, process_group
+from scalelab.training.context import RankContext, process_group
 from scalelab.training.rank import run_rank
-from scalelab.training.servers.process import run_server
-from scalelab.training.stop_signal import heed_stop_signal
-from scalelab.training.stream import StreamWriter
 
 DEADLINE_S = 100.0
 HERE = str(Path(__file__).parent)
@@ -161,6 +162,7 @@ def attempt(
         program=WorkloadProgram(
             name=trial.workload, parameters=parameters, code_directory=code_directory
         ),
+        known=KnownWorkload.named(trial.workload),
         number=number,
         directory=str(directory),
         placement=Placement(shares=shares),
@@ -199,9 +201,6 @@ def _run_rank(
                 os.kill(os.getpid(), signal.SIGTERM)
 
     heed_stop_signal()
-    if who.rank >= who.world_size:
-        run_server(spec, who, rendezvous, progress)
-        return None
     result = run_rank(spec, who, rendezvous, progress)
     return result and json.loads(json.dumps(result.to_json()))
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.numerals import Interval
+from scalelab.recommend.answer.facts import Fact, Kind
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     Knee,
@@ -21,6 +22,9 @@ from scalelab.recommend.answer.recommendation import (
 from scalelab.records.columns import SCHEMA_VERSION
 
 JOB_SAMPLES = 5_000_000.0
+ASSUMED = Fact(
+    Kind.ACCURACY_NOT_MEASURED, {"global_batch_size": 512, "amount": "90 epochs"}
+)
 PER_SAMPLE_S, FIXED_S, INTRA_S, INTER_S = 2e-3, 4e-3, 3e-3, 4e-3
 
 Row = dict[str, Any]
@@ -212,8 +216,7 @@ def recommendation(rows: Iterable[OutlookRow], **values: Any) -> Recommendation:
         "confidence": 0.9,
         "held": {"precision": "fp32"},
         "price": None,
-        "notes": ("Accuracy at batch 512 was not measured; 90 epochs are assumed.",),
-        "unsupported": (),
+        "facts": (ASSUMED,),
         "left_out": {"shared_node": 2},
         "left_out_of_convergence": {},
         "num_observations": 33,

@@ -10,7 +10,13 @@ from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.expand import expand
-from scalelab.records.attempt import AttemptResult, AttemptSpec, NodeShare, Placement
+from scalelab.records.attempt import (
+    AttemptResult,
+    AttemptSpec,
+    KnownWorkload,
+    NodeShare,
+    Placement,
+)
 from scalelab.records.code import code_hash
 from scalelab.records.store import RunStore
 
@@ -129,6 +135,7 @@ def end_trial(
         directory="",
         placement=Placement(shares=shares),
         device_type=asked.resolve_site().device_type.value,
+        known=KnownWorkload.named(trial.workload),
     )
     where = store.attempt_directory(trial.trial_id, spec.number)
     spec = replace(spec, directory=str(where))

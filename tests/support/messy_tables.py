@@ -163,6 +163,12 @@ def _numbers() -> Iterator[MessyTable]:
             separator=";",
         ),
     )
+    milliseconds = {"step_time_ms": lambda row: f"{row['step'] * 1e3:,.3f}"}
+    yield MessyTable(
+        "points of three digits between tabs",
+        csv(base | milliseconds, separator="\t"),
+        {"decimal": "."},
+    )
     yield MessyTable(
         "spaces and apostrophes between thousands",
         csv(
@@ -202,12 +208,17 @@ def _layouts() -> Iterator[MessyTable]:
     yield MessyTable(
         "a line that names the separator",
         "sep=;\n" + csv(plain_columns(), separator=";"),
+        {"header_row": 2},
     )
     yield MessyTable(
-        "titles above the header", f"Scaling study,,,\n,,,\nresnet50 on A100,,,\n{tidy}"
+        "titles above the header",
+        f"Scaling study,,,\n,,,\nresnet50 on A100,,,\n{tidy}",
+        {"header_row": 4},
     )
     yield MessyTable(
-        "titles with commas", f"JUWELS, A100\nbatch 64, 2024-05-03, bf16\n{tidy}"
+        "titles with commas and quotation marks",
+        f'JUWELS, "A100\nbatch 64, 2024-05-03, bf16\n{tidy}',
+        {"header_row": 3},
     )
     lines = [f"| {line.replace(',', ' | ')} |" for line in tidy.splitlines()]
     for name, between in (("Markdown", "|---|:---:|--:|---|"), ("Org", "|--+--+--|")):
@@ -215,11 +226,9 @@ def _layouts() -> Iterator[MessyTable]:
         yield MessyTable(f"a {name} table", text)
     first, last = "\n".join(body.splitlines()[:6]), "\n".join(body.splitlines()[6:])
     yield MessyTable("two tables in one", f"{header}\n{first}\n{header}\n{last}")
-    averages = f"{first}\nAverage,,,0.2\n{last}\nTotal:,,,1.2\n"
-    yield MessyTable("rows of sums", f"{header}\n{averages}")
-    yield MessyTable("merged header cells", f"Where,,What,\n{tidy}")
+    yield MessyTable("merged header cells", f"Where,,What,\n{tidy}", {"header_row": 2})
     yield MessyTable(
-        "the same name under two merged cells",
+        "names below merged cells",
         "Setup,,Batch,,Step\ngpus,nodes,local,global,time (ms)\n"
         + csv(
             columns(
@@ -231,11 +240,12 @@ def _layouts() -> Iterator[MessyTable]:
             )
         ).split("\n", 1)[1],
         {
+            "header_row": 2,
             "column": {
                 "local_batch_size": "local",
                 "step_time_ms": "time (ms)",
                 "global_batch_size": "global",
-            }
+            },
         },
     )
     twice = "".join(f"{line},{line.split(',')[0]}\n" for line in tidy.splitlines())

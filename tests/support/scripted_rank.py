@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 
 from scalelab.inputs.outcome import Outcome
+from scalelab.launch.protocol import RankIdentity
 from scalelab.records.attempt import AttemptResult, AttemptSpec
-from scalelab.training.context import RankIdentity
 
 
 def run_rank(

@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.progress import Reporter
+from scalelab.launch.protocol import RankIdentity
 from scalelab.records.attempt import AttemptResult, AttemptSpec
-from scalelab.training.context import RankIdentity
 
 Progress = Callable[[int], None]
 FOREVER_S = 600
@@ -290,7 +290,7 @@ def describe(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     death_signal = ctypes.c_int()
     ctypes.CDLL(None).prctl(2, ctypes.byref(death_signal), 0, 0, 0)
     facts = [
-        f"threads={torch.get_num_threads()}",
+        f"threads={os.environ['OMP_NUM_THREADS']}",
         f"affinity={sorted(os.sched_getaffinity(0))}",
         f"leads_group={os.getpgid(0) == os.getpid()}",
         f"death_signal={death_signal.value}",

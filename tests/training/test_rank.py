@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from gang import (
     HERE,
     RankFailure,
     attempt,
     on,
     run_attempt,
+    run_in_gang,
     run_trial,
     stream,
     throughput_trial,
@@ -23,6 +25,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.records.attempt import AttemptSpec
 from scalelab.records.observations import row
+from scalelab.training.rank import run_rank
 
 RATE = LearningRate(base=0.1, at_batch=64, rule="linear", warmup_samples=0, value=0.1)
 VAL_ACC = Target(metric="val_acc", mode=MetricMode.MAX, value=0.95)
@@ -40,6 +43,17 @@ def convergence_trial(
         ),
     }
     return throughput_trial(workload, **(fields | changes))
+
+
+def threads_of_rank(who: Any, rendezvous: Any, spec: Any) -> int:
+    run_rank(spec, who, rendezvous, lambda step: None)
+    return torch.get_num_threads()
+
+
+@pytest.mark.slow
+def test_a_rank_computes_with_the_threads_it_was_given(tmp_path: Path) -> None:
+    spec = replace(attempt(tmp_path, throughput_trial("emulated")), threads_per_rank=3)
+    assert run_in_gang(1, threads_of_rank, spec, directory=tmp_path) == [3]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import yaml
 from scalelab.inputs.lines import aligned, ended, one_line
 from scalelab.inputs.numerals import counted, duration, number, percent
 from scalelab.inputs.outcome import Outcome
-from scalelab.plan.first_check import Finding, Sign, loss_ends
+from scalelab.plan.first_check import NOT_WITNESSED, Finding, Sign, loss_ends
 
 if TYPE_CHECKING:
     from scalelab.plan.source import Observation
@@ -127,7 +127,7 @@ def _ranks(each: Checked) -> str:
     if each.row["world_size"] == 1:
         return "one rank"
     witness = each.row["ranks_witness"]
-    if witness in (None, "not_witnessed"):
+    if witness in (None, NOT_WITNESSED):
         return "not witnessed"
     return f"yes ({witness})"
 

@@ -11,8 +11,7 @@ from scalelab.cluster.batch.queue import JobState, JobView, cancelled, submitted
 from scalelab.errors import BusyError, ClusterError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.records.attempt_io import storing
-from scalelab.records.control.driver_record import DriverRecord
-from scalelab.records.control.job_list import CLUSTER_DIRECTORY
+from scalelab.records.control.job_list import CLUSTER_DIRECTORY, DriverRecord
 from scalelab.records.control.lease import LOG
 from scalelab.site.job_script import driver_job_script
 from scalelab.site.profile import Site

@@ -25,7 +25,7 @@ from scalelab.cluster.hub import HubCluster
 from scalelab.cluster.survey.inventory import never_fitting
 from scalelab.errors import BusyError, ClusterError
 from scalelab.records.control.job_list import JobLine, JobList
-from scalelab.records.log_tail import last_log_lines
+from scalelab.records.plain_files import last_log_lines
 from scalelab.site.job_script import node_job_script
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ def refused(error: SpecError) -> AttemptResult:
     text = "".join(traceback.format_exception_only(error)).strip()
     return AttemptResult(
         outcome=Outcome.REFUSED,
-        reason=f"SpecError: {error}",
+        reason=str(error),
         traceback=text,
         input_error=str(error),
     )

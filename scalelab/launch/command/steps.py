@@ -21,8 +21,8 @@ from scalelab.launch.command.intervals import Interval, Intervals
 from scalelab.launch.command.lines import Report
 from scalelab.launch.command.witness.counts import CountWitness
 from scalelab.launch.command.witness.rates import RateWitness
+from scalelab.launch.steady import is_steady, mean_interval
 from scalelab.plan.first_check import RATE_DISAGREES
-from scalelab.training.probes.steady import is_steady, mean_interval
 
 # How often the bootstrap asks whether the mean is known well enough.
 _CHECK_INTERVAL_S = 1.0

@@ -16,7 +16,7 @@ from scalelab.launch.command.headline import (
     num_lines,
 )
 from scalelab.launch.verdict import RankFailure, from_exit, meaning_of_text
-from scalelab.records.log_tail import log_tail
+from scalelab.records.plain_files import log_tail
 
 _TAIL_BYTES = 1 << 17
 _LAST_WORDS = 4096

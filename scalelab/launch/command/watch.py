@@ -26,10 +26,10 @@ from scalelab.launch.command.witness.rank_witness import RankWitness
 from scalelab.launch.process_tree import has_loaded
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.rendezvous import Meeting
+from scalelab.launch.stream import StreamWriter
 from scalelab.launch.supervision import Supervisor, Watch
 from scalelab.launch.verdict import RankFailure, last_lines
 from scalelab.records.attempt import AttemptResult, AttemptSpec
-from scalelab.training.stream import StreamWriter
 
 # Lines that arrive within this time are read together: waking up for each line would
 # take processor time from the ranks.

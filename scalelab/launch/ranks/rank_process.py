@@ -1,4 +1,4 @@
-"""A rank of a built-in or user-written workload, in a process of its own."""
+"""A rank of a workload, in a process of its own."""
 
 from __future__ import annotations
 
@@ -9,24 +9,21 @@ import socket
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, NoReturn
-
-import torch
 
 from scalelab.launch.process_tree import bind_future_forks
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import (
     STACK_DUMP_SIGNAL,
     ProcessRequest,
+    RankIdentity,
     RankTask,
     from_memory,
     send,
 )
 from scalelab.launch.ranks.failure_report import report_failure
+from scalelab.launch.ranks.stop_signal import heed_stop_signal
 from scalelab.records.attempt import AttemptResult, AttemptSpec
-from scalelab.training.context import RankIdentity
-from scalelab.training.stop_signal import heed_stop_signal
 
 
 def run_rank(
@@ -37,7 +34,6 @@ def run_rank(
     faulthandler.enable(2)
     faulthandler.register(STACK_DUMP_SIGNAL, 2)
     bind_future_forks()
-    torch.set_num_threads(process.threads)
     sys.path[:0] = process.search_path
     spec = AttemptSpec.from_json(task.spec)
     identity = RankIdentity(**task.identity)
@@ -50,18 +46,9 @@ def run_rank(
         values = None if result is None else result.to_json()
         send(channel, {"kind": "returned", "rank": process.rank, "result": values})
     except BaseException as error:
-        report_failure(process, channel, error, spec.device_type)
+        report_failure(process, channel, error, spec)
         return 1
     return 0
-
-
-def warm_up() -> None:
-    """Do what torch does at a process's first use, so that no fork has to do it."""
-    # torch.load imports it, and reads its source.
-    with suppress(ImportError):
-        importlib.import_module("torch.utils.serialization.config")
-    # Seeding keeps tracebacks, for which the source of every frame is read.
-    torch.manual_seed(0)
 
 
 def resolve(name: str) -> Callable[..., AttemptResult | None]:

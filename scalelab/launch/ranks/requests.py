@@ -10,8 +10,6 @@ from scalelab.launch.protocol import ProcessRequest, RankTask
 from scalelab.launch.rendezvous import network_environment
 from scalelab.records.attempt import AttemptSpec
 
-SERVER_ENTRY = "scalelab.training.servers.process:run_server"
-
 
 def rank_requests(
     spec: AttemptSpec, node_rank: int, *, entry: str, rendezvous: str, address: str
@@ -73,7 +71,7 @@ def _server_requests(
         yield replace(
             first,
             rank=rank,
-            task=replace(task, entry=SERVER_ENTRY, identity=identity, row=row),
+            task=replace(task, identity=identity, row=row),
             cores=(),
             env={**first.env, "CUDA_VISIBLE_DEVICES": ""},
             log=str(spec.files.log(rank)),
@@ -82,7 +80,7 @@ def _server_requests(
 
 def cores_of(spec: AttemptSpec, device_id: str) -> tuple[int, ...]:
     """Return the cores that a rank on this device is pinned to; empty: not pinned."""
-    # The ranks of an emulated machine only wait, and may be many times the cores.
-    if spec.device_type != "cpu" or spec.trial.workload == "emulated":
+    # Ranks whose times are declared only wait, and may be many times the cores.
+    if spec.device_type != "cpu" or spec.known.declares_times:
         return ()
     return (int(device_id),)

@@ -249,15 +249,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser = ArgumentParser(prog="python -m scalelab.launch.ranks.server")
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--ranks", action="store_true")
+    parser.add_argument("--entry")
     parser.add_argument("--preload", nargs="*", default=[])
     given = parser.parse_args(arguments)
     die_with_parent(given.parent)
     # A batch system sends SIGTERM to every process of a job; the agent decides.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     adopt_orphans()
-    if given.ranks:
-        importlib.import_module("scalelab.launch.ranks.rank_process").warm_up()
+    if given.entry is not None:
+        importlib.import_module("scalelab.launch.ranks.rank_process")
+        importlib.import_module(given.entry)
     preload(given.preload)
     control = socket.socket(fileno=given.control)
     files = os.memfd_create("scalelab-files", os.MFD_CLOEXEC)

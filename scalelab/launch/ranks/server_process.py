@@ -78,16 +78,16 @@ class ServerProcess:
         preload: tuple[str, ...],
         search_path: tuple[str, ...],
         log: Path,
-        *,
-        has_ranks: bool,
+        entry_module: str | None,
     ) -> None:
         self._log = log
+        self._entry_module = entry_module
         self._lock = threading.Lock()
         self._files: dict[str, int] = {}
         self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "scalelab.launch.ranks.server"]
         command += ["--control", str(far.fileno()), "--parent", str(os.getpid())]
-        command += ["--ranks"] if has_ranks else []
+        command += ["--entry", entry_module] if entry_module else []
         with far, log.open("ab") as output:
             self._process = subprocess.Popen(
                 [*command, "--preload", *preload],
@@ -110,10 +110,11 @@ class ServerProcess:
             message, descriptors = {"kind": "late", "error": str(error)}, []
         self._control.settimeout(None)
         if not descriptors:
+            module = self._entry_module or "scalelab.launch.ranks.server"
             raise LaunchError(
                 f"The rank server did not start ({message or 'it ended'}): "
                 f"{last_lines(self._log) or 'its log is empty'}. Run "
-                f"{sys.executable} -c 'import torch.distributed' on that node."
+                f"{sys.executable} -c 'import {module}' on that node."
             )
         with os.fdopen(descriptors[0], "rb") as file:
             file.seek(0)
@@ -187,6 +188,12 @@ class RankServers:
     All servers are started by one thread, which lives as long as this object: the
     kernel kills a server when the thread that started it ends. A server whose preloaded
     files have changed is replaced; it ends when its last rank has ended.
+
+    Parameters
+    ----------
+    entry_module
+        Module of what ranks call, which a server must be able to import; None: it
+        starts no ranks.
     """
 
     def __init__(
@@ -194,15 +201,14 @@ class RankServers:
         preload: tuple[str, ...],
         search_path: tuple[str, ...],
         directory: Path,
-        *,
-        has_ranks: bool = True,
+        entry_module: str | None = None,
     ) -> None:
         self._start = partial(
             ServerProcess,
             preload,
             search_path,
             directory / "rank-server.log",
-            has_ranks=has_ranks,
+            entry_module=entry_module,
         )
         self._lock = threading.Lock()
         self._servers: list[ServerProcess] = []

@@ -25,7 +25,6 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError, SpecError
-from scalelab.inputs.numerals import counted
 from scalelab.inputs.support import Support
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.convergence.rows import (
@@ -35,10 +34,10 @@ from scalelab.laws.convergence.rows import (
     split_targets,
     told_apart,
 )
-from scalelab.laws.input_checks import checked_configurations
 from scalelab.laws.interval import SEED, normals
 from scalelab.laws.rows import (
     Observed,
+    checked_configurations,
     configurations,
     curve_columns,
     numbers,
@@ -104,15 +103,15 @@ class Factorisation:
         deviation = np.hypot(self.log_bias_deviation, self.log_spread)
         return np.asarray(self.log_bias + deviation * normals(SEED + 8))
 
-    def describe(self) -> str:
-        """Return a sentence on the error of the product."""
-        count, bias = len(self.trials), 100 * np.expm1(self.trials["log_error"].mean())
-        worst = 100 * np.expm1(self.trials["log_error"]).abs().max()
-        return (
-            f"{counted(count, 'end-to-end trial')} took {bias:+.0f}% against the "
-            f"product of the two laws, {worst:.0f}% off at most; predictions are "
-            f"corrected by {100 * np.expm1(self.log_bias):+.0f}%."
-        )
+    def figures(self) -> dict[str, float]:
+        """Return the relative errors of the product, and the correction of it."""
+        errors = np.expm1(self.trials["log_error"])
+        return {
+            "num_trials": len(self.trials),
+            "mean_error": float(np.expm1(self.trials["log_error"].mean())),
+            "worst_error": float(errors.abs().max()),
+            "correction": float(np.expm1(self.log_bias)),
+        }
 
 
 def measured_factorisation(

@@ -26,13 +26,13 @@ from scalelab.errors import FitError, SpecError
 from scalelab.inputs.target import Target
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.convergence.rows import ended_well, is_equal
-from scalelab.laws.input_checks import positive
+from scalelab.laws.formulas import MEDIAN_OF, Fitted, each_of
 from scalelab.laws.interval import SEED, central, check_mass, normals
-from scalelab.laws.rivals.forms import MEDIAN_OF, Fitted, each_of
 from scalelab.laws.rows import (
     cells,
     configurations,
     numbers,
+    positive,
     split_curves,
     strategies,
 )
@@ -80,7 +80,7 @@ class WholeRunLaw:
         pass_unit_s = float(np.median(pass_s))
         level = _level(convergence, known) if reference is not None else (0.0, 0.0)
         return cls(
-            passes=tuple(form().learn(pass_s / pass_unit_s, at) for form in MEDIAN_OF),
+            passes=tuple(learn(pass_s / pass_unit_s, at) for learn in MEDIAN_OF),
             pass_unit_s=pass_unit_s,
             largest=float(at.world_size.max()),
             convergence=convergence,

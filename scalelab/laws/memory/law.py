@@ -24,7 +24,6 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError, SpecError
-from scalelab.laws.input_checks import positive, positive_if_given
 from scalelab.laws.memory.peaks import Peaks
 from scalelab.laws.rows import (
     CurveKey,
@@ -32,6 +31,8 @@ from scalelab.laws.rows import (
     curve_columns,
     group_rows,
     numbers,
+    positive,
+    positive_if_given,
     strategies,
 )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scalelab.laws.shared_feed import with_shared_feed
+from scalelab.laws.step_time.machines import with_shared_feed, with_unusual_links
 from scalelab.laws.step_time.mixture import Mixture
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points
@@ -26,7 +26,6 @@ from scalelab.laws.step_time.shape_fit import (
 from scalelab.laws.step_time.shape_prior import ShapePrior
 from scalelab.laws.step_time.shapes import Shape, log_time
 from scalelab.laws.step_time.terms import Terms, split
-from scalelab.laws.unusual_links import with_unusual_links
 
 _MOST_POINTS = 144
 """Points of a curve that are fitted; the time of a prediction grows with them."""

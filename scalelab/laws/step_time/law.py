@@ -21,12 +21,12 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError, SpecError
-from scalelab.laws.input_checks import checked_configurations
 from scalelab.laws.interval import NUM_DRAWS, SEED, check_mass
 from scalelab.laws.rows import (
     CurveKey,
     Observed,
     agreeing,
+    checked_configurations,
     curve_label,
     prepared,
     split_curves,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pandas as pd
 
 from scalelab.inputs.lines import one_line
-from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.rows import FitRows, numbers
 from scalelab.plan.memory_limits import MemoryLimit, memory_limits
+from scalelab.recommend.answer.facts import Fact, Kind
 from scalelab.recommend.answer.sentences import why_ignored
 
 _MOST_CHARACTERS = 120
@@ -85,10 +86,13 @@ def _remedy_of_crowding(frame: pd.DataFrame) -> str:
     return f"Declare no more slots than cores: gpus_per_node: {num_cores}."
 
 
-def failures_in_words(observations: pd.DataFrame) -> str:
-    """Say how many trials measured something where others failed, and why those did."""
+def failures(observations: pd.DataFrame) -> Iterator[Fact]:
+    """Note how many trials measured something where others failed, and why those did.
+
+    Of several reasons the most frequent one counts.
+    """
     if not {"outcome", "trial_id", "reason"} <= {*observations.columns}:
-        return ""
+        return
     outcomes = observations["outcome"]
     measured = outcomes.isin([each for each in Outcome if each.is_measurement])
     retried = outcomes.isin([each for each in Outcome if each.is_retried])
@@ -99,7 +103,7 @@ def failures_in_words(observations: pd.DataFrame) -> str:
     num_unfitting = trials[too_large & ~trials.isin(trials[timed])].nunique()
     num_trials, num_failed = trials.nunique(), failed["trial_id"].nunique()
     if not num_failed:
-        return ""
+        return
     words = failed["outcome"].str.replace("_", " ")
     given = failed["reason"].fillna(words)
     reasons = given.map(of_any_rank).value_counts()
@@ -108,10 +112,13 @@ def failures_in_words(observations: pd.DataFrame) -> str:
     reason = one_line(str(reason)).rstrip(".")
     if len(reason) > _MOST_CHARACTERS:
         reason = f"{reason[: _MOST_CHARACTERS - 4]} ..."
-    most = "" if len(reasons) == 1 else f", {reasons.iloc[0]:,} of them"
-    unfitting = f"; {num_unfitting:,} did not fit into memory" if num_unfitting else ""
-    return (
-        f"From {num_trials - num_failed - num_unfitting:,} of "
-        f"{counted(num_trials, 'trial')}{unfitting}; {num_failed:,} failed{most}: "
-        f"{reason}."
-    )
+    values = {
+        "num_trials": num_trials,
+        "num_measured": num_trials - num_failed - num_unfitting,
+        "num_unfitting": num_unfitting,
+        "num_failed": num_failed,
+        "num_reasons": len(reasons),
+        "num_alike": int(reasons.iloc[0]),
+        "reason": reason,
+    }
+    yield Fact(Kind.FAILURES, values)

@@ -14,7 +14,7 @@ from scalelab.experiment.command_values import (
     readable_variables,
 )
 from scalelab.experiment.hidden import is_hidden
-from scalelab.experiment.lr_rules import LearningRateRule
+from scalelab.experiment.rates import LearningRateRule
 from scalelab.experiment.trial import PROGRAM, LearningRate, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
@@ -24,6 +24,7 @@ from scalelab.inputs.placeholders import (
     fill_placeholders,
     placeholders_in,
 )
+from scalelab.inputs.wording import Option
 from scalelab.kinds.batch_systems import BatchSystem
 from scalelab.kinds.launchers import RecommendedJob
 from scalelab.kinds.strategies import strategy_of
@@ -53,8 +54,8 @@ def job_lines(
     if row.world_size % row.num_nodes:
         raise SpecError(
             f"{row.world_size} ranks on {row.num_nodes} nodes are uneven ("
-            f"{row.allocation}); a job script starts as many on each. Pass --gpus with "
-            f"multiples of {row.num_nodes}."
+            f"{row.allocation}); a job script starts as many on each.",
+            f"Ask for multiples of {row.num_nodes}: {Option('gpus')}.",
         )
     missed = f"# Nothing meets {' and '.join(answer.limits)}; this is the closest."
     head = [

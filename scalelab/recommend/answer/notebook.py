@@ -6,8 +6,9 @@ from dataclasses import fields
 from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
+from scalelab.recommend.answer.facts import Part
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
-from scalelab.recommend.answer.sentences import Part, sentences, texts
+from scalelab.recommend.answer.sentences import sentences, texts
 from scalelab.recommend.answer.tables import allocations
 from scalelab.recommend.answer.text import answer_text
 
@@ -30,6 +31,11 @@ class Answer(Recommendation):
     def of(cls, found: Recommendation) -> Self:
         """Return the same answer, to be looked at."""
         return cls(**{each.name: getattr(found, each.name) for each in fields(found)})
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Everything that the answer says, apart from its table."""
+        return tuple(each.text for each in sentences(self))
 
     def __repr__(self) -> str:
         return answer_text(self)

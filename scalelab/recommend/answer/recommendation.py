@@ -19,6 +19,9 @@ from scalelab.kinds.resources import (
     Resource,
 )
 from scalelab.plan.memory_limits import MemoryLimit
+from scalelab.recommend.answer.evidence import Evidence
+from scalelab.recommend.answer.facts import Fact, Part
+from scalelab.recommend.answer.note_words import in_words
 from scalelab.recommend.answer.way_rows import WayRow
 
 
@@ -224,15 +227,15 @@ class Recommendation:
         None where no measurement would change the answer.
     price
         What is charged per hour and who says so, in a sentence; None: not known.
+    facts
+        The notes on the answer: what it assumes, what could not be answered, and how
+        many trials failed.
     left_out_of_convergence
         The same of the law of samples to a target; a row may count in both.
-    failures
-        How many trials measured something where others failed, and why those did, in a
-        sentence; empty where none failed.
     memory_limits
         Which local batches did not fit into a device's memory; empty where all did.
-    ways
-        The ways to train that were measured; empty where there is only one.
+    evidence
+        What was measured besides the answer.
     sweep_gpu_hours
         Device-hours the observations cost; None where not recorded.
     """
@@ -255,8 +258,7 @@ class Recommendation:
     knee: Knee | None
     next_trial: NextTrial | None
     price: str | None
-    notes: tuple[str, ...]
-    unsupported: tuple[str, ...]
+    facts: tuple[Fact, ...]
     left_out: Mapping[str, int]
     left_out_of_convergence: Mapping[str, int]
     num_observations: int
@@ -266,9 +268,13 @@ class Recommendation:
     formula: str
     elsewhere: Mapping[str, OutlookRow] = field(default_factory=dict)
     parameters: tuple[ParameterRow, ...] = field(default=())
-    failures: str = ""
     memory_limits: tuple[MemoryLimit, ...] = ()
-    ways: tuple[WayRow, ...] = ()
+    evidence: Evidence = field(default_factory=Evidence)
+
+    @property
+    def ways(self) -> tuple[WayRow, ...]:
+        """The ways to train that were measured; empty where there is only one."""
+        return self.evidence.ways
 
     @property
     def chosen(self) -> OutlookRow:
@@ -280,9 +286,32 @@ class Recommendation:
         """Rows that no other row beats in both time and device-hours."""
         return tuple(row for row in self.rows if row.is_pareto)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the answer assumes, a sentence each."""
+        return self.said(Part.EFFICIENCY, Part.ASSUMPTION)
+
+    @property
+    def unsupported(self) -> tuple[str, ...]:
+        """What could not be answered, a sentence each."""
+        return self.said(Part.UNANSWERED)
+
+    def said(self, *parts: Part) -> tuple[str, ...]:
+        """Return the notes on these parts of the answer as sentences."""
+        return tuple(
+            in_words(fact, self.device_word)
+            for fact in self.facts
+            if fact.part in parts
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; a number that is not finite becomes None."""
         values: dict[str, Any] = _plain(asdict(self))
+        values["facts"] = [{"kind": f["kind"], **f["values"]} for f in values["facts"]]
+        values["notes"] = [*self.notes]
+        values["unsupported"] = [*self.unsupported]
+        values["failures"] = " ".join(self.said(Part.FAILED))
+        values["ways"] = values.pop("evidence")["ways"]
         rows = [row.to_json() for row in self.rows]
         groups = {name: row.to_json() for name, row in self.elsewhere.items()}
         for name in ("memory_limits", "ways"):  # only where there are any

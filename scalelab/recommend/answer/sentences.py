@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import (
@@ -18,6 +17,7 @@ from scalelab.inputs.numerals import (
 )
 from scalelab.inputs.support import Support
 from scalelab.plan.memory_limits import limits_in_words
+from scalelab.recommend.answer.facts import Part
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     Knee,
@@ -43,32 +43,9 @@ _REASONS = {
     "failed": "the trial failed",
     "sharded order": "with a sharded order they depend on the number of ranks",
 }
-_ABOVE_IDEAL = 1.05  # what lies below is noise
 _OPEN = 8  # the ends of a range of counts that says little lie so many times apart
 _LIKELY = 0.5  # chance of a knee up to the last row, or of limits, that is named
 _BUSY = "the computer was too busy to keep the declared times"
-
-
-class Part(Enum):
-    """Subjects of the sentences of an answer, in the order of the answer."""
-
-    USE = auto()
-    SETTINGS = auto()
-    TAKES = auto()
-    CHANCE = auto()
-    FAILED = auto()
-    ALTERNATIVES = auto()
-    EMULATED = auto()
-    KNEE = auto()
-    ELSEWHERE = auto()
-    PRICE = auto()
-    WHY = auto()
-    EFFICIENCY = auto()
-    ASSUMPTION = auto()
-    UNANSWERED = auto()
-    NEXT_TRIAL = auto()
-    IGNORED = auto()
-    SWEEP_COST = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +79,9 @@ def reason_in_words(reason: str, *, is_emulated: bool = False) -> str:
 
 
 def _sentences(result: Recommendation) -> Iterator[Sentence]:
+    def notes(part: Part) -> Iterator[Sentence]:
+        yield from (Sentence(part, text) for text in result.said(part))
+
     row = result.chosen
     yield from (Sentence(Part.USE, text) for text in _use(result))
     if settings := _settings(result):
@@ -111,8 +91,7 @@ def _sentences(result: Recommendation) -> Iterator[Sentence]:
     if row.probability is not None:
         given = f" if {result.condition}" if result.condition else ""
         yield Sentence(Part.CHANCE, f"Chance {_chance(result, row)}{given}.")
-    if result.failures:
-        yield Sentence(Part.FAILED, result.failures)
+    yield from notes(Part.FAILED)
     yield from (
         Sentence(Part.FAILED, text) for text in limits_in_words(result.memory_limits)
     )
@@ -127,11 +106,8 @@ def _sentences(result: Recommendation) -> Iterator[Sentence]:
     if result.price:
         yield Sentence(Part.PRICE, result.price)
     yield Sentence(Part.WHY, f"Why: {result.objective}.")
-    of_efficiency = {*about_efficiency(result.rows, result.baseline)}
-    for note in result.notes:
-        part = Part.EFFICIENCY if note in of_efficiency else Part.ASSUMPTION
-        yield Sentence(part, note)
-    yield from (Sentence(Part.UNANSWERED, line) for line in result.unsupported)
+    for part in (Part.EFFICIENCY, Part.ASSUMPTION, Part.UNANSWERED):
+        yield from notes(part)
     if result.next_trial is not None:
         yield Sentence(Part.NEXT_TRIAL, _next_trial(result))
     yield from (Sentence(Part.IGNORED, text) for text in _ignored(result))
@@ -244,31 +220,6 @@ def _knee(result: Recommendation, knee: Knee) -> str:
         if knee.hi >= _OPEN * knee.lo:
             return f"Where returns diminish is open: at {where}."
     return f"Returns diminish at {where}: {knee.term}."
-
-
-def about_efficiency(rows: Sequence[OutlookRow], baseline: str) -> Iterator[str]:
-    """Say where there is no efficiency, and why one may be better than ideal."""
-    base = next((row.world_size for row in rows if row.is_baseline), 0)
-    if not all(row.scaling_efficiency for row in rows):
-        yield (
-            f"No efficiency (-): rows leave open what {baseline} would take for the "
-            "same global batch."
-        )
-    better = [
-        row.world_size
-        for row in rows
-        if row.scaling_efficiency and row.scaling_efficiency.value > _ABOVE_IDEAL
-    ]
-    if any(size < base for size in better):
-        yield (
-            f"Efficiency over 100%: {baseline} would compute the same global batch in "
-            "smaller local batches, or its devices hinder one another."
-        )
-    if any(size > base for size in better):
-        yield (
-            f"Efficiency over 100%: on more devices than {baseline} a local batch is "
-            "smaller and may fit a cache, or the baseline was measured slow."
-        )
 
 
 def what_diminishing_means(result: Recommendation) -> list[str]:

@@ -6,9 +6,9 @@ import textwrap
 
 from scalelab.inputs.lines import aligned
 from scalelab.inputs.numerals import counted
+from scalelab.recommend.answer.facts import Part
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import (
-    Part,
     Sentence,
     sentences,
     texts,

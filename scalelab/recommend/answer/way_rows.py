@@ -35,7 +35,7 @@ class WayRow:
         Median of the runs that reached their target, how many these are, and how many
         were evaluated.
     accuracy_gap
-        See :func:`scalelab.recommend.accuracy_gap.with_accuracy_gaps`; over the pairs.
+        See :func:`scalelab.recommend.ways.with_accuracy_gaps`; over the pairs.
     """
 
     parallelism: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from scalelab.experiment.lr_rules import LearningRateRule, scaled_rate
+from scalelab.experiment.rates import LearningRateRule, scaled_rate
 from scalelab.laws.rows import numbers
 from scalelab.recommend.answer.recommendation import LearningRatePlan
 

@@ -13,6 +13,8 @@ Making 34.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 
@@ -21,6 +23,8 @@ from scalelab.inputs.support import Support
 from scalelab.laws.rows import numbers
 from scalelab.laws.support import Gap
 from scalelab.recommend.answer.recommendation import BatchPlan, NextTrial, OutlookRow
+from scalelab.recommend.knowledge import Knowledge
+from scalelab.recommend.prediction.contradictions import is_among
 from scalelab.recommend.prediction.knee import last_paying
 from scalelab.recommend.prediction.outlook import Outlook
 from scalelab.recommend.question.candidates import allocation_label
@@ -36,6 +40,7 @@ _USUAL_STEPS = 60
 _DECIDES = "its step time decides between the best allocations"
 _DOUBTED = "what was measured there is doubted"
 _CONTRADICTED = "its runs contradict one another"
+_NOT_MEASURED = "the recommended allocation was not measured"
 
 
 def loss(spent: Spending, sizes: np.ndarray, limits: Constraints) -> np.ndarray:
@@ -75,60 +80,62 @@ def value_of_knowing(
 def next_trial(
     rows: tuple[OutlookRow, ...],
     outlook: Outlook,
-    is_contradicted: np.ndarray,
-    is_doubted: np.ndarray,
+    knowledge: Knowledge,
     limits: Constraints,
     gaps: tuple[Gap, ...],
-    frame: pd.DataFrame,
     within: Allocation | None,
 ) -> NextTrial | None:
     """Return the most useful measurement; None if none would change the answer."""
-    steps = _usual_steps(frame)
-    position = next(i for i, row in enumerate(rows) if row.is_chosen)
-    chosen = rows[position]
-    if is_doubted[position] and _fits(chosen, within):
-        return _measuring(chosen, steps, frame, _DOUBTED)
-    losses = loss(outlook.spent, outlook.sizes, limits)
+    trials = _Trials.of(knowledge.subject.frame)
+    doubted = knowledge.rows.frame.loc[knowledge.law.doubted.index]
+    is_doubted = is_among(outlook.frame, doubted)
+    is_contradicted = is_among(outlook.frame, knowledge.contradicted)
+    can_run = np.array([_fits(row, within) for row in rows])
+    at = next(i for i, row in enumerate(rows) if row.is_chosen)
+    chosen = rows[at]
+    if is_doubted[at] and can_run[at]:
+        return trials.measuring(chosen, _DOUBTED)
     is_known = np.array([row.basis == Support.MEASURED for row in rows])
-    could_win = outlook.is_allowed_batch & (is_contradicted | ~is_known)
-    could_win &= np.array([_fits(row, within) for row in rows])
-    could_win &= np.array([_is_worth_it(row, chosen, steps, frame) for row in rows])
-    eligible = np.array([row.is_eligible or row.is_chosen for row in rows])
-    if limits.any_limit and (chosen.probability or 0.0) >= limits.confidence:
+    could_win = outlook.is_allowed_batch & (is_contradicted | ~is_known) & can_run
+    could_win &= [trials.is_worth_it(row, chosen) for row in rows]
+    best = _deciding(rows, outlook, limits, could_win, trials)
+    if best is not None:
+        why = _CONTRADICTED if is_contradicted[best] else _DECIDES
+        return trials.measuring(rows[best], why)
+    if can_run[at] and not is_known[at] and _is_likely(chosen):
+        return trials.measuring(chosen, _NOT_MEASURED)
+    if can_run[at] and is_contradicted[at]:
+        return trials.measuring(chosen, _CONTRADICTED)
+    closable = [gap for gap in gaps if _fits(gap, within)]
+    return trials.closing(closable[0], rows) if closable else None
+
+
+def _deciding(
+    rows: tuple[OutlookRow, ...],
+    outlook: Outlook,
+    limits: Constraints,
+    could_win: np.ndarray,
+    trials: _Trials,
+) -> int | None:
+    """Return the row whose time is worth most to know; None: none is worth a trial."""
+    at = next(i for i, row in enumerate(rows) if row.is_chosen)
+    if limits.any_limit and (rows[at].probability or 0.0) >= limits.confidence:
         spent = outlook.spent.of(limits.minimised(outlook.spent.known))
-        could_win &= (spent < spent[:, [position]]).mean(axis=0) >= _LIKELY
+        could_win = could_win & ((spent < spent[:, [at]]).mean(axis=0) >= _LIKELY)
+    losses = loss(outlook.spent, outlook.sizes, limits)
+    eligible = np.array([row.is_eligible or row.is_chosen for row in rows])
     gain = value_of_knowing(losses, outlook.spent.time_s, eligible)
     gain = np.where(could_win, gain, 0.0)
-    if gain.max() > _WORTH * max(losses.mean(axis=0).min(), 1.0):
-        per_node = max(-(-row.world_size // row.num_nodes) for row in rows)
-        near = [rows[i] for i in np.flatnonzero(gain >= _NEAR * gain.max())]
-        costs = [
-            (
-                row.world_size % per_node > 0 and row.num_nodes > 1,
-                _hours(row.world_size, steps, row.step_time_s.value, frame),
-            )
-            for row in near
-        ]
-        best = near[costs.index(min(costs))]
-        why = _CONTRADICTED if is_contradicted[rows.index(best)] else _DECIDES
-        return _measuring(best, steps, frame, why)
-    is_open = chosen.basis != Support.MEASURED and _is_likely(chosen)
-    if is_open and _fits(chosen, within):
-        return _measuring(
-            chosen, steps, frame, "the recommended allocation was not measured"
-        )
-    if is_contradicted[position] and _fits(chosen, within):
-        return _measuring(chosen, steps, frame, _CONTRADICTED)
-    closable = [gap for gap in gaps if _fits(gap, within)]
-    return _closing(closable[0], rows, steps, frame) if closable else None
+    if gain.max() <= _WORTH * max(losses.mean(axis=0).min(), 1.0):
+        return None
+    per_node = max(-(-row.world_size // row.num_nodes) for row in rows)
 
+    def cost(index: int) -> tuple[bool, float]:
+        row = rows[index]
+        is_part = row.world_size % per_node > 0 and row.num_nodes > 1
+        return is_part, trials.hours(row.world_size, row.step_time_s.value)
 
-def _is_worth_it(
-    row: OutlookRow, chosen: OutlookRow, steps: int, frame: pd.DataFrame
-) -> bool:
-    """Tell whether a row may hold the limits, and its trial costs little of the job."""
-    trial_hours = _hours(row.world_size, steps, row.step_time_s.value, frame)
-    return _is_likely(row) and trial_hours <= _AFFORDABLE * chosen.gpu_hours.value
+    return min(map(int, np.flatnonzero(gain >= _NEAR * gain.max())), key=cost)
 
 
 def _is_likely(row: OutlookRow) -> bool:
@@ -142,52 +149,59 @@ def _fits(asked: OutlookRow | Gap, within: Allocation | None) -> bool:
     )
 
 
-def _measuring(row: OutlookRow, steps: int, frame: pd.DataFrame, why: str) -> NextTrial:
-    return NextTrial(
-        allocation=row.allocation,
-        world_size=row.world_size,
-        batch=row.batch,
-        steps=steps,
-        gpu_hours=_hours(row.world_size, steps, row.step_time_s.value, frame),
-        why=why,
-        settings=row.settings,
-    )
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Trials:
+    """What a further trial takes: the usual steps and start-up of those there are."""
 
+    steps: int
+    start_up_s: float
 
-def _closing(
-    gap: Gap,
-    rows: tuple[OutlookRow, ...],
-    steps: int,
-    frame: pd.DataFrame,
-) -> NextTrial:
-    """Return the trial that closes a gap; it is assumed to be the slowest one."""
-    longest = max(row.step_time_s.value for row in rows)
-    return NextTrial(
-        allocation=allocation_label(gap.world_size, gap.num_nodes),
-        world_size=gap.world_size,
-        batch=BatchPlan(
-            local_batch_size=gap.local_batch_size,
-            data_parallel_size=gap.data_parallel_size,
-            gradient_accumulation_steps=1,
-            global_batch_size=gap.local_batch_size * gap.data_parallel_size,
-        ),
-        steps=steps,
-        gpu_hours=_hours(gap.world_size, steps, longest, frame),
-        why=gap.why,
-    )
+    @classmethod
+    def of(cls, frame: pd.DataFrame) -> _Trials:
+        counts, start_up = numbers(frame, "num_steps"), numbers(frame, "start_up_s")
+        if "kind" in frame.columns:
+            is_short = (frame["kind"] == "throughput").fillna(False).to_numpy(bool)
+            counts = counts[is_short]
+        counts, start_up = (each[np.isfinite(each)] for each in (counts, start_up))
+        return cls(
+            steps=round(float(np.median(counts))) if len(counts) else _USUAL_STEPS,
+            start_up_s=float(np.median(start_up)) if len(start_up) else 0.0,
+        )
 
+    def hours(self, size: int, step_time_s: float) -> float:
+        """Return the device-hours of a trial."""
+        return size * (self.steps * step_time_s + self.start_up_s) / 3600
 
-def _usual_steps(frame: pd.DataFrame) -> int:
-    counts = numbers(frame, "num_steps")
-    if "kind" in frame.columns:
-        is_short = (frame["kind"] == "throughput").fillna(False).to_numpy(bool)
-        counts = counts[is_short]
-    known = counts[np.isfinite(counts)]
-    return round(float(np.median(known))) if len(known) else _USUAL_STEPS
+    def is_worth_it(self, row: OutlookRow, chosen: OutlookRow) -> bool:
+        """Tell whether a row may hold the limits, and its trial costs little."""
+        trial_hours = self.hours(row.world_size, row.step_time_s.value)
+        return _is_likely(row) and trial_hours <= _AFFORDABLE * chosen.gpu_hours.value
 
+    def measuring(self, row: OutlookRow, why: str) -> NextTrial:
+        """Return the trial that measures a row."""
+        return NextTrial(
+            allocation=row.allocation,
+            world_size=row.world_size,
+            batch=row.batch,
+            steps=self.steps,
+            gpu_hours=self.hours(row.world_size, row.step_time_s.value),
+            why=why,
+            settings=row.settings,
+        )
 
-def _hours(size: int, steps: int, step_time_s: float, frame: pd.DataFrame) -> float:
-    start_up = numbers(frame, "start_up_s")
-    known = start_up[np.isfinite(start_up)]
-    waiting = float(np.median(known)) if len(known) else 0.0
-    return size * (steps * step_time_s + waiting) / 3600
+    def closing(self, gap: Gap, rows: tuple[OutlookRow, ...]) -> NextTrial:
+        """Return the trial that closes a gap; it is assumed to be the slowest one."""
+        longest = max(row.step_time_s.value for row in rows)
+        return NextTrial(
+            allocation=allocation_label(gap.world_size, gap.num_nodes),
+            world_size=gap.world_size,
+            batch=BatchPlan(
+                local_batch_size=gap.local_batch_size,
+                data_parallel_size=gap.data_parallel_size,
+                gradient_accumulation_steps=1,
+                global_batch_size=gap.local_batch_size * gap.data_parallel_size,
+            ),
+            steps=self.steps,
+            gpu_hours=self.hours(gap.world_size, longest),
+            why=gap.why,
+        )

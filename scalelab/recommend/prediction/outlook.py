@@ -1,4 +1,9 @@
-"""The outlook: predicted time and cost of the job on each allocation."""
+"""The outlook: predicted time and cost of the job on each allocation.
+
+References
+----------
+Chowdhery et al. 2022, *PaLM*, appendix B (model FLOPs utilisation).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import NotIdentifiableError
-from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import Interval
 from scalelab.inputs.support import Support
 from scalelab.laws.interval import central
@@ -18,7 +22,6 @@ from scalelab.laws.rows import configurations
 from scalelab.recommend.answer.recommendation import BatchPlan, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.efficiency import Efficiency
-from scalelab.recommend.prediction.rates import flops_utilization, tokens_per_s
 from scalelab.recommend.question.candidates import allocation_label
 from scalelab.recommend.question.objective import (
     Constraints,
@@ -201,38 +204,48 @@ def outlook_rows(
     spent, time = outlook.spent, outlook.time_s
     middle = np.median(spent.gpu_hours, axis=0)
     on_front = pareto(time, middle)
+
+    def between(draws: np.ndarray) -> Interval:
+        lo, hi = central(draws, limits.interval)
+        return Interval(value=float(np.median(draws)), lo=float(lo), hi=float(hi))
+
     rows = []
     for i, config in enumerate(outlook.frame.to_dict("records")):
         size, nodes = int(config["world_size"]), int(config["num_nodes"])
         following = _next_index(outlook.sizes, i) if knowledge.compares_counts else None
         # One step time stands behind all figures of a row.
         rates = outlook.samples[:, i] / spent.time_s[:, i]
-        throughput = _interval(rates, limits.interval)
-        batch = _batch(config)
-        tokens = knowledge.recorded("sequence_length", config)
-        flops = knowledge.recorded("flops_per_sample", config)
+        throughput = between(rates)
+        batch = BatchPlan(**{name: int(config[name]) for name in BatchPlan.__slots__})
+        tokens = (
+            knowledge.job and knowledge.job.sequence_length
+        ) or knowledge.recorded("sequence_length", config)
         rows.append(
             OutlookRow(
                 allocation=allocation_label(size, nodes),
                 world_size=size,
                 num_nodes=nodes,
                 batch=batch,
-                settings=_settings(config, knowledge.swept),
-                step_time_s=_interval(batch.global_batch_size / rates, limits.interval),
+                settings={
+                    name.removeprefix(OPTION_PREFIX): config[name]
+                    for name in knowledge.swept
+                    if not pd.isna(config[name])
+                },
+                step_time_s=between(batch.global_batch_size / rates),
                 throughput_samples_per_s=throughput,
-                throughput_tokens_per_s=tokens_per_s(throughput, knowledge.job, tokens),
-                flops_utilization=flops_utilization(
-                    throughput, size, knowledge.job, flops
+                throughput_tokens_per_s=_times(throughput, tokens),
+                flops_utilization=_times(
+                    throughput, _peak_share(size, knowledge, config)
                 ),
-                samples=_interval(outlook.samples[:, i], limits.interval),
+                samples=between(outlook.samples[:, i]),
                 amounts={
-                    name: None
-                    if amount is None
-                    else _interval(amount[:, i], limits.interval)
+                    name: None if amount is None else between(amount[:, i])
                     for name, amount in spent.amounts.items()
                 },
                 scaling_efficiency=efficiency.of_row(i, limits.interval),
-                next_world_size=_size(outlook.sizes, following),
+                next_world_size=None
+                if following is None
+                else int(outlook.sizes[following]),
                 next_time_change=_change(time, i, following),
                 next_gpu_hours_change=_change(middle, i, following),
                 basis=str(config["support"]),
@@ -246,23 +259,25 @@ def outlook_rows(
     return tuple(rows)
 
 
-def _interval(draws: np.ndarray, mass: float) -> Interval:
-    lo, hi = central(draws, mass)
-    return Interval(value=float(np.median(draws)), lo=float(lo), hi=float(hi))
+def _peak_share(
+    world_size: int, knowledge: Knowledge, config: Mapping[Any, Any]
+) -> float | None:
+    """Return what one sample per second is of the peak of all devices; None: unknown.
+
+    What a device recomputes, or does beside the model's own operations, does not count.
+    """
+    job = knowledge.job
+    if job is None or job.device_peak_flops is None:
+        return None
+    flops = job.flops_per_sample or knowledge.recorded("flops_per_sample", config)
+    return None if flops is None else flops / (job.device_peak_flops * world_size)
 
 
-def _batch(config: Mapping[Any, Any]) -> BatchPlan:
-    return BatchPlan(
-        local_batch_size=int(config["local_batch_size"]),
-        data_parallel_size=int(config["data_parallel_size"]),
-        gradient_accumulation_steps=int(config["gradient_accumulation_steps"]),
-        global_batch_size=int(config["global_batch_size"]),
-    )
-
-
-def _settings(config: Mapping[Any, Any], swept: list[str]) -> Mapping[str, Scalar]:
-    named = {name: config[name] for name in swept if not pd.isna(config[name])}
-    return {name.removeprefix(OPTION_PREFIX): value for name, value in named.items()}
+def _times(interval: Interval, factor: float | None) -> Interval | None:
+    if factor is None:
+        return None
+    value, lo, hi = interval.value, interval.lo, interval.hi
+    return Interval(value=value * factor, lo=lo * factor, hi=hi * factor)
 
 
 def _next_index(sizes: np.ndarray, index: int) -> int | None:
@@ -271,10 +286,6 @@ def _next_index(sizes: np.ndarray, index: int) -> int | None:
     if len(doubled):
         return int(doubled[0])
     return index + 1 if index + 1 < len(sizes) else None
-
-
-def _size(sizes: np.ndarray, index: int | None) -> int | None:
-    return None if index is None else int(sizes[index])
 
 
 def _change(values: np.ndarray, index: int, following: int | None) -> float | None:

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scalelab.inputs.numerals import counted, duration
 from scalelab.laws.rows import FitRows, numbers
 from scalelab.plan.first_check import DOUBTED_BEYOND, RATE_DISAGREES
+from scalelab.recommend.answer.facts import Fact, Kind
 
 _BEYOND = np.log(DOUBTED_BEYOND)
 
 
-def disagreeing_rates(rows: FitRows, device_word: str) -> Iterator[str]:
-    """Say both figures of the rows whose two clocks differ most.
+def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:
+    """Note both figures of the rows whose two clocks differ most.
 
     A row that is marked for it is left out: a count by a factor of the batch is wrong.
     Of others the measured wall time counts.
@@ -25,21 +25,17 @@ def disagreeing_rates(rows: FitRows, device_word: str) -> Iterator[str]:
         apart = np.abs(np.log(ours / own))
     marked = np.array([RATE_DISAGREES in str(reason) for reason in rows.reasons])
     used = np.array(rows.reasons == "", dtype=bool)
-    for are_asked, then in (
-        (marked, "One of the two does not count optimiser steps: left out."),
-        (used, "Its clock leaves something out or adds it; the answer uses wall time."),
-    ):
+    for are_asked, is_left_out in ((marked, True), (used, False)):
         asked = np.flatnonzero(are_asked & (apart > _BEYOND))
         if not len(asked):
             continue
         at = asked[np.argmax(apart[asked])]
-        size, batch = (
-            int(numbers(frame, name)[at])
-            for name in ("world_size", "global_batch_size")
-        )
-        yield (
-            f"The program's own rate differs in {counted(len(asked), 'trial')}. On "
-            f"{counted(size, device_word)}, global batch {batch:,}, it prints "
-            f"{batch / own[at]:.3g} samples/s ({duration(own[at])} a step), ScaleLab "
-            f"read {batch / ours[at]:.3g} ({duration(ours[at])}). {then}"
-        )
+        values = {
+            "num_trials": len(asked),
+            "world_size": int(numbers(frame, "world_size")[at]),
+            "global_batch_size": int(numbers(frame, "global_batch_size")[at]),
+            "reported_step_time_s": float(own[at]),
+            "step_time_s": float(ours[at]),
+            "is_left_out": is_left_out,
+        }
+        yield Fact(Kind.OWN_RATE_DIFFERS, values)

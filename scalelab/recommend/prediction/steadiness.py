@@ -2,142 +2,46 @@
 
 Repeats of a trial differ only in when and where they ran. So log step times are
 explained by the configuration, the moment and the node, by least squares over all
-repeated throughput trials. The canaries (``plan.canary``) are control trials at
+repeated throughput trials. The canaries (``plan.expand``) are control trials at
 both ends of the sweep and evenly between, which make a drift visible.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
 from scalelab.experiment.trial import TrialKind, is_canary
-from scalelab.inputs.numerals import Interval, counted, number
+from scalelab.inputs.numerals import Interval
 from scalelab.laws.rows import (
     CONFIGURATION,
+    FitRows,
     Observed,
     curve_columns,
     numbers,
     prepared,
 )
+from scalelab.recommend.answer.evidence import DISTURBED, SlowNode, Steadiness
 
 MATERIAL = 0.02
 """The least relative change that is reported; smaller ones are usual noise."""
-UNDECIDED = 0.2
-"""The widest interval of a drift that is still informative."""
-DISTURBED = 0.1
-"""The share by which a disturbed canary takes longer than usual."""
 _TAIL = 0.1  # probability on either side of an interval of 80%
 _SIGNIFICANCE = (
     0.025  # ... of 95%: one steady sweep in twenty is reported to drift by chance
 )
-_MAX_NODES_NAMED = 3
 _SINGULAR = 1e-9
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SlowNode:
-    """A node that was significantly slower than the other nodes.
-
-    ``excess`` is the relative difference of step times, with its 80% interval.
-    """
-
-    host: str
-    excess: Interval
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Steadiness:
-    """Drift, slow nodes and disturbances, estimated from repeated trials.
-
-    Parameters
-    ----------
-    hours
-        Hours from the first to the last start of a repeated trial.
-    drift
-        Relative change of step times over these hours, with its 80% interval; None if
-        there are too few repeats.
-    slow_nodes
-        Nodes that are slower than the rest by the same rule, with Bonferroni's
-        correction for the number of nodes; the slowest first.
-    disturbances
-        For each canary that took over 10% longer than usual, corrected for drift and
-        node: by which share it took longer.
-    """
-
-    num_canaries: int
-    hours: float
-    drift: Interval | None
-    is_drifting: bool
-    num_hosts: int
-    slow_nodes: tuple[SlowNode, ...]
-    disturbances: tuple[float, ...]
-
-    @property
-    def drift_per_hour(self) -> Interval | None:
-        """The drift divided by the hours."""
-        if self.drift is None:
-            return None
-        ends = (self.drift.value, self.drift.lo, self.drift.hi)
-        value, lo, hi = (end / self.hours for end in ends)
-        return Interval(value=value, lo=lo, hi=hi)
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """Sentences for the user; empty where the machine was steady."""
-        return (*self._of_drift(), *self._of_nodes(), *self._of_disturbances())
-
-    def _of_drift(self) -> Iterator[str]:
-        drift, pace = self.drift, self.drift_per_hour
-        if drift and pace and self.is_drifting:
-            is_slower = drift.value > 0
-            became = "The machine slowed down" if is_slower else "The machine sped up"
-            change = "longer" if is_slower else "less time"
-            hourly = f", {_share(pace.value)} per hour" if self.hours >= 1 else ""
-            yield (
-                f"{became}: the same trial took {_share(drift.value)} {change} at the "
-                f"end of the sweep than at its beginning ({_ends(drift)}){hourly}."
-            )
-        elif drift is None or drift.hi - drift.lo > UNDECIDED:
-            known = ""
-            if drift:
-                known = (
-                    f": step times changed by {drift.lo:+.0%} to {drift.hi:+.0%} "
-                    "(80% interval)"
-                )
-            yield (
-                f"Too few control trials ({self.num_canaries}) to tell whether the "
-                f"machine slowed down{known}. A smaller measure.canary_every runs more."
-            )
-
-    def _of_nodes(self) -> Iterator[str]:
-        others = counted(self.num_hosts - 1, "other node")
-        for node in self.slow_nodes[:_MAX_NODES_NAMED]:
-            yield (
-                f"Slow node: trials took {_share(node.excess.value)} longer on "
-                f"{node.host} than on the {others} ({_ends(node.excess)})."
-            )
-        if more := self.slow_nodes[_MAX_NODES_NAMED:]:
-            yield f"Further slow nodes: {', '.join(node.host for node in more)}."
-
-    def _of_disturbances(self) -> Iterator[str]:
-        if found := self.disturbances:
-            trials = counted(self.num_canaries, "control trial")
-            yield (
-                f"Disturbed: {len(found)} of {trials} took over {_share(DISTURBED)} "
-                f"longer than usual, the worst {_share(max(found))} longer. Check "
-                "whether others used the node."
-            )
 
 
 def steadiness(observations: Observed) -> Steadiness | None:
     """Estimate the steadiness of the machine; None if no canary has a step time."""
-    rows = _repeated(observations)
+    given = observations
+    every = given.observations if isinstance(given, FitRows) else given
+    if not any(map(is_canary, numbers(every, "repeat"))):
+        return None
+    rows = _repeated(prepared(observations))
     canaries = np.array([is_canary(repeat) for repeat in numbers(rows, "repeat")], bool)
     if not canaries.any():
         return None
@@ -155,9 +59,8 @@ def steadiness(observations: Observed) -> Steadiness | None:
     )
 
 
-def _repeated(observations: Observed) -> pd.DataFrame:
+def _repeated(given: FitRows) -> pd.DataFrame:
     """Return the timed throughput trials with their moment, hosts and configuration."""
-    given = prepared(observations)
     rows = given.frame
     what = rows.groupby([*curve_columns(rows), *CONFIGURATION], dropna=False).ngroup()
     moment = ["kind", "repeat", "started_at", "hosts"]
@@ -254,12 +157,3 @@ def _is_significant(change: Interval | None) -> bool:
     if change is None or abs(change.value) < MATERIAL:
         return False
     return change.lo > 0 or change.hi < 0
-
-
-def _share(share: float) -> str:
-    return f"{number(100 * abs(share))}%"
-
-
-def _ends(change: Interval) -> str:
-    least, most = sorted((abs(change.lo), abs(change.hi)))
-    return f"80% interval: {_share(least)} to {_share(most)}"

@@ -14,8 +14,7 @@ from scalelab.experiment.job import Job
 from scalelab.inputs.numerals import every
 from scalelab.inputs.support import Support
 from scalelab.inputs.target import Target
-from scalelab.laws.convergence.curve import BatchCurve
-from scalelab.laws.convergence.law import ConvergenceLaw
+from scalelab.laws.convergence.law import BatchCurve, ConvergenceLaw
 from scalelab.laws.convergence.rows import is_learnt_so
 from scalelab.laws.interval import NUM_DRAWS
 from scalelab.laws.rows import CurveKey, numbers

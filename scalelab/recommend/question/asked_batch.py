@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
+from scalelab.inputs.wording import Option
 
 _LARGEST = 10**9
 
@@ -27,13 +28,14 @@ class AskedBatch:
             is_whole = isinstance(value, int) and not isinstance(value, bool)
             if value is not None and not (is_whole and 1 <= value <= _LARGEST):
                 raise SpecError(
-                    f"{name}={value!r} is not a batch. Give a whole number of samples "
-                    f"from 1 to {_LARGEST:,}."
+                    f"{Option(name)}={value!r} is not a batch.",
+                    f"Give a whole number of samples from 1 to {_LARGEST:,}.",
                 )
         if self.global_batch_size is not None and self.largest is not None:
             raise SpecError(
-                f"batch={self.global_batch_size} names the global batch and max_batch="
-                f"{self.largest} a range of them. Give one of the two."
+                f"{Option('batch')}={self.global_batch_size} names the global batch "
+                f"and {Option('max_batch')}={self.largest} a range of them.",
+                "Give one of the two.",
             )
 
     def for_job(self, job: Job | None) -> AskedBatch:
@@ -43,8 +45,8 @@ class AskedBatch:
             return self
         if self.largest is not None and own > self.largest:
             raise SpecError(
-                f"The job has a global batch of {own:,}, which max_batch="
-                f"{self.largest:,} does not allow. Leave out max_batch, or name "
-                "another batch."
+                f"The job has a global batch of {own:,}, which {Option('max_batch')}="
+                f"{self.largest:,} does not allow.",
+                f"Leave out {Option('max_batch')}, or name another batch.",
             )
         return AskedBatch(global_batch_size=own, local_batch_size=self.local_batch_size)

@@ -11,6 +11,7 @@ import pandas as pd
 
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
+from scalelab.inputs.wording import Option
 from scalelab.recommend.question.asked_batch import AskedBatch
 
 ONE_EPOCH = "one epoch"
@@ -155,14 +156,15 @@ def _only_batch(totals: Sequence[int], job: Job, largest: int | None) -> int:
     if len(totals) > 1:
         raise SpecError(
             f"The job is {job.steps:,} steps, and global batches from {totals[0]:,} to "
-            f"{totals[-1]:,} were measured: how much it trains depends on the batch. "
-            "Name one with --batch, or as job.global_batch_size in the experiment. Or "
-            "say the length of the job in samples or epochs."
+            f"{totals[-1]:,} were measured: how much it trains depends on the batch.",
+            f"Name one with {Option('batch')}, or as job.global_batch_size in the "
+            "experiment. Or say the length of the job in samples or epochs.",
         )
     if largest is not None and totals[0] > largest:
         raise SpecError(
-            f"The only global batch that was measured is {totals[0]:,}, and max_batch="
-            f"{largest:,} does not allow it. Leave out max_batch, or name a batch."
+            f"The only global batch that was measured is {totals[0]:,}, and "
+            f"{Option('max_batch')}={largest:,} does not allow it.",
+            "Leave it out, or name a batch.",
         )
     return totals[0]
 

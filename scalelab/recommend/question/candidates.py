@@ -16,8 +16,9 @@ from scalelab.inputs.layout import Layout
 from scalelab.kinds.strategies import strategy_of
 from scalelab.kinds.strategy import Strategy, TrialSizes
 from scalelab.laws.rows import CONFIGURATION, CurveKey
+from scalelab.recommend.answer.facts import Fact, Kind
 from scalelab.recommend.question.batches import BatchRule
-from scalelab.recommend.question.runnable import UntoldByProgram, runnable
+from scalelab.recommend.question.runnable import Runnable, UntoldByProgram
 from scalelab.records.columns import OPTION_PREFIX
 
 _FURTHEST = 4  # times the largest measured world size
@@ -97,14 +98,21 @@ def candidates(
         batches = sorted({int(batch) for batch in np.ceil(frame["local_batch_size"])})
         rows: dict[tuple[int, ...], None] = {}
         layout, strategy = _layout_of(key, frame), _strategy_of(key, frame)
+        can_run = Runnable.of(frame, key, untold)
+        replicas = _replicas_by_place(frame)
+        usual = replicas.get(None)
         for place in where:
             rows |= dict.fromkeys(row for row in seen if row[: len(place)] == place)
-            parallel = data_parallel_size(frame, place)
+            # elsewhere as many devices see the same samples as wherever it was measured
+            replica = replicas.get(place, usual)
+            parallel = None
+            if replica is not None and not place[0] % replica:
+                parallel = int(place[0] / replica)
             if parallel is not None and (layout is None or layout.suits(place)):
                 splits = rule.splits(parallel, batches)
                 if strategy is not None:
                     splits = [s for s in splits if strategy.suits(place, s, parallel)]
-                splits = runnable(splits, parallel, frame, key, untold)
+                splits = can_run.among(splits, parallel)
                 rows |= dict.fromkeys((*place, *split, parallel) for split in splits)
         table = pd.DataFrame(list(rows), columns=list(CONFIGURATION), dtype=int)
         # Whole numbers stay such where other curves have none.
@@ -196,16 +204,19 @@ def _allowed(frame: pd.DataFrame, rule: BatchRule) -> list[tuple[int, ...]]:
     return [tuple(row) for row in distinct.to_numpy().tolist()]
 
 
-def data_parallel_size(measured: pd.DataFrame, place: Place) -> int | None:
-    """Return how many ranks see different samples on an allocation; None: unknown.
+def _replicas_by_place(measured: pd.DataFrame) -> dict[Place | None, float | None]:
+    """Return the size of replicas by allocation, and by None of them all.
 
-    What was measured there counts. Elsewhere as many devices see the same samples as
-    wherever it was measured, if that number was the same everywhere.
+    The size is None where it was not the same in all rows.
     """
-    pairs = measured[["world_size", "num_nodes"]].to_numpy(float)
-    at = (pairs == place).all(axis=1)
-    replica = replica_size(measured[at] if at.any() else measured)
-    return None if replica is None or place[0] % replica else int(place[0] / replica)
+    names = ["world_size", "num_nodes", "data_parallel_size"]
+    distinct = measured[names].drop_duplicates()
+    places = distinct[names[:2]].to_numpy(float)
+    found: dict[Place | None, float | None] = {None: replica_size(distinct)}
+    for size, nodes in places:
+        at = (places == (size, nodes)).all(axis=1)
+        found[int(size), int(nodes)] = replica_size(distinct[at])
+    return found
 
 
 def replica_size(measured: pd.DataFrame) -> float | None:
@@ -229,26 +240,19 @@ def _replica_sizes(curves: Iterable[pd.DataFrame]) -> list[float]:
 
 def why_unshared(
     curves: Collection[pd.DataFrame], wanted: Iterable[int]
-) -> Iterator[str]:
-    """Say where it is unknown which ranks see different samples, and why."""
+) -> Iterator[Fact]:
+    """Note where it is unknown which ranks see different samples, and why."""
     if uneven := undivided(curves, wanted):
-        replicas = " or ".join(f"{size:g}" for size in _replica_sizes(curves))
-        yield (
-            f"Not considered: {', '.join(map(str, uneven))} devices. As measured, "
-            f"{replicas} devices each compute the same samples, and that does not "
-            "divide them."
-        )
+        sizes = {"world_sizes": uneven, "replica_sizes": _replica_sizes(curves)}
+        yield Fact(Kind.REPLICAS_NOT_DIVIDED, sizes)
+    unknown = []
     for measured in curves:
-        if replica_size(measured) is not None:
-            continue
-        sizes = measured[["data_parallel_size", "world_size"]].drop_duplicates()
-        pairs = sizes.astype(int).sort_values(["world_size", "data_parallel_size"])
-        shares = ", ".join(f"{some} of {world}" for some, world in pairs.to_numpy())
-        yield (
-            "Not considered: allocations that were not measured. How many of their "
-            f"ranks would see different samples cannot be told, since it was {shares}. "
-            "Measure an allocation to have it considered."
-        )
+        if replica_size(measured) is None:
+            pairs = measured[["data_parallel_size", "world_size"]].drop_duplicates()
+            pairs = pairs.astype(int).sort_values(["world_size", "data_parallel_size"])
+            if (shares := pairs.to_numpy().tolist()) not in unknown:
+                unknown.append(shares)
+    yield from (Fact(Kind.REPLICAS_NOT_KNOWN, {"shares": each}) for each in unknown)
 
 
 def allocation_label(world_size: int, num_nodes: int) -> str:

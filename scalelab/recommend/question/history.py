@@ -9,7 +9,7 @@ import pandas as pd
 
 from scalelab.errors import SpecError
 from scalelab.inputs.links import Link
-from scalelab.inputs.numerals import counted
+from scalelab.inputs.wording import Option
 from scalelab.laws.rows import (
     CurveKey,
     FitRows,
@@ -20,6 +20,7 @@ from scalelab.laws.rows import (
 )
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior, are_related
+from scalelab.recommend.answer.facts import Fact, Kind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,20 +49,20 @@ class History:
 
     def added_to(
         self, prior: StepTimePrior, asked: Sequence[CurveKey]
-    ) -> tuple[StepTimePrior, str]:
+    ) -> tuple[StepTimePrior, Fact]:
         """Return the prior with the related curves of the runs, and a note on them."""
         updated = prior.updated(self.rows.curves, asked)
         count = len(updated.relatives) - len(prior.relatives)
-        names = ", ".join(self.names)
         if not count:
+            names = ", ".join(self.names)
             raise SpecError(
                 f"Nothing can be learned from {names}: no curve there that was timed "
                 "has the same device_type, device_name, node_group and parallelism, or "
                 "is the same workload in everything but the device. Name runs that "
                 "share one."
             )
-        curves = counted(count, "curve")
-        return updated, f"Step times were also learned from {curves} of {names}."
+        values = {"num_curves": count, "runs": [*self.names]}
+        return updated, Fact(Kind.LEARNED_FROM, values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,11 +72,11 @@ class LawWithTransfer:
     Parameters
     ----------
     note
-        A sentence that says which other runs informed the prior; empty if none did.
+        Which other runs informed the prior; None: none did.
     """
 
     law: StepTimeLaw
-    note: str
+    note: Fact | None
 
     @classmethod
     def fit(
@@ -92,17 +93,18 @@ class LawWithTransfer:
         if law is not StepTimeLaw:
             if history is not None:
                 raise SpecError(
-                    f"law={law.name!r} learns from the asked rows alone. Leave out the "
-                    "law, or the runs to learn from."
+                    f"{Option('law', law.name)} learns from the asked rows alone.",
+                    "Leave out the law, or the runs to learn from.",
                 )
             if link is not None:
                 raise SpecError(
-                    f"The law {law.name!r} knows nothing of links between nodes. Leave "
-                    "out --law, or the link."
+                    f"The law {law.name!r} knows nothing of links between nodes.",
+                    f"Leave out {Option('law')}, or the link.",
                 )
-            return cls(law=law.fit(rows), note="")
+            return cls(law=law.fit(rows), note=None)
         asked = tuple(rows.curves)
-        prior, note = StepTimePrior.shipped().with_links(link), ""
+        prior = StepTimePrior.shipped().with_links(link)
+        note: Fact | None = None
         if rest is not None:
             others = prepared(rest).curves.items()
             prior = prior.updated({k: v for k, v in others if k not in asked}, asked)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from scalelab.inputs.numerals import number
 from scalelab.laws.memory.law import MemoryLaw
 from scalelab.laws.rows import numbers
-
-_GIB = 2**30
+from scalelab.recommend.answer.facts import Fact, Kind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,15 +51,14 @@ class MemoryRoom:
         answer = self.law.largest_local_batch(asked, self.capacity_bytes)
         return answer["largest_local_batch"].to_numpy(int)
 
-    def notes(self, configuration: pd.DataFrame, device_word: str) -> tuple[str, ...]:
-        """Return a sentence if the local batch of a configuration was not tried."""
+    def notes(self, configuration: pd.DataFrame) -> Iterator[Fact]:
+        """Note that the local batch of a configuration was not tried."""
         tried = self.law.largest_local_batch(configuration)["largest_fitting"].item()
         batch = configuration["local_batch_size"].item()
-        if self.capacity_bytes is None or batch <= tried:
-            return ()
-        peak_bytes = self.law.predict(configuration)["peak_bytes"].item()
-        return (
-            f"Not tried: local batch {batch} there; by measured peaks it takes "
-            f"{number(peak_bytes / _GIB)} of the {number(self.capacity_bytes / _GIB)} "
-            f"GiB of a {device_word}.",
-        )
+        if self.capacity_bytes is not None and batch > tried:
+            values = {
+                "local_batch_size": batch,
+                "peak_bytes": self.law.predict(configuration)["peak_bytes"].item(),
+                "capacity_bytes": self.capacity_bytes,
+            }
+            yield Fact(Kind.NOT_TRIED, values)

@@ -11,6 +11,7 @@ import numpy as np
 from scalelab.errors import SpecError
 from scalelab.inputs.numerals import Interval, percent
 from scalelab.inputs.target import Target
+from scalelab.inputs.wording import Option
 from scalelab.kinds.resources import (
     DEVICE_HOURS,
     RESOURCES,
@@ -96,7 +97,7 @@ class Constraints:
         for resource, limit in self.limited:
             if spent.amounts[resource.name] is None:
                 raise SpecError(
-                    f"{resource.max_field}={limit:g} needs {resource.missing}"
+                    f"{Option(resource.max_field)}={limit:g} needs {resource.missing}"
                 )
         return spent
 

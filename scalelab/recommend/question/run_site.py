@@ -32,7 +32,7 @@ class RunSite:
         """Return the site of a sweep for each of its node groups."""
         if experiment is None:
             return {}
-        is_emulated = experiment.workload_name == "emulated"
+        is_emulated = experiment.facts is not None and experiment.facts.declares_times
         try:
             return {
                 name: cls(

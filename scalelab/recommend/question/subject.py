@@ -11,6 +11,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.device_words import device_words
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import counted
+from scalelab.inputs.wording import Option
 
 NODE_GROUP = "node_group"
 _ONE_VALUE = (
@@ -75,7 +76,8 @@ def choose_subject(
             listed += f" and {more} more" if more > 0 else ""
             raise SpecError(
                 f"The observations mix {len(counts)} values of {name}: {listed}. One "
-                f"answer is about one of them. Choose it with --select {name}=VALUE."
+                "answer is about one of them.",
+                f"Choose it with {Option('select', 'VALUE', key=name)}.",
             )
     device_type = _only(frame, "device_type")
     is_emulated = _only(frame, "emulated") == "True"

@@ -2,15 +2,17 @@
 
 ::
 
-    NAME/cluster/jobs.json              this list, replaced as a whole
+    NAME/cluster/jobs.json              their list, replaced as a whole
     NAME/cluster/NAME-1.log, ...        what each job said
+    NAME/cluster/driver.json            the job that was submitted last to run a driver
+    NAME/cluster/NAME-driver-1.log, ... what that said besides the driver's own log
     NAME/cluster/nodes.json, *.pem      how nodes join the driver; for its user alone
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from scalelab.records.attempt_io import encode_json, write_atomically
@@ -18,6 +20,7 @@ from scalelab.records.plain_files import checked, parse_json, read_file
 
 CLUSTER_DIRECTORY = "cluster"
 _NAME = "jobs.json"
+_DRIVER = "driver.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,3 +88,41 @@ class JobList:
     def write(self, directory: Path) -> None:
         """Replace the list in a directory."""
         write_atomically(directory / _NAME, encode_json(asdict(self)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DriverRecord:
+    """A batch job that runs a sweep's driver.
+
+    Parameters
+    ----------
+    has_left_queue
+        It waits there no more, and never will again: its driver has begun, it was
+        cancelled, or it ended. Where that is not known, the batch system knows.
+    """
+
+    scheduler: str
+    name: str
+    job_id: str
+    number: int
+    has_left_queue: bool = False
+
+    @classmethod
+    def read(cls, run: Path) -> DriverRecord | None:
+        """Read the record in a run's directory; None: no such job was submitted."""
+        try:
+            return checked(parse_json(read_file(_path(run))), cls)
+        except (OSError, ValueError):
+            return None
+
+    def write(self, run: Path) -> None:
+        """Replace the record in a run's directory."""
+        write_atomically(_path(run), encode_json(asdict(self)))
+
+    def leave_queue(self, run: Path) -> None:
+        """Record that the job no longer waits in the queue."""
+        replace(self, has_left_queue=True).write(run)
+
+
+def _path(run: Path) -> Path:
+    return run / CLUSTER_DIRECTORY / _DRIVER

@@ -222,7 +222,8 @@ def signal_holder(path: Path, number: int) -> bool:
         return False
     try:
         pid, file_id = holder["pid"], _file_id(path)
-        if _start_of(pid) != holder.get("start") or file_id not in _open_files(pid):
+        opened = {_file_id(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
+        if _start_of(pid) != holder.get("start") or file_id not in opened:
             return False
         signal.pidfd_send_signal(process, number)
     except OSError:
@@ -230,10 +231,6 @@ def signal_holder(path: Path, number: int) -> bool:
     finally:
         os.close(process)
     return True
-
-
-def _open_files(pid: int) -> set[tuple[int, int] | None]:
-    return {_file_id(descriptor) for descriptor in Path(f"/proc/{pid}/fd").iterdir()}
 
 
 def holder_of(path: Path) -> str | None:
@@ -295,10 +292,8 @@ def _is_hidden(pid: int) -> bool:
     """Tell whether a process that /proc does not show lives, as another user's."""
     try:
         os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except ProcessLookupError:
-        return False
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return False  # ours and not shown as living: a zombie
 
 

@@ -1,30 +1,32 @@
-"""Match the columns of a foreign table with those of the observations."""
+"""Match the columns of a foreign table, wide ones too, with our own."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from scalelab.errors import SpecError
-from scalelab.records.columns import CURVE_COLUMNS, OPTION_PREFIX
-from scalelab.records.tables import wide
-from scalelab.records.tables.file import ForeignTable
+from scalelab.inputs.problems import shown
+from scalelab.inputs.wording import Option
+from scalelab.records.columns import COLUMNS_BY_NAME, CURVE_COLUMNS, OPTION_PREFIX
+from scalelab.records.tables.file import ForeignTable, TableRow
 from scalelab.records.tables.names import (
     AMBIGUOUS_BATCHES,
     COUNT_OR_NAME,
     SETTABLE,
     Reading,
     is_axis,
+    is_known,
+    is_measured,
     known_names,
     plain,
     reading_as,
     reading_of,
 )
-from scalelab.records.tables.numerals import is_missing
-from scalelab.records.tables.options import ImportOptions
-from scalelab.records.tables.words import listed, shown
+from scalelab.records.tables.options import ImportOptions, listed
+from scalelab.records.tables.values import failure, is_missing
 
 _REQUIRED = (
     (("world_size",), ("num_nodes", "gpus_per_node")),
@@ -33,24 +35,17 @@ _REQUIRED = (
     (("step_time_s",), ("throughput_samples_per_s",)),
 )
 """Each line: alternatives, one of which must be there, each a set of columns."""
-_WHOLES = {
-    "epoch": "an epoch",
-    "to_train": "a whole training",
-    "total_time": "a whole training",
-    "wall": "a whole training",
-    "minutes": "a whole training",
-}
-_OF_A_STEP = {
-    "an epoch": "epoch time * global_batch_size / samples per epoch",
-    "a whole training": "training time / number of steps",
-}
-_WHOLE = re.compile("|".join(_WHOLES))
+_WHOLE = re.compile("epoch|to_train|total_time|wall|minutes")
 _SPREAD = re.compile(r"(std|stdev|stddev|var|min|max|p\d+)_.*")
-_STEP = re.compile(
-    r"([a-z]+_)*(step|iter|iteration)(?P<what>_time|_duration)?"
-    r"(_(?P<unit>s|ms|us))?"
+_COUNT_CELL = re.compile(r"[-\d.,' ]+( ?(gpus?|tpus?|devices?|chips?))?", re.IGNORECASE)
+_COUNT_IN_NAME = re.compile(
+    r"(?:(?<![a-z\d.])|(?<=gpu)|(?<=gpus)|(?<=tpu)|(?<![a-z])(?!p50|p9\d)[npx])"
+    r"(\d+)(?![\d.])",
+    re.IGNORECASE,
 )
-_COUNT = re.compile(r"[-\d.,' ]+( ?(gpus?|tpus?|devices?|chips?))?", re.IGNORECASE)
+_BEGINS_LIKE_A_NUMBER = re.compile(r"[+-]?[\d.]")
+_LEAST_NAMED = 3
+_SPEEDS = ("step_time_s", "throughput_samples_per_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +56,6 @@ class Matching:
     readings: Mapping[str, Reading]
     options: Mapping[str, str]
     unused: Sequence[str]
-
-    @property
-    def throughput(self) -> Reading | None:
-        """What the throughput says; None where none is read."""
-        return self.readings.get("throughput_samples_per_s")
 
 
 class _Claims:
@@ -78,29 +68,21 @@ class _Claims:
         self.readings: dict[str, Reading] = {}
         self.options: dict[str, str] = {}
 
-    def add(self, reading: Reading, theirs: str) -> None:
-        """Take a column as ours; a second one of the same meaning is refused."""
-        self._refuse_second(reading.column, theirs, self.columns)
-        self.columns[reading.column] = theirs
-        self.readings[reading.column] = reading
-
-    def add_option(self, name: str, theirs: str) -> None:
-        """Take a column as a further axis."""
-        self._refuse_second(name, theirs, self.options)
-        self.options[name] = theirs
-
-    def _refuse_second(
-        self, name: str, theirs: str, claimed: Mapping[str, str]
-    ) -> None:
-        if name not in claimed and name not in self._constants:
-            return
-        other = claimed.get(name)
-        where = f"the column {shown(other)}" if other else "a value for the whole table"
-        raise SpecError(
-            f"{self._table.path}: {name} is given by the column {shown(theirs)} and by "
-            f"{where}. Say which it is (--column {name}=THEIRS), or leave one out "
-            f"(--ignore {_quoted(theirs)})."
-        )
+    def add(self, name: str, reading: Reading | None, theirs: str) -> None:
+        """Take a column as ours, or as a further axis; refuse a second one."""
+        claimed = self.columns if reading else self.options
+        if name in claimed or name in self._constants:
+            other = claimed.get(name)
+            where = f"the column {shown(other)}" if other else "a value for all rows"
+            raise SpecError(
+                f"{self._table.path}: {name} is given by the column {shown(theirs)} "
+                f"and by {where}.",
+                f"Say which it is ({Option('column', 'THEIRS', key=name)}), or leave "
+                f"one out ({Option('ignore', [theirs])}).",
+            )
+        claimed[name] = theirs
+        if reading:
+            self.readings[name] = reading
 
 
 def match_columns(table: ForeignTable, asked: ImportOptions) -> Matching:
@@ -111,72 +93,51 @@ def match_columns(table: ForeignTable, asked: ImportOptions) -> Matching:
     """
     _check_names(table, asked)
     claims = _Claims(table, asked)
-    mapped = {plain_reading(ours) for ours in asked.column}
+    mapped = {
+        reading.column if (reading := reading_of(ours)) else ours
+        for ours in asked.column
+    }
     derived: list[tuple[Reading, str]] = []
     unused: list[str] = []
     for theirs in table.names:
         ours = [name for name, column in asked.column.items() if column == theirs]
         for name in ours:
-            _claim_mapped(claims, name, theirs)
+            said = reading_as(name, theirs)
+            claims.add(said.column if said else name, said, theirs)
         if ours or theirs in asked.ignore:
             continue
         reading = reading_of(theirs) or _by_content(table, theirs)
-        if _is_option(theirs, reading, asked):
+        is_asked = theirs in asked.axis
+        if (
+            is_axis(theirs) or is_asked
+            if reading is None
+            else (is_asked and reading.column not in CURVE_COLUMNS)
+        ):
             name = OPTION_PREFIX + theirs.removeprefix(OPTION_PREFIX)
-            claims.add_option(name, theirs)
+            claims.add(name, None, theirs)
         elif reading is None or reading.column in mapped:
             unused.append(theirs)
         elif reading.is_derived:
             derived.append((reading, theirs))
         else:
-            claims.add(reading, theirs)
-    in_tokens = [each for each in derived if each[0].column == "global_batch_size"]
-    speeds = [each for each in derived if each not in in_tokens]
-    unused += _claim_derived(claims, in_tokens, {"global_batch_size"})
-    unused += _claim_derived(
-        claims, speeds, {"step_time_s", "throughput_samples_per_s"}
-    )
+            claims.add(reading.column, reading, theirs)
+    for direct in (("global_batch_size",), ("step_time_s", "throughput_samples_per_s")):
+        # the most direct one of columns that tell the same is read
+        same = sorted(
+            (each for each in derived if each[0].column in direct),
+            key=lambda each: (
+                each[0].is_in_tokens,
+                not each[0].is_step_rate,
+                each[0].is_per_device,
+            ),
+        )
+        if same and claims.columns.keys().isdisjoint(direct):
+            reading, theirs = same.pop(0)
+            claims.add(reading.column, reading, theirs)
+        unused += [theirs for _, theirs in same]
     _check_required(table, {*claims.columns, *asked.constant}, unused)
     readings = _as_asked(table, claims.readings, asked)
     return Matching(claims.columns, readings, claims.options, tuple(unused))
-
-
-def plain_reading(ours: str) -> str:
-    """Return the column of the observations that a name of the user's stands for."""
-    reading = reading_of(ours)
-    return reading.column if reading else ours
-
-
-def _is_option(theirs: str, reading: Reading | None, asked: ImportOptions) -> bool:
-    if reading is None:
-        return theirs in asked.axis or is_axis(theirs)
-    return theirs in asked.axis and reading.column not in CURVE_COLUMNS
-
-
-def _claim_mapped(claims: _Claims, name: str, theirs: str) -> None:
-    reading = reading_as(name, theirs)
-    if reading is None:
-        claims.add_option(name, theirs)
-    else:
-        claims.add(reading, theirs)
-
-
-def _claim_derived(
-    claims: _Claims, derived: Sequence[tuple[Reading, str]], direct: set[str]
-) -> Sequence[str]:
-    """Read the most direct of columns that tell the same; return the others.
-
-    None of them is read where a column tells it directly.
-    """
-    if not derived or direct & {*claims.columns}:
-        return [theirs for _, theirs in derived]
-    ranked = sorted(derived, key=lambda each: (each[0].is_in_tokens, _rank(each[0])))
-    claims.add(*ranked[0])
-    return [theirs for _, theirs in ranked[1:]]
-
-
-def _rank(reading: Reading) -> int:
-    return 0 if reading.is_step_rate else 1 + reading.is_per_device
 
 
 def _by_content(table: ForeignTable, theirs: str) -> Reading | None:
@@ -184,10 +145,9 @@ def _by_content(table: ForeignTable, theirs: str) -> Reading | None:
     if plain(theirs) not in COUNT_OR_NAME:
         return None
     cells = [row.cells[theirs] for row in table.rows]
-    counts = sum(bool(_COUNT.fullmatch(cell)) for cell in cells)
-    missing = sum(map(is_missing, cells))
-    filled = len(cells) - missing
-    is_count = 2 * counts > filled if filled else plain(theirs).endswith("s")
+    filled = [cell for cell in cells if not is_missing(cell)]
+    counts = list(filter(_COUNT_CELL.fullmatch, filled))
+    is_count = 2 * len(counts) > len(filled) if filled else theirs.endswith("s")
     return Reading("world_size" if is_count else "device_name")
 
 
@@ -206,11 +166,12 @@ def _as_asked(
     if found is None:
         raise SpecError(
             f"{table.path}: {' and '.join(said)} is said of a throughput, but none is "
-            f"read from its columns, {listed(table.names)}. Leave the option out, or "
-            "name the column (--column throughput_samples_per_s=THEIRS)."
+            f"read from its columns, {listed(table.names)}.",
+            "Leave the option out, or name the column "
+            f"({Option('column', 'THEIRS', key='throughput_samples_per_s')}).",
         )
-    changed = Reading(
-        found.column,
+    changed = replace(
+        found,
         is_per_device=found.is_per_device or asked.per_device,
         is_in_tokens=found.is_in_tokens or asked.tokens_per_sample is not None,
     )
@@ -223,23 +184,19 @@ def _check_names(table: ForeignTable, asked: ImportOptions) -> None:
         if name not in SETTABLE and not name.startswith(OPTION_PREFIX) and not is_unit:
             raise SpecError(
                 f"{name!r} is no column that a table can fill. "
-                f"{nearest(name, SETTABLE)}Columns: {', '.join(SETTABLE)}, "
+                f"{_nearest(name, SETTABLE)}Columns: {', '.join(SETTABLE)}, "
                 f"{OPTION_PREFIX}<axis>."
             )
-    for name, theirs in asked.column.items():
-        _check_is_there(table, theirs, f"which is to be {name}")
-    for theirs in asked.axis:
-        _check_is_there(table, theirs, "which is to be an axis")
-    for theirs in asked.ignore:
-        _check_is_there(table, theirs, "which is to be ignored")
-
-
-def _check_is_there(table: ForeignTable, theirs: str, purpose: str) -> None:
-    if theirs not in table.names:
-        raise SpecError(
-            f"{table.path} has no column {shown(theirs)}, {purpose}. "
-            f"{nearest(theirs, table.names)}Its columns: {listed(table.names)}."
-        )
+    for theirs, purpose in (
+        *((theirs, f"be {name}") for name, theirs in asked.column.items()),
+        *((theirs, "be an axis") for theirs in asked.axis),
+        *((theirs, "be ignored") for theirs in asked.ignore),
+    ):
+        if theirs not in table.names:
+            raise SpecError(
+                f"{table.path} has no column {shown(theirs)}, which is to {purpose}. "
+                f"{_nearest(theirs, table.names)}Its columns: {listed(table.names)}."
+            )
 
 
 def _check_required(table: ForeignTable, given: set[str], others: list[str]) -> None:
@@ -256,66 +213,151 @@ def _check_required(table: ForeignTable, given: set[str], others: list[str]) -> 
     )
     example = missing[0][0][0]
     wanted = {name for each in missing for names in each for name in names} - given
+    hints = "".join(f" {hint}" for hint in _hints(table, wanted, others))
     raise SpecError(
-        f"{table.path} lacks columns that a measurement needs: {needs}."
-        f"{''.join(_hints(table, wanted, others))} Map a "
-        f"column (--column {example}=THEIRS), or give a value for the whole table "
-        f"(--constant {example}=...). "
-        f"Its columns: {listed(table.names)}."
+        f"{table.path} lacks columns that a measurement needs: {needs}.{hints}",
+        f"Map a column ({Option('column', 'THEIRS', key=example)}), or give a value "
+        f"for the whole table ({Option('constant', '...', key=example)}). Its columns: "
+        f"{listed(table.names)}.",
     )
 
 
-def _hints(table: ForeignTable, wanted: set[str], others: list[str]) -> Iterable[str]:
-    wide_hint = wide.hint(table, wanted, others)
-    for theirs in others:
-        if "local_batch_size" in wanted and plain(theirs) in AMBIGUOUS_BATCHES:
-            yield (
-                f" {shown(theirs)} may be the batch of one device (--column "
-                f"local_batch_size={_quoted(theirs)}) or of all (--column "
-                f"global_batch_size={_quoted(theirs)})."
-            )
-        elif "step_time_s" in wanted and (whole := _WHOLE.search(plain(theirs))):
-            what = _WHOLES[whole[0]]
-            yield (
-                f" {shown(theirs)} seems to be the time of {what}; needed is that of a "
-                f"step ({_OF_A_STEP[what]}), or samples per second."
-            )
-        elif not wide_hint and (ours := _lookalike(theirs, wanted)):
-            yield f" {shown(theirs)} looks like {ours}."
-    if wanted & {"num_nodes", "gpus_per_node"}:
-        yield (
-            " If all nodes are alike and filled, --constant gpus_per_node=8 says how "
-            "many devices one has."
-        )
-    yield wide_hint
-    if "step_time_s" in wanted:
-        yield (
-            " The time of a step is in seconds, unless its name says otherwise "
-            "(step_time_ms)."
-        )
-
-
-def _lookalike(theirs: str, wanted: set[str]) -> str | None:
-    if _SPREAD.fullmatch(plain(theirs)):
-        return None
-    step = _STEP.fullmatch(plain(theirs))
-    if step and (step["what"] or step["unit"]) and "step_time_s" in wanted:
-        return f"step_time_{step['unit'] or 's'}"
-    names = {
+def _hints(table: ForeignTable, wanted: set[str], others: list[str]) -> Iterator[str]:
+    needs_speed = "step_time_s" in wanted
+    known = {
         name: reading.column
         for name, reading in known_names().items()
         if reading.column in wanted
     }
-    close = difflib.get_close_matches(plain(theirs), names, n=1, cutoff=0.75)
-    return names[close[0]] if close else None
+    for theirs in others:
+        name = plain(theirs)
+        if "local_batch_size" in wanted and name in AMBIGUOUS_BATCHES:
+            of_one = Option("column", theirs, key="local_batch_size")
+            of_all = Option("column", theirs, key="global_batch_size")
+            yield (
+                f"{shown(theirs)} may be the batch of one device ({of_one}) or of all "
+                f"({of_all})."
+            )
+        elif needs_speed and _WHOLE.search(name):
+            yield (
+                f"{shown(theirs)} seems to be the time of an epoch or a training; "
+                "needed is that of a step (time / number of steps), or samples per "
+                "second."
+            )
+        elif not _SPREAD.fullmatch(name) and (
+            close := difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+        ):
+            yield f"{shown(theirs)} looks like {known[close[0]]}."
+    if wanted & {"num_nodes", "gpus_per_node"}:
+        yield (
+            "If all nodes are alike and filled, "
+            f"{Option('constant', '8', key='gpus_per_node')} says how many devices one "
+            "has."
+        )
+    if needs_speed:
+        yield from _wide_hint(table, others)
+        yield (
+            "The time of a step is in seconds, unless its name says otherwise "
+            "(step_time_ms)."
+        )
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def _nearest(name: str, names: Iterable[str]) -> str:
     """Return a question for the name that was perhaps meant; empty if none is near."""
     close = difflib.get_close_matches(name, list(names), n=1)
     return f"Did you mean {close[0]!r}? " if close else ""
 
 
-def _quoted(name: str) -> str:
-    """Return a name as a shell takes it for one word."""
-    return name if re.fullmatch(r"[\w.+-]+", name) else f"'{name}'"
+def melted(table: ForeignTable, asked: ImportOptions) -> ForeignTable:
+    """Return a table with one row for each cell under a name that is a value.
+
+    Empty cells have no row. Where the names hold numbers, the columns are those with
+    one number in their name, else those that hold numbers; none of them is known by its
+    name, asked for otherwise, or something measured.
+    """
+    if not asked.melt:
+        return table
+    if len(asked.melt) > 1:
+        raise SpecError(
+            f"melt names {len(asked.melt)} columns, {', '.join(asked.melt)}. The "
+            "names of a wide table's columns hold one thing; name one."
+        )
+    ((ours, cells),) = asked.melt.items()
+    known = reading_of(cells)
+    if ours not in SETTABLE or known is None or known.column not in _SPEEDS:
+        raise SpecError(
+            f"{Option('melt', cells, key=ours)}: the first is a column of ours that "
+            f"the names of {table.path.name}'s columns hold, such as world_size, "
+            "workload or device_name; the second is what their cells hold, such as "
+            "throughput_samples_per_s or step_time_ms.",
+            "Correct the one that is neither.",
+        )
+    for name in (ours, cells):
+        if name in table.names:
+            raise SpecError(
+                f"{table.path} has a column {shown(name)}, which {Option('melt')} is "
+                "to fill from the names and the cells of others.",
+                f"Rename it, or leave {Option('melt')} out.",
+            )
+    taken = {*asked.ignore, *asked.axis, *asked.column.values()}
+    free = [name for name in table.names if name not in taken]
+    is_number = COLUMNS_BY_NAME[ours].kind in ("integer", "number")
+    of_name = (
+        _by_number(table, free)
+        if is_number
+        else {name: name for name in free if _is_of_numbers(table, name)}
+    )
+    if not of_name:
+        raise SpecError(
+            f"{table.path} has no further columns whose names hold {ours}: those with "
+            f"a well-known name are read as such. Its columns: {listed(table.names)}. "
+            f"Rename them, or leave {Option('melt')} out."
+        )
+    kept = tuple(name for name in table.names if name not in of_name)
+    rows = tuple(
+        TableRow(
+            row.line,
+            {**{each: row.cells[each] for each in kept}, ours: value, cells: text},
+        )
+        for row in table.rows
+        for name, value in of_name.items()
+        if not is_missing(text := row.cells[name])
+    )
+    return replace(table, names=(*kept, ours, cells), rows=rows)
+
+
+def _wide_hint(table: ForeignTable, others: Sequence[str]) -> Iterator[str]:
+    """Yield what to do if a table that lacks a speed is wide."""
+    counts = list(_by_number(table, others))
+    filled = [name for name in others if _is_of_numbers(table, name)]
+    if len(counts) > 1:
+        names, ours = counts, "world_size"
+    elif len(filled) >= _LEAST_NAMED:
+        names, ours = filled, "workload"
+    else:
+        return
+    melt = Option("melt", "throughput_samples_per_s", key=ours)
+    yield (
+        f"If the names of {shown(names[0])}, {shown(names[1])}, ... are values of one "
+        f"thing, say of which, and what their cells hold: {melt}."
+    )
+
+
+def _by_number(table: ForeignTable, names: Sequence[str]) -> dict[str, str]:
+    """Return the columns of numbers with just one number in their name, and that."""
+    found = {name: _COUNT_IN_NAME.findall(name) for name in names}
+    return {
+        name: numbers[0]
+        for name, numbers in found.items()
+        if len(numbers) == 1 and _is_of_numbers(table, name)
+    }
+
+
+def _is_of_numbers(table: ForeignTable, name: str) -> bool:
+    """Whether a column of an unknown name holds numbers."""
+    if is_known(name) or is_axis(name) or is_measured(name):
+        return False
+    filled = [row.cells[name] for row in table.rows if not is_missing(row.cells[name])]
+    return bool(filled) and all(
+        _BEGINS_LIKE_A_NUMBER.match(cell) or failure(cell) for cell in filled
+    )

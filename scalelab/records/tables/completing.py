@@ -9,36 +9,43 @@ from typing import Any
 
 from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.wording import Option, Placeholder
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.records.tables.names import Reading, plain
 
-_SHARED: Mapping[str, tuple[str, ...]] = {
-    "tensor": ("tp", "tp_size", "tensor_parallel", "tensor_parallel_size"),
-    "pipeline": ("pp", "pp_size", "pipeline_parallel", "pipeline_parallel_size"),
-    "context": ("cp", "context_parallel", "context_parallel_size"),
+_SHARED = {
+    name: kind
+    for kind in ("tensor", "pipeline", "context")
+    for name in (
+        f"{kind[0]}p",
+        f"{kind[0]}p_size",
+        f"{kind}_parallel",
+        f"{kind}_parallel_size",
+    )
 }
 """Settings whose value is the number of devices that share a copy of the model."""
+_TOKENS = Option("tokens_per_sample", Placeholder("N"))
 _SLICE = re.compile(r"(v\d+\w*)-\d+", re.IGNORECASE)
 _TPU = re.compile(r"(.*\W)?(tpu|trillium|ironwood)([\Wv].*)?|v[2-7][ep]?(-\d+)?")
 
 
 def complete(values: dict[str, Any], readings: Mapping[str, Reading]) -> dict[str, Any]:
     """Derive what follows from what is given, and check that it fits together."""
-    values = _complete_devices(values)
+    values = {**values, **_devices(values)}
     batch = readings.get("global_batch_size")
     if batch is not None and batch.is_in_tokens:
-        values = _batch_in_samples(values)
-    values = _complete_batch(values)
+        values = {**values, "global_batch_size": _batch_in_samples(values)}
+    values |= _batch(values)
     measured = (Outcome.COMPLETED, Outcome.TARGET_NOT_REACHED, Outcome.PRUNED)
     if values.get("outcome", Outcome.COMPLETED) in measured:
         throughput = readings.get("throughput_samples_per_s")
         if throughput is not None:
-            values = _in_samples_of_all(values, throughput)
-        values = _complete_times(values)
+            values["throughput_samples_per_s"] = _in_samples_of_all(values, throughput)
+        values |= _times(values)
     return values
 
 
-def _complete_devices(values: dict[str, Any]) -> dict[str, Any]:
+def _devices(values: Mapping[str, Any]) -> dict[str, Any]:
     nodes, on_node = values.get("num_nodes"), values.get("gpus_per_node")
     devices = values.get("world_size")
     if devices is None:
@@ -47,36 +54,45 @@ def _complete_devices(values: dict[str, Any]) -> dict[str, Any]:
     if nodes is None:
         _require(values, "gpus_per_node")
         nodes = _nodes_filled(devices, values["gpus_per_node"])
-    if on_node is not None and not _fits(devices, nodes, on_node):
-        raise SpecError(
-            f"world_size={devices} does not fit num_nodes={nodes} and "
-            f"gpus_per_node={on_node:g}: all nodes are filled, but for the last one "
-            f"(num_nodes={_nodes_filled(devices, on_node)}). Correct one of them, or "
-            "leave gpus_per_node out."
-        )
+    if on_node is not None:
+        # a mean over uneven nodes is written with a few digits only
+        is_mean = on_node % 1 and math.isclose(nodes * on_node, devices, rel_tol=1e-3)
+        if not is_mean and nodes != _nodes_filled(devices, on_node):
+            raise SpecError(
+                f"world_size={devices} does not fit num_nodes={nodes} and "
+                f"gpus_per_node={on_node:g}: all nodes are filled, but for the last "
+                f"one (num_nodes={_nodes_filled(devices, on_node)}). Correct one of "
+                "them, or leave gpus_per_node out."
+            )
     if nodes > devices:
         raise SpecError(
             f"world_size={devices} does not fit num_nodes={nodes}: a node has at least "
             "one device. Correct one of them."
         )
-    found = {
+    return {
         "world_size": devices,
         "num_nodes": nodes,
         "gpus_per_node": devices / nodes,
         "data_parallel_size": values.get("data_parallel_size")
         or _copies(values, devices),
+        **_device(values.get("device_name")),
     }
-    return {**values, **found, **_device(values.get("device_name"))}
+
+
+def _nodes_filled(devices: int, on_node: float) -> int:
+    nodes = devices / on_node
+    is_mean = on_node % 1 and math.isclose(nodes, round(nodes), rel_tol=1e-3)
+    return round(nodes) if is_mean else math.ceil(nodes)
 
 
 def _copies(values: Mapping[str, Any], devices: int) -> int:
     """Return how many copies of the model the devices hold, by what shares one."""
     shared = {
-        kind: (name, value)
+        _SHARED[setting]: (name, value)
         for name, value in values.items()
-        if name.startswith(OPTION_PREFIX) and value not in (None, False, 0)
-        for kind, names in _SHARED.items()
-        if plain(name.removeprefix(OPTION_PREFIX)) in names
+        if name.startswith(OPTION_PREFIX)
+        and value not in (None, False, 0)
+        and (setting := plain(name.removeprefix(OPTION_PREFIX))) in _SHARED
     }
     is_whole = all(type(value) is int for _, value in shared.values())
     of_a_copy = math.prod(value for _, value in shared.values()) if is_whole else 0
@@ -88,21 +104,6 @@ def _copies(values: Mapping[str, Any], devices: int) -> int:
             "Correct one of them, or give data_parallel_size."
         )
     return devices // of_a_copy
-
-
-def _nodes_filled(devices: int, on_node: float) -> int:
-    if on_node == int(on_node):
-        return -(-devices // int(on_node))
-    nodes = devices / on_node
-    # a mean over uneven nodes is written with a few digits only
-    is_mean = math.isclose(nodes, round(nodes), rel_tol=1e-3)
-    return round(nodes) if is_mean else math.ceil(nodes)
-
-
-def _fits(devices: int, nodes: int, on_node: float) -> bool:
-    is_whole = on_node == int(on_node)
-    is_mean = not is_whole and math.isclose(nodes * on_node, devices, rel_tol=1e-3)
-    return is_mean or nodes == _nodes_filled(devices, on_node)
 
 
 def _device(name: object) -> dict[str, str]:
@@ -120,48 +121,56 @@ def _device(name: object) -> dict[str, str]:
     return {"device_name": named, "device_type": "tpu"}
 
 
-def _in_samples_of_all(values: dict[str, Any], reading: Reading) -> dict[str, Any]:
-    found = values.get("throughput_samples_per_s")
+def _in_samples_of_all(values: Mapping[str, Any], reading: Reading) -> float | None:
+    found: float | None = values.get("throughput_samples_per_s")
     if found is None:
-        return values
+        return None
     if reading.is_per_device:
         found *= values["world_size"]
     if reading.is_in_tokens:
         if not values.get("sequence_length"):
             raise SpecError(
                 f"{found:g} tokens/s, but batches count samples and nothing says how "
-                "many tokens one has. Say --tokens-per-sample N."
+                f"many tokens one has. Say {_TOKENS}."
             )
         found /= values["sequence_length"]
-    return {**values, "throughput_samples_per_s": found}
+    return found
 
 
-def _batch_in_samples(values: dict[str, Any]) -> dict[str, Any]:
-    tokens, length = values.get("global_batch_size"), values.get("sequence_length")
+def _batch_in_samples(values: Mapping[str, Any]) -> int | None:
+    tokens: int | None = values.get("global_batch_size")
+    length: int | None = values.get("sequence_length")
     if tokens is None:
-        return values
+        return None
     if not length:
         raise SpecError(
             f"The batch counts {tokens:,} tokens, but nothing says how many tokens a "
-            "sample has. Say --constant sequence_length=N."
+            f"sample has. Say {Option('constant', 'N', key='sequence_length')}."
         )
-    batch, rest = divmod(tokens, length)
-    if rest:
+    if tokens % length:
         raise SpecError(
             f"A batch of {tokens:,} tokens is no whole number of samples of "
             f"sequence_length={length} tokens. Correct one of them."
         )
-    return {**values, "global_batch_size": batch}
+    return tokens // length
 
 
-def _complete_batch(values: dict[str, Any]) -> dict[str, Any]:
+def _batch(values: Mapping[str, Any]) -> dict[str, int]:
     parallel = values["data_parallel_size"]
     local, total = values.get("local_batch_size"), values.get("global_batch_size")
     accumulation = values.get("gradient_accumulation_steps")
     if local is None:
         _require(values, "global_batch_size")
         accumulation = accumulation or 1
-        local = _share(values["global_batch_size"], parallel, accumulation)
+        shares = parallel * accumulation
+        local, rest = divmod(values["global_batch_size"], shares)
+        if rest:
+            raise SpecError(
+                f"global_batch_size={total} does not divide by data_parallel_size="
+                f"{parallel} * gradient_accumulation_steps={accumulation} (={shares}): "
+                "each device takes equally many samples. Correct one of them, or give "
+                "the batch that was run, per device (local_batch_size) or of all."
+            )
     if accumulation is None:
         accumulation = 1 if total is None else max(1, total // (local * parallel))
     product = local * parallel * accumulation
@@ -173,32 +182,18 @@ def _complete_batch(values: dict[str, Any]) -> dict[str, Any]:
             "per device."
         )
     return {
-        **values,
         "local_batch_size": local,
         "gradient_accumulation_steps": accumulation,
         "global_batch_size": product,
     }
 
 
-def _share(total: int, parallel: int, accumulation: int) -> int:
-    local, rest = divmod(total, parallel * accumulation)
-    if rest:
-        raise SpecError(
-            f"global_batch_size={total} does not divide by data_parallel_size="
-            f"{parallel} * gradient_accumulation_steps={accumulation} "
-            f"(={parallel * accumulation}): each device takes equally many samples. "
-            "Correct one of them, or give the batch that was run, per device "
-            "(local_batch_size) or of all."
-        )
-    return local
-
-
-def _complete_times(values: dict[str, Any]) -> dict[str, Any]:
+def _times(values: Mapping[str, Any]) -> dict[str, float]:
     samples = values["global_batch_size"]
     step, throughput = values.get("step_time_s"), values.get("throughput_samples_per_s")
     if step is None:
         _require(values, "throughput_samples_per_s")
-        step = samples / throughput
+        step = samples / values["throughput_samples_per_s"]
     if throughput is None:
         throughput = samples / step
     ratio = throughput * step / samples
@@ -208,7 +203,7 @@ def _complete_times(values: dict[str, Any]) -> dict[str, Any]:
             f"by a factor of {ratio:.4g}: throughput = global_batch_size={samples} / "
             f"step_time_s.{_unit_hint(ratio, values)} Correct one or leave one out."
         )
-    return {**values, "step_time_s": step, "throughput_samples_per_s": throughput}
+    return {"step_time_s": step, "throughput_samples_per_s": throughput}
 
 
 def _unit_hint(ratio: float, values: Mapping[str, Any]) -> str:
@@ -217,9 +212,9 @@ def _unit_hint(ratio: float, values: Mapping[str, Any]) -> str:
         1e6: "The step time looks like microseconds.",
         1 / 60: "The step time looks like minutes.",
         1 / values["world_size"]: "The throughput looks like that of one device; "
-        "--per-device says so.",
+        f"{Option('per_device', True)} says so.",
         values.get("sequence_length") or 1: "The throughput looks like that of tokens; "
-        "--tokens-per-sample N says so.",
+        f"{_TOKENS} says so.",
         1
         / values["gradient_accumulation_steps"]: "The step time looks like that of one "
         "forward pass; it is per optimiser step.",

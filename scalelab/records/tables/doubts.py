@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 from scalelab.inputs.numerals import counted, duration
+from scalelab.inputs.problems import shown
+from scalelab.inputs.wording import Option
 from scalelab.records.tables.columns import Matching
-from scalelab.records.tables.curves import Curves, ImportedRow
+from scalelab.records.tables.curves import Curves, ImportedRow, pooled_settings
 from scalelab.records.tables.file import ForeignTable
 from scalelab.records.tables.names import EPOCH_SIZES, plain
-from scalelab.records.tables.numerals import Numerals
-from scalelab.records.tables.pooling import pooled_settings
-from scalelab.records.tables.words import lines_listed, shown
+from scalelab.records.tables.options import lines_listed
+from scalelab.records.tables.values import plain_number
 
 _MOST_ON_NODE = 16
 _WIDE_NODES = re.compile(r"nvl\d*|gb[23]00|grace", re.IGNORECASE)
@@ -27,28 +27,17 @@ _FALLS = 0.7  # as an epoch's times fall at any fair efficiency, and a step's ne
 _MOST_TOKENS_PER_DEVICE_S = 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """A doubt about a table, and whether it is imported nevertheless.
-
-    Parameters
-    ----------
-    text
-        What is doubted, with name and value; the rule; what to do.
-    """
-
-    text: str
-    is_refused: bool
-
-
-def doubts(
+def doubtful(
     table: ForeignTable,
     matching: Matching,
     curves: Curves,
     rows: Sequence[ImportedRow],
-    numerals: Numerals,
-) -> list[Doubt]:
-    """Return what is doubtful about a table, the gravest first."""
+    decimal: str,
+) -> tuple[list[str], list[str]]:
+    """Return what is refused unless it is accepted, the gravest first, and the rest.
+
+    Each says what is doubted, with name and value; the rule; what to do.
+    """
     refused = [
         *_pooled(curves, matching),
         *_times_apart(curves),
@@ -58,16 +47,17 @@ def doubts(
         *_devices_of_a_node(rows, matching),
         *_crowded_nodes(rows),
     ]
-    warned = [
-        *_no_times(curves),
+    said = [
         *_curves_apart(curves),
         *_single_rows(curves),
-        *_beyond_epoch(table, rows, numerals),
+        *_beyond_epoch(table, rows, decimal),
     ]
-    return [
-        *(Doubt(text, is_refused=True) for text in refused),
-        *(Doubt(text, is_refused=False) for text in warned),
-    ]
+    if not curves.rows:
+        said.append(
+            "none of its rows tells a time, so nothing can be recommended from them. "
+            "Add rows that ran."
+        )
+    return refused, said
 
 
 def _pooled(curves: Curves, matching: Matching) -> Iterator[str]:
@@ -79,32 +69,56 @@ def _pooled(curves: Curves, matching: Matching) -> Iterator[str]:
     more = f" Likewise {likewise}." if others else ""
     yield (
         f"{first.sentence}. Rows of different settings are no repeats of one another."
-        f"{more} Say --axis '{first.name}' if it is a setting, or --ignore "
-        f"'{first.name}' if the rows are repeats."
+        f"{more} Say {Option('axis', [first.name])} if it is a setting, or "
+        f"{Option('ignore', [first.name])} if the rows are repeats."
     )
 
 
 def _times_apart(curves: Curves) -> Iterator[str]:
+    """Doubt times of a curve that are further apart than batches and links explain.
+
+    Compared are repeats, the neighbouring batches on the same devices, and the
+    neighbouring numbers of devices at the same batch.
+    """
     for rows in curves.rows.values():
-        if apart := _apart(rows):
-            fast, slow = sorted(apart, key=lambda row: row.step_time_s or 0.0)
-            factor = (slow.step_time_s or 0.0) / (fast.step_time_s or 1.0)
-            yield (
-                f"step_time_s={slow.step_time_s:g} in line {slow.line} is {factor:,.0f}"
-                f" times the {fast.step_time_s:g} of line {fast.line}, of the same "
-                f"curve: {_configured(slow)}, against {_configured(fast)}. Times are "
-                "in seconds; milliseconds may stand among them. Correct the cells, or "
-                "name the column by its unit, such as step_time_ms."
-            )
-            return
-
-
-def _no_times(curves: Curves) -> Iterator[str]:
-    if not curves.rows:
-        yield (
-            "none of its rows tells a time, so nothing can be recommended from them. "
-            "Add rows that ran."
+        by_configuration: dict[tuple[int, int, int], list[ImportedRow]] = {}
+        for row in sorted(rows, key=lambda row: row.time_s):
+            at = (row.values["num_nodes"], row.values["world_size"], row.work)
+            by_configuration.setdefault(at, []).append(row)
+        middle = {at: same[len(same) // 2] for at, same in by_configuration.items()}
+        of_devices = [middle[at] for at in sorted(middle)]
+        of_work = [middle[at] for at in sorted(middle, key=lambda at: (at[2], *at[:2]))]
+        compared = (
+            *((same[0], same[-1]) for same in by_configuration.values()),
+            *pairwise(of_devices),
+            *pairwise(of_work),
         )
+        for pair in compared:
+            fast, slow = sorted(pair, key=lambda row: row.time_s)
+            factor = slow.time_s / fast.time_s
+            if factor >= _explained(slow, fast):
+                yield (
+                    f"step_time_s={slow.time_s:g} in line {slow.line} is {factor:,.0f} "
+                    f"times the {fast.time_s:g} of line {fast.line}, of the same "
+                    f"curve: {_configured(slow)}, against {_configured(fast)}. Times "
+                    "are in seconds; milliseconds may stand among them. Correct the "
+                    "cells, or name the column by its unit, such as step_time_ms."
+                )
+                return
+
+
+def _explained(slow: ImportedRow, fast: ImportedRow) -> float:
+    """Return by what factor more samples and links between nodes may slow a row."""
+    has_more_nodes = slow.values["num_nodes"] > fast.values["num_nodes"]
+    apart = _APART_ACROSS_NODES if has_more_nodes else _APART
+    return apart * max(1.0, slow.work / fast.work)
+
+
+def _configured(row: ImportedRow) -> str:
+    values = row.values
+    samples = counted(values["local_batch_size"], "sample")
+    devices = counted(values["world_size"], "device")
+    return f"{samples} each on {devices} of {counted(values['num_nodes'], 'node')}"
 
 
 def _curves_apart(curves: Curves) -> Iterator[str]:
@@ -112,7 +126,7 @@ def _curves_apart(curves: Curves) -> Iterator[str]:
     if len(curves.rows) < 2:
         return
     paces = {
-        key: statistics.median((row.step_time_s or 0.0) / _work(row) for row in rows)
+        key: statistics.median(row.time_s / row.work for row in rows)
         for key, rows in curves.rows.items()
     }
     slow, fast = max(paces, key=paces.__getitem__), min(paces, key=paces.__getitem__)
@@ -125,66 +139,14 @@ def _curves_apart(curves: Curves) -> Iterator[str]:
         )
 
 
-def _apart(rows: Sequence[ImportedRow]) -> tuple[ImportedRow, ImportedRow] | None:
-    """Return two rows whose times are further apart than batches and links explain.
-
-    Compared are repeats, the neighbouring batches on the same devices, and the
-    neighbouring numbers of devices at the same batch.
-    """
-    by_configuration: dict[tuple[int, int, int], list[ImportedRow]] = {}
-    for row in rows:
-        at = (*_allocation(row), _work(row))
-        by_configuration.setdefault(at, []).append(row)
-    middles = []
-    for repeats in by_configuration.values():
-        same = sorted(repeats, key=lambda row: row.step_time_s or 0.0)
-        if _ratio(same[0], same[-1]) >= _APART:
-            return same[0], same[-1]
-        middles.append(same[len(same) // 2])
-    of_devices = sorted(middles, key=lambda row: (*_allocation(row), _work(row)))
-    of_work = sorted(middles, key=lambda row: (_work(row), *_allocation(row)))
-    for first, second in (*pairwise(of_devices), *pairwise(of_work)):
-        if _is_too_slow(first, second) or _is_too_slow(second, first):
-            return first, second
-    return None
-
-
-def _is_too_slow(row: ImportedRow, other: ImportedRow) -> bool:
-    """Whether neither more samples nor links between nodes explain a row's time."""
-    has_more_nodes = row.values["num_nodes"] > other.values["num_nodes"]
-    apart = _APART_ACROSS_NODES if has_more_nodes else _APART
-    return _ratio(other, row) >= apart * max(1.0, _work(row) / _work(other))
-
-
-def _allocation(row: ImportedRow) -> tuple[int, int]:
-    return row.values["num_nodes"], row.values["world_size"]
-
-
-def _configured(row: ImportedRow) -> str:
-    values = row.values
-    samples = counted(values["local_batch_size"], "sample")
-    devices = counted(values["world_size"], "device")
-    return f"{samples} each on {devices} of {counted(values['num_nodes'], 'node')}"
-
-
-def _work(row: ImportedRow) -> int:
-    steps: int = row.values["gradient_accumulation_steps"]
-    batch: int = row.values["local_batch_size"]
-    return steps * batch
-
-
-def _ratio(first: ImportedRow, second: ImportedRow) -> float:
-    return (second.step_time_s or 0.0) / (first.step_time_s or math.inf)
-
-
 def _falling_times(curves: Curves, matching: Matching) -> Iterator[str]:
     """Doubt times of a step that fall though each device does the same work."""
     column = matching.columns.get("step_time_s")
     falling = [
-        (size, group)
+        (size, times)
         for rows in curves.rows.values()
-        for size, group in _by_devices(rows, "local_batch_size", "step_time_s")
-        if _falls(group)
+        for size, times in _by_devices(rows, "local_batch_size", "step_time_s")
+        if times[max(times)] <= times[min(times)] * (min(times) / max(times)) ** _FALLS
     ]
     if column is None or not falling:
         return
@@ -196,18 +158,14 @@ def _falling_times(curves: Curves, matching: Matching) -> Iterator[str]:
         f"and {duration(widest[most])} on {most}. A step of the same work on each "
         "device cannot. Give the time of a step if these are times of an epoch "
         "(time * global_batch_size / samples per epoch) or divided by the devices; say "
-        "--column global_batch_size=NAME if the batch is that of all devices."
+        f"{Option('column', 'NAME', key='global_batch_size')} if the batch is that of "
+        "all devices."
     )
-
-
-def _falls(times: Mapping[int, float]) -> bool:
-    fewest, most = min(times), max(times)
-    return bool(times[most] <= times[fewest] * (fewest / most) ** _FALLS)
 
 
 def _flat_throughput(curves: Curves, matching: Matching) -> Iterator[str]:
     """Doubt a throughput that no number of devices raises, at one batch of any kind."""
-    reading = matching.throughput
+    reading = matching.readings.get("throughput_samples_per_s")
     if reading is None or reading.is_per_device or "step_time_s" in matching.columns:
         return
     groups = [
@@ -216,7 +174,12 @@ def _flat_throughput(curves: Curves, matching: Matching) -> Iterator[str]:
         for name in ("local_batch_size", "global_batch_size")
         for _, group in _by_devices(rows, name, "throughput_samples_per_s")
     ]
-    flat = [group for group in groups if _never_rises(group)]
+    flat = [
+        group
+        for group in groups
+        if max(group) >= 2 * min(group)
+        and max(group[n] for n in sorted(group)[1:]) <= _RISES * group[min(group)]
+    ]
     if not flat or len(flat) < 0.8 * len(groups):
         return
     widest = max(flat, key=lambda group: max(group) / min(group))
@@ -226,7 +189,7 @@ def _flat_throughput(curves: Curves, matching: Matching) -> Iterator[str]:
         f"{shown(matching.columns['throughput_samples_per_s'])} does not rise with the "
         f"number of devices: {widest[fewest]:g} samples/s on {fewest} and "
         f"{widest[most]:g} on {most}. Throughput is that of all devices together. Say "
-        "--per-device if it is that of one."
+        f"{Option('per_device', True)} if it is that of one."
     )
 
 
@@ -246,16 +209,10 @@ def _by_devices(
             yield size, {n: statistics.median(each[n]) for n in sorted(each)}
 
 
-def _never_rises(throughput: Mapping[int, float]) -> bool:
-    is_wide = max(throughput) >= 2 * min(throughput)
-    first, *others = throughput.values()
-    return is_wide and max(others) <= _RISES * first
-
-
 def _tokens_as_samples(
     rows: Sequence[ImportedRow], matching: Matching
 ) -> Iterator[str]:
-    reading = matching.throughput
+    reading = matching.readings.get("throughput_samples_per_s")
     if reading is None or reading.is_in_tokens or "step_time_s" in matching.columns:
         return
     for row in rows:
@@ -269,8 +226,8 @@ def _tokens_as_samples(
             yield (
                 f"throughput_samples_per_s={rate:g} in line {row.line} with "
                 f"sequence_length={tokens} is {tokens * rate:.3g} tokens/s: batches "
-                "count sequences, and so must the throughput. Say --tokens-per-sample "
-                f"{tokens} if it counts tokens."
+                "count sequences, and so must the throughput. Say "
+                f"{Option('tokens_per_sample', tokens)} if it counts tokens."
             )
             return
 
@@ -286,8 +243,9 @@ def _devices_of_a_node(
         yield (
             f"world_size={max(sizes)} (column {shown(column)}) in all rows, on "
             f"{' and '.join(map(str, (nodes[0], nodes[-1])))} nodes: world_size is the "
-            "number of devices on all nodes together. Say --column gpus_per_node="
-            f"'{column}' if it is that of one node."
+            "number of devices on all nodes together. Say "
+            f"{Option('column', column, key='gpus_per_node')} if it is that of one "
+            "node."
         )
 
 
@@ -300,13 +258,14 @@ def _crowded_nodes(rows: Sequence[ImportedRow]) -> Iterator[str]:
         )
         if on_node > _MOST_ON_NODE and not is_wide:
             nodes = counted(values["num_nodes"], "node")
+            gpus = Option("constant", "8", key="gpus_per_node")
             yield (
                 f"world_size={values['world_size']} on {nodes} in line {row.line} is "
                 f"{on_node:g} devices on one node; a node has at most "
                 f"{_MOST_ON_NODE} GPUs. Give num_nodes as measured, or instead of it "
-                "how many devices a node has (--constant gpus_per_node=8, and --ignore "
-                "for a column of nodes); for processor cores, say --constant "
-                "device_type=cpu."
+                f"how many devices a node has ({gpus}, and {Option('ignore')} for a "
+                "column of nodes); for processor cores, say "
+                f"{Option('constant', 'cpu', key='device_type')}."
             )
             return
 
@@ -321,20 +280,21 @@ def _single_rows(curves: Curves) -> Iterator[str]:
     yield (
         f"{which} of {len(curves.rows):,} curves {have} a single row, such as "
         f"{curves.called(key)} (line {row.line}): one row tells nothing of scaling. "
-        f"Curves differ in {curves.by}; --ignore NAME passes over a column that is no "
-        "setting."
+        f"Curves differ in {curves.by}; {Option('ignore', ['NAME'])} passes over a "
+        "column that is no setting."
     )
 
 
 def _beyond_epoch(
-    table: ForeignTable, rows: Iterable[ImportedRow], numerals: Numerals
+    table: ForeignTable, rows: Sequence[ImportedRow], decimal: str
 ) -> Iterator[str]:
     for name in (each for each in table.names if plain(each) in EPOCH_SIZES):
-        beyond = [
-            row
-            for row in rows
-            if row.values["global_batch_size"] > _size(numerals, row.cells[name])
-        ]
+        beyond = []
+        for row in rows:
+            with suppress(ValueError):
+                size = float(plain_number(row.cells[name], decimal))
+                if row.values["global_batch_size"] > size:
+                    beyond.append(row)
         if beyond:
             first = beyond[0]
             yield (
@@ -343,22 +303,3 @@ def _beyond_epoch(
                 f"{first.cells[name]} samples of an epoch (column {shown(name)}): a "
                 "step would see some samples twice. Check the batch; it counts samples."
             )
-
-
-def _size(numerals: Numerals, text: str) -> float:
-    try:
-        return float(numerals.plain(text))
-    except ValueError:
-        return math.inf
-
-
-def refusal(table: ForeignTable, found: Sequence[Doubt]) -> str:
-    """Return why a table is refused; empty where it is not."""
-    texts = [each.text for each in found if each.is_refused]
-    if not texts:
-        return ""
-    more = f" (1 of {len(texts)} doubts)" if len(texts) > 1 else ""
-    return (
-        f"{table.path}{more}: {texts[0]} To import the table as it is, say "
-        "--accept-doubts."
-    )

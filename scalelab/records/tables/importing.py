@@ -7,59 +7,47 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from scalelab.errors import SpecError
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
-from scalelab.records.columns import COLUMNS_BY_NAME, OPTION_PREFIX, SCHEMA_VERSION
+from scalelab.inputs.problems import shown
+from scalelab.inputs.wording import Option
+from scalelab.records.columns import (
+    COLUMNS_BY_NAME,
+    CURVE_COLUMNS,
+    OPTION_PREFIX,
+    SCHEMA_VERSION,
+)
 from scalelab.records.store import RunStore
-from scalelab.records.tables.columns import Matching, match_columns
+from scalelab.records.tables.columns import Matching, match_columns, melted
 from scalelab.records.tables.completing import complete
 from scalelab.records.tables.curves import Curves, ImportedRow
-from scalelab.records.tables.doubts import doubts, refusal
+from scalelab.records.tables.doubts import doubtful
 from scalelab.records.tables.file import ForeignTable, TableRow, read_table
-from scalelab.records.tables.merged import unmerged
 from scalelab.records.tables.names import Reading
-from scalelab.records.tables.numerals import NumberColumn, Numerals
-from scalelab.records.tables.options import ImportOptions
+from scalelab.records.tables.options import ImportOptions, lines_listed
 from scalelab.records.tables.values import (
+    NumberColumn,
+    decimal_sign,
     failure,
     parse,
     parse_cell,
     parse_option,
     remarks_out_of_memory,
 )
-from scalelab.records.tables.wide import melted
-from scalelab.records.tables.words import lines_listed, shown
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _SPEEDS = ("step_time_s", "throughput_samples_per_s")
 _CONFIGURATION = (
-    "workload",
-    "dataset",
-    "parallelism",
-    "device_type",
-    "device_name",
-    "num_nodes",
-    "gpus_per_node",
-    "world_size",
-    "data_parallel_size",
-    "placement",
-    "threads_per_rank",
-    "local_batch_size",
-    "gradient_accumulation_steps",
-    "global_batch_size",
-    "normalization_batch_size",
-    "sequence_length",
-    "precision",
-    "optimizer",
-    "lr_rule",
-    "learning_rate",
-    "schedule",
-    "seed",
-)
+    "workload dataset parallelism device_type device_name num_nodes gpus_per_node "
+    "world_size data_parallel_size placement threads_per_rank local_batch_size "
+    "gradient_accumulation_steps global_batch_size normalization_batch_size "
+    "sequence_length precision optimizer lr_rule learning_rate schedule seed"
+).split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,27 +73,30 @@ def import_table(
     the device ran out of memory or that the trial failed.
     """
     asked = asked or ImportOptions()
-    foreign = melted(read_table(table), asked)
+    foreign = melted(read_table(table, asked.header_row), asked)
     matching = match_columns(foreign, asked)
-    foreign, filled = unmerged(foreign, matching)
+    _refuse_gaps(foreign, matching)
     reader = _Reader(foreign, matching, asked)
     rows = list(reader.rows(run_directory.absolute().name))
     if not rows:
         raise SpecError(
             f"{table}: no row has a step time or a throughput. Fill the column "
-            f"{shown(_speed_column(matching))}, or name another one with --column."
+            f"{shown(next(filter(None, map(matching.columns.get, _SPEEDS))))}, or name "
+            f"another one with {Option('column')}."
         )
     curves = Curves.of(rows)
-    found = doubts(foreign, matching, curves, rows, reader.numerals)
-    if (refused := refusal(foreign, found)) and not asked.accept_doubts:
-        raise SpecError(refused)
+    refused, said = doubtful(foreign, matching, curves, rows, reader.decimal)
+    if refused and not asked.accept_doubts:
+        more = f" (1 of {len(refused)} doubts)" if len(refused) > 1 else ""
+        raise SpecError(
+            f"{table}{more}: {refused[0]}",
+            f"To import the table as it is, say {Option('accept_doubts', True)}.",
+        )
     told = (
         curves.sentence,
         *_how_read(matching),
         *foreign.passed_over,
-        *filled,
-        *reader.numerals.notes,
-        *reader.left_out_sentences(rows),
+        *reader.sentences(rows),
     )
     source = {
         "table": table.name,
@@ -114,7 +105,7 @@ def import_table(
         "constants": dict(asked.constant),
         "unused": list(matching.unused),
         "told": list(told),
-        "doubts": [each.text for each in found],
+        "doubts": [*refused, *said],
     }
     store = RunStore.create(
         run_directory,
@@ -133,10 +124,6 @@ class _Reader:
     ) -> None:
         self._table = table
         self._matching = matching
-        self._readings = [
-            (matching.readings[name], theirs)
-            for name, theirs in matching.columns.items()
-        ]
         self._fixed = {
             name: _constant(name, text) for name, text in asked.constant.items()
         }
@@ -146,8 +133,12 @@ class _Reader:
             self._fixed["sequence_length"] = self._tokens
         self._without_time: list[int] = []
         self._read: dict[tuple[str, str], Any] = {}  # most cells occur again
-        columns = list(_number_columns(table, matching))
-        self.numerals = Numerals.of(table.path, table.separator, columns)
+        columns = _number_columns(table, matching)
+        self.decimal, self._because = (
+            (asked.decimal, "")
+            if asked.decimal
+            else decimal_sign(table.path, table.separator, columns)
+        )
 
     def rows(self, run: str) -> Iterator[ImportedRow]:
         """Yield the observations that the rows of the table are."""
@@ -174,16 +165,37 @@ class _Reader:
                 self._without_time.append(each.line)
                 continue
             chosen = {name: column[index] for name, column in options.items()}
-            values = self._completed(each.line, {**base, **chosen, **measured})
-            configuration = _configuration(values)
+            values = {**base, **chosen, **measured}
+            try:
+                self._check_tokens(values)
+                values = complete(values, self._matching.readings)
+            except SpecError as error:
+                raise SpecError(
+                    f"{self._table.path}, line {each.line}: {error}"
+                ) from error
+            configuration = _ENCODER.encode(
+                {
+                    name: values.get(name)
+                    for name in (*_CONFIGURATION, *values)
+                    if name in _CONFIGURATION or name.startswith(OPTION_PREFIX)
+                }
+            )
             values.setdefault("repeat", repeats[configuration])
             repeats[configuration] += 1
-            values["trial_id"] = _hash(configuration, values["repeat"])
-            _check_unique(self._table, lines, values, each.line)
+            trial = f"{values['repeat']}{configuration}"
+            values["trial_id"] = hashlib.sha256(trial.encode()).hexdigest()[:12]
+            if (first := lines.setdefault(values["trial_id"], each.line)) != each.line:
+                raise SpecError(
+                    f"{self._table.path}, line {each.line}: the same configuration and "
+                    f"repeat={values['repeat']} stand in line {first}. Number the "
+                    "repeats differently, or remove the column: then they are counted."
+                )
             yield ImportedRow(each.line, each.cells, values)
 
-    def left_out_sentences(self, rows: Sequence[ImportedRow]) -> Iterator[str]:
-        """Say which rows were left out, and how many tell of memory."""
+    def sentences(self, rows: Sequence[ImportedRow]) -> Iterator[str]:
+        """Say how numbers were read, which rows were left out, and which failed."""
+        if self.decimal == "," and self._because:
+            yield f"Read commas as decimal signs: {self._because}."
         if lines := self._without_time:
             have = "has" if len(lines) == 1 else "have"
             yield (
@@ -201,16 +213,17 @@ class _Reader:
         """Return what the cells say; None where they say neither time nor failure."""
         values: dict[str, Any] = {}
         outcome = None
-        for reading, theirs in self._readings:
+        for name, theirs in self._matching.columns.items():
+            reading = self._matching.readings[name]
             text = row.cells[theirs]
-            if reading.column in _SPEEDS and (failed := failure(text)):
+            if name in _SPEEDS and (failed := failure(text)):
                 outcome = failed
                 continue
-            key = (reading.column, text)
+            key = (name, text)
             if key not in self._read:
                 self._read[key] = self._cell(row.line, reading, theirs, text)
             if (value := self._read[key]) is not None:
-                values[reading.column] = value
+                values[name] = value
         has_ended = values.get("outcome", Outcome.COMPLETED) != Outcome.COMPLETED
         if has_ended or not values.keys().isdisjoint(_SPEEDS):
             return values
@@ -220,7 +233,7 @@ class _Reader:
 
     def _cell(self, line: int, reading: Reading, theirs: str, text: str) -> Any:
         try:
-            return parse_cell(reading, text, self.numerals)
+            return parse_cell(reading, text, self.decimal)
         except ValueError as error:
             name = reading.column
             column = f"column {shown(theirs)}" + (
@@ -232,75 +245,79 @@ class _Reader:
                 f"({unit}). Correct the cell or remove the row."
             ) from error
 
-    def _completed(self, line: int, values: dict[str, Any]) -> dict[str, Any]:
-        try:
-            self._check_tokens(values)
-            return complete(values, self._matching.readings)
-        except SpecError as error:
-            raise SpecError(f"{self._table.path}, line {line}: {error}") from error
-
     def _check_tokens(self, values: Mapping[str, Any]) -> None:
         length = values.get("sequence_length")
         if self._tokens is not None and length not in (None, self._tokens):
             raise SpecError(
-                f"--tokens-per-sample {self._tokens} contradicts sequence_length="
-                f"{length}: both are the tokens of one sample. Leave the option out, "
-                "or --ignore the column if it is something else."
+                f"{Option('tokens_per_sample', self._tokens)} contradicts "
+                f"sequence_length={length}: both are the tokens of one sample.",
+                f"Leave {Option('tokens_per_sample')} out, or {Option('ignore')} the "
+                "column if it is something else.",
             )
 
 
 def _number_columns(table: ForeignTable, matching: Matching) -> Iterator[NumberColumn]:
-    """Yield the columns of numbers: those that are read, and those left unused."""
     for name, theirs in matching.columns.items():
         kind = COLUMNS_BY_NAME[name].kind
         if kind in ("integer", "number"):
-            yield NumberColumn(
-                theirs,
-                _first_lines(table, theirs),
-                is_whole=kind == "integer" and matching.readings[name].factor == 1,
-                is_speed=name in _SPEEDS,
+            lines: dict[str, int] = {}
+            for row in table.rows:
+                lines.setdefault(row.cells[theirs], row.line)
+            is_whole = kind == "integer" and matching.readings[name].factor == 1
+            yield NumberColumn(theirs, lines, is_whole)
+
+
+def _refuse_gaps(table: ForeignTable, matching: Matching) -> None:
+    """Refuse empty cells that may be merged ones: a value may hold for those below.
+
+    A setting is not used in rows where its cell is empty, unless no value of it stands
+    in two filled cells that follow each other.
+    """
+    names = {
+        theirs: ours in CURVE_COLUMNS
+        for ours, theirs in (*matching.columns.items(), *matching.options.items())
+        if ours in CURVE_COLUMNS or ours in matching.options
+    }
+    for name, is_needed in names.items():
+        cells = {row.line: row.cells[name] for row in table.rows}
+        empty = [line for line, cell in cells.items() if not cell]
+        filled = [line for line, cell in cells.items() if cell]
+        if not empty or not filled:
+            continue
+        never_again = all(cells[one] != cells[next_] for one, next_ in pairwise(filled))
+        if is_needed or (never_again and empty[-1] > filled[0]):
+            raise SpecError(
+                f"{table.path}: the column {shown(name)}, which tells curves apart, is "
+                f"empty in {lines_listed(empty)}. Write its value in every row: that "
+                "of a merged cell in all of its rows, and n/a where there is none; or "
+                f"leave the column out ({Option('ignore', [name])})."
             )
-    for theirs in matching.unused:
-        yield NumberColumn(theirs, _first_lines(table, theirs), is_read=False)
-
-
-def _first_lines(table: ForeignTable, name: str) -> dict[str, int]:
-    """Return the different cells of a column, each with the first line it stands in."""
-    lines: dict[str, int] = {}
-    for row in table.rows:
-        lines.setdefault(row.cells[name], row.line)
-    return lines
-
-
-def _speed_column(matching: Matching) -> str:
-    return next(matching.columns[name] for name in _SPEEDS if name in matching.columns)
 
 
 def _how_read(matching: Matching) -> Iterator[str]:
     """Say which columns were read under another name, and which were not."""
-    named = [
-        f"{name} from {shown(theirs)}{_in_words(matching.readings[name])}"
-        for name, theirs in matching.columns.items()
-        if theirs != name
-    ]
+    named = []
+    for name, theirs in matching.columns.items():
+        reading = matching.readings[name]
+        said = [
+            words
+            for words, is_so in (
+                ("steps per second", reading.is_step_rate),
+                ("of one device", reading.is_per_device),
+                ("tokens / sequence_length", reading.is_in_tokens),
+                (f"in {reading.unit}", reading.factor != 1),
+            )
+            if is_so
+        ]
+        how = f" ({', '.join(said)})" if said else ""
+        if theirs != name:
+            named.append(f"{name} from {shown(theirs)}{how}")
     if named:
         yield f"Read: {', '.join(named)}."
     if matching.unused:
         names = ", ".join(map(shown, matching.unused))
-        yield f"Not read: {names}. --axis NAME says that one is a setting."
-
-
-def _in_words(reading: Reading) -> str:
-    said = []
-    if reading.is_step_rate:
-        said.append("steps per second")
-    if reading.is_per_device:
-        said.append("of one device")
-    if reading.is_in_tokens:
-        said.append("tokens / sequence_length")
-    if reading.factor != 1:
-        said.append(f"in {reading.unit}")
-    return f" ({', '.join(said)})" if said else ""
+        setting = Option("axis", ["NAME"])
+        yield f"Not read: {names}. {setting} says that one is a setting."
 
 
 def _constant(name: str, text: str) -> Any:
@@ -313,26 +330,3 @@ def _constant(name: str, text: str) -> Any:
     if value is None:
         raise SpecError(f"{name}={shown(text)} is empty. Give a value or leave it out.")
     return value
-
-
-def _configuration(values: Mapping[str, Any]) -> str:
-    """Return canonical text that is equal for rows that repeat each other."""
-    names = [name for name in values if name.startswith(OPTION_PREFIX)]
-    chosen = {name: values.get(name) for name in (*_CONFIGURATION, *names)}
-    return _ENCODER.encode(chosen)
-
-
-def _hash(configuration: str, repeat: int) -> str:
-    return hashlib.sha256(f"{repeat}{configuration}".encode()).hexdigest()[:12]
-
-
-def _check_unique(
-    table: ForeignTable, lines: dict[str, int], values: Mapping[str, Any], line: int
-) -> None:
-    first = lines.setdefault(values["trial_id"], line)
-    if first != line:
-        raise SpecError(
-            f"{table.path}, line {line}: the same configuration and "
-            f"repeat={values['repeat']} stand in line {first}. Number the repeats "
-            "differently, or remove the column: then they are counted."
-        )

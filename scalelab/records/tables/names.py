@@ -6,127 +6,115 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from scalelab.records.columns import COLUMNS, OPTION_PREFIX
 
-ALIASES: Mapping[str, tuple[str, ...]] = {
-    "workload": (
-        *("model", "model_name", "benchmark", "network", "net", "architecture"),
-        "workload_name",
-    ),
-    "device_name": (
-        *("gpu_type", "gpu_model", "gpu_name", "accelerator_type", "accelerator_name"),
-        *("accelerator_model", "tpu_type", "tpu_version", "hardware"),
-    ),
-    "num_nodes": (
-        *("nodes", "node", "n_nodes", "nnodes", "node_count", "number_of_nodes"),
-        *("no_of_nodes", "num_hosts", "servers", "num_servers", "machines"),
-        "num_machines",
-    ),
-    "world_size": (
-        *("num_gpus", "n_gpus", "ngpus", "n_gpu", "num_gpu", "gpu_count", "total_gpus"),
-        *("number_of_gpus", "no_of_gpus", "num_devices", "device_count", "ranks"),
-        *("num_accelerators", "accelerator_count", "tpus", "num_tpus", "chips"),
-        *("num_chips", "number_of_devices", "no_of_devices"),
-    ),
-    "gpus_per_node": (
-        *("devices_per_node", "ranks_per_node", "gpus_per_server", "gpus_per_host"),
-        *("gpus_per_machine", "gpu_per_node", "gpus_node", "chips_per_host"),
-        *("accelerators_per_node", "local_world_size"),
-    ),
-    "data_parallel_size": ("dp", "dp_size", "data_parallel", "data_parallel_degree"),
-    "local_batch_size": (
-        *("local_batch", "local_bsz", "per_gpu_batch", "per_gpu_batch_size"),
-        *("batch_size_per_gpu", "batch_per_gpu", "batch_size_gpu", "batch_gpu"),
-        *("batch_size_per_device", "per_device_batch_size", "batch_per_device"),
-        *("per_device_train_batch_size", "micro_batch_size", "micro_batch", "mbs"),
-        *("bs_per_gpu", "bs_gpu"),
-    ),
-    "gradient_accumulation_steps": (
-        *("accum_steps", "grad_accum", "grad_accum_steps", "accumulation_steps"),
-        *("gradient_accumulation", "grad_accumulation", "accumulation", "grad_acc"),
-        *("gradient_acc", "grad_acc_steps", "ga", "gas"),
-    ),
-    "global_batch_size": (
-        *("global_batch", "global_bsz", "gbs", "global_bs", "effective_batch_size"),
-        *("effective_batch", "total_batch_size", "total_batch", "batch_size_total"),
-        *("batch_size_global", "batch_total", "batch_global"),
-    ),
-    "throughput_samples_per_s": ("throughput", "train_throughput"),
-    "precision": ("dtype", "data_type"),
-    "parallelism": ("parallel_strategy",),
-    "sequence_length": (
-        *("seq_len", "seqlen", "sequence_len", "seq_length", "max_seq_len"),
-        *("max_seq_length", "context_length", "tokens_per_sample"),
-    ),
-    "optimizer": ("optimiser", "optim"),
-    "outcome": ("status",),
+ALIASES: Mapping[str, Sequence[str]] = {
+    ours: theirs.split()
+    for ours, theirs in {
+        "workload": "model model_name benchmark network net architecture workload_name",
+        "device_name": (
+            "gpu_type gpu_model gpu_name accelerator_type accelerator_name "
+            "accelerator_model tpu_type tpu_version hardware"
+        ),
+        "num_nodes": (
+            "nodes node n_nodes nnodes node_count number_of_nodes no_of_nodes "
+            "num_hosts servers num_servers machines num_machines"
+        ),
+        "world_size": (
+            "num_gpus n_gpus ngpus n_gpu num_gpu gpu_count total_gpus number_of_gpus "
+            "no_of_gpus num_devices device_count ranks num_accelerators "
+            "accelerator_count tpus num_tpus chips num_chips number_of_devices "
+            "no_of_devices"
+        ),
+        "gpus_per_node": (
+            "devices_per_node ranks_per_node gpus_per_server gpus_per_host "
+            "gpus_per_machine gpu_per_node gpus_node chips_per_host "
+            "accelerators_per_node local_world_size"
+        ),
+        "data_parallel_size": "dp dp_size data_parallel data_parallel_degree",
+        "local_batch_size": (
+            "local_batch local_bsz per_gpu_batch per_gpu_batch_size batch_size_per_gpu "
+            "batch_per_gpu batch_size_gpu batch_gpu batch_size_per_device "
+            "per_device_batch_size batch_per_device per_device_train_batch_size "
+            "micro_batch_size micro_batch mbs bs_per_gpu bs_gpu"
+        ),
+        "gradient_accumulation_steps": (
+            "accum_steps grad_accum grad_accum_steps accumulation_steps "
+            "gradient_accumulation grad_accumulation accumulation grad_acc "
+            "gradient_acc grad_acc_steps ga gas"
+        ),
+        "global_batch_size": (
+            "global_batch global_bsz gbs global_bs effective_batch_size "
+            "effective_batch total_batch_size total_batch batch_size_total "
+            "batch_size_global batch_total batch_global"
+        ),
+        "throughput_samples_per_s": "throughput train_throughput",
+        "precision": "dtype data_type",
+        "parallelism": "parallel_strategy",
+        "sequence_length": (
+            "seq_len seqlen sequence_len seq_length max_seq_len max_seq_length "
+            "context_length tokens_per_sample"
+        ),
+        "optimizer": "optimiser optim",
+        "outcome": "status",
+    }.items()
 }
 """Well-known names of a column elsewhere, as :func:`plain` writes them."""
 
-COUNT_OR_NAME = frozenset({"gpu", "gpus", "device", "devices"}) | {
-    *("accelerator", "accelerators", "tpu"),
-}
+COUNT_OR_NAME = frozenset(
+    "gpu gpus device devices accelerator accelerators tpu".split()
+)
 """Names that hold a number of devices in one table and their name in another."""
 
 BATCHES_IN_TOKENS = (
-    *("batch_size_tokens", "batch_tokens", "batch_size_in_tokens", "batch_in_tokens"),
-    *("global_batch_size_tokens", "global_batch_tokens", "global_batch_size_in_tokens"),
-    *("tokens_per_batch", "tokens_per_global_batch", "tokens_per_step"),
-)
+    "batch_size_tokens batch_tokens batch_size_in_tokens batch_in_tokens "
+    "global_batch_size_tokens global_batch_tokens global_batch_size_in_tokens "
+    "tokens_per_batch tokens_per_global_batch tokens_per_step"
+).split()
 """Names of the batch of all devices where it counts tokens, not samples."""
 
-AMBIGUOUS_BATCHES = ("batch_size", "batch", "batchsize", "bs", "minibatch_size")
+AMBIGUOUS_BATCHES = "batch_size batch batchsize bs minibatch_size".split()
 """Names that hold the batch of one device in one table and of all in another."""
 
 EPOCH_SIZES = (
-    *("samples_per_epoch", "epoch_size", "dataset_size", "num_train_samples"),
-    *("train_samples", "train_set_size", "training_samples", "images_per_epoch"),
-)
+    "samples_per_epoch epoch_size dataset_size num_train_samples train_samples "
+    "train_set_size training_samples images_per_epoch"
+).split()
 """Names of a column with the number of samples in one epoch."""
 
 AXES = frozenset(
-    {
-        *("layout", "option", "options", "variant", "framework", "backend", "feed"),
-        *("program",),
-        *("data_loader", "dataloader", "compile", "compiled", "compiler", "xla", "amp"),
-        *("zero", "zero_stage", "sharding", "sharding_strategy", "fsdp", "offload"),
-        *("tp", "tp_size", "tensor_parallel", "tensor_parallel_size", "pp", "pp_size"),
-        *("pipeline_parallel", "pipeline_parallel_size", "cp", "context_parallel"),
-        *("context_parallel_size", "ep", "expert_parallel", "expert_parallel_size"),
-        *("sequence_parallel", "split_size"),
-        *("activation_checkpointing", "gradient_checkpointing", "recompute"),
-        *("checkpointing", "flash_attention", "attention", "memory_format"),
-        *("sync_batch_norm", "image_size", "resolution", "interconnect", "fabric"),
-        *("transport", "averaging_period", "bucket_size_mb", "gradient_compression"),
-        *("powersgd_rank", "pin_memory", "lora_rank"),
-    }
+    "layout option options variant framework backend feed program data_loader "
+    "dataloader compile compiled compiler xla amp zero zero_stage sharding "
+    "sharding_strategy fsdp offload tp tp_size tensor_parallel tensor_parallel_size pp "
+    "pp_size pipeline_parallel pipeline_parallel_size cp context_parallel "
+    "context_parallel_size ep expert_parallel expert_parallel_size sequence_parallel "
+    "split_size activation_checkpointing gradient_checkpointing recompute "
+    "checkpointing flash_attention attention memory_format sync_batch_norm image_size "
+    "resolution interconnect fabric transport averaging_period bucket_size_mb "
+    "gradient_compression powersgd_rank pin_memory lora_rank".split()
 )
 """Well-known settings that are no column of their own, so that they become options."""
 
 _MEASURED = frozenset(
-    {
-        *("speedup", "efficiency", "memory", "mem", "util", "utilization"),
-        *("utilisation", "loss", "acc", "accuracy", "perplexity", "ppl", "std", "cv"),
-        *("stdev", "stddev", "deviation", "var", "variance", "sem", "err", "error"),
-        *("rep", "reps", "nrep", "repeats", "replicates", "run", "runs", "trial"),
-        *("id", "index", "idx", "date", "timestamp", "day", "time", "duration"),
-        *("elapsed", "energy", "power", "cost", "price", "mfu", "hfu", "flops"),
-        *("tflops", "gflops", "pflops", "throughput", "note", "notes", "comment"),
-        *("comments", "remark", "remarks", "url", "link", "path", "file"),
-        *("hostname", "host", "temperature"),
-    }
+    "speedup efficiency memory mem util utilization utilisation loss acc accuracy "
+    "perplexity ppl std cv stdev stddev deviation var variance sem err error rep reps "
+    "nrep repeats replicates run runs trial id index idx date timestamp day time "
+    "duration elapsed energy power cost price mfu hfu flops tflops gflops pflops "
+    "throughput note notes comment comments remark remarks url link path file hostname "
+    "host temperature".split()
 )
 _MEASURED_ALONE = frozenset({"scaling", "source", "rank"})
 """Measured or remarked where it is the whole name; ``lora_rank`` is a setting."""
-_UNITS = frozenset(
-    {*"s ms us h min gb gib mb mib w j kwh wh usd eur pct percent".split()}
-)
+_UNITS = frozenset("s ms us h min gb gib mb mib w j kwh wh usd eur pct percent".split())
 
-_OURS = frozenset({"schema_version", "run", "trial_id", "attempt", "kind", "emulated"})
-SETTABLE = tuple(column.name for column in COLUMNS if column.name not in _OURS)
+SETTABLE = tuple(
+    column.name
+    for column in COLUMNS
+    if column.name not in "schema_version run trial_id attempt kind emulated".split()
+)
 """Columns of the observations that a foreign table may fill."""
 
 _SECONDS: Mapping[str, float] = {
@@ -145,21 +133,21 @@ _BYTES: Mapping[str, float] = {
 _STEPS = ("step", "iteration", "iter", "it", "batch")
 _MIDDLES = ("avg", "mean", "median", "p50")
 _STEP_TIMES = (
-    *("step_time", "train_step_time", "step_duration", "iteration_time", "iter_time"),
+    *"step_time train_step_time step_duration iteration_time iter_time".split(),
     *(f"{middle}_step_time" for middle in _MIDDLES),
     *(f"step_time_{middle}" for middle in _MIDDLES),
     *(f"{middle}_step" for middle in _MIDDLES),
     *(f"time_{per}{step}" for per in ("per_", "") for step in _STEPS),
 )
 _PEAKS = (
-    *("peak_memory", "peak_mem", "peak_gpu_memory", "gpu_memory_peak"),
-    *("peak_memory_allocated", "max_memory_allocated"),
-)
+    "peak_memory peak_mem peak_gpu_memory gpu_memory_peak peak_memory_allocated "
+    "max_memory_allocated"
+).split()
 _PER_SECOND = ("per_s", "per_sec", "per_second", "s", "sec", "second")
 _SAMPLES = (
-    *("samples", "sample", "images", "image", "imgs", "img", "pictures", "examples"),
-    *("sequences", "seqs", "seq", "sentences", "items"),
-)
+    "samples sample images image imgs img pictures examples sequences seqs seq "
+    "sentences items"
+).split()
 _TOKENS = ("tokens", "token", "toks", "tok")
 _BEFORE = ("", "throughput_", "train_throughput_", "total_", "training_speed_")
 _DEVICES = ("gpu", "device", "chip", "accelerator", "tpu", "rank")
@@ -200,12 +188,18 @@ def plain(name: str) -> str:
 
 def reading_of(name: str) -> Reading | None:
     """Return what a column of this name says; None where the name is not known."""
-    return _readings().get(plain(name))
+    return known_names().get(plain(name))
 
 
+@functools.cache
 def known_names() -> Mapping[str, Reading]:
     """Return every known name, as :func:`plain` writes it, with what it says."""
-    return _readings()
+    found: dict[str, Reading] = {}
+    for name, reading in itertools.chain(
+        _own_and_aliases(), _in_units(), _rates(), _throughputs()
+    ):
+        found.setdefault(name, reading)
+    return found
 
 
 def is_known(name: str) -> bool:
@@ -253,28 +247,15 @@ def _is_duration(column: str) -> bool:
     return column.endswith("_s") and not column.endswith("_per_s")
 
 
-@functools.cache
-def _readings() -> Mapping[str, Reading]:
-    found: dict[str, Reading] = {}
-    for name, reading in itertools.chain(
-        _own_and_aliases(),
-        _durations(),
-        _memory(),
-        _rates(),
-        _throughputs(),
-        _batches(),
-    ):
-        found.setdefault(name, reading)
-    return found
-
-
 def _own_and_aliases() -> Iterator[tuple[str, Reading]]:
     for column in SETTABLE:
         for name in (column, *ALIASES.get(column, ())):
             yield plain(name), Reading(column)
+    for name in BATCHES_IN_TOKENS:
+        yield name, Reading("global_batch_size", is_in_tokens=True)
 
 
-def _durations() -> Iterator[tuple[str, Reading]]:
+def _in_units() -> Iterator[tuple[str, Reading]]:
     for unit, factor in _SECONDS.items():
         for column in filter(_is_duration, SETTABLE):
             yield f"{column.removesuffix('_s')}_{unit}", Reading(column, factor, unit)
@@ -285,12 +266,8 @@ def _durations() -> Iterator[tuple[str, Reading]]:
             yield f"{unit}_per_{each}", step
             if not unit.startswith("min"):  # "min step" is the shortest one
                 yield f"{unit}_{each}", step
-
-
-def _memory() -> Iterator[tuple[str, Reading]]:
-    for base in _PEAKS:
-        for unit, factor in _BYTES.items():
-            yield f"{base}_{unit}", Reading("gpu_memory_peak_bytes", factor, unit)
+    for base, (unit, factor) in itertools.product(_PEAKS, _BYTES.items()):
+        yield f"{base}_{unit}", Reading("gpu_memory_peak_bytes", factor, unit)
 
 
 def _rates() -> Iterator[tuple[str, Reading]]:
@@ -303,9 +280,8 @@ def _rates() -> Iterator[tuple[str, Reading]]:
 def _throughputs() -> Iterator[tuple[str, Reading]]:
     column = "throughput_samples_per_s"
     for item in (*_SAMPLES, *_TOKENS):
-        in_tokens = item in _TOKENS
-        total = Reading(column, is_in_tokens=in_tokens)
-        of_one = Reading(column, is_per_device=True, is_in_tokens=in_tokens)
+        total = Reading(column, is_in_tokens=item in _TOKENS)
+        of_one = replace(total, is_per_device=True)
         for before, per in itertools.product(_BEFORE, _PER_SECOND):
             yield f"{before}{item}_{per}", total
             for device in _DEVICES:
@@ -317,8 +293,3 @@ def _throughputs() -> Iterator[tuple[str, Reading]]:
     for device in _DEVICES:
         for name in (f"throughput_per_{device}", f"per_{device}_throughput"):
             yield name, Reading(column, is_per_device=True)
-
-
-def _batches() -> Iterator[tuple[str, Reading]]:
-    for name in BATCHES_IN_TOKENS:
-        yield name, Reading("global_batch_size", is_in_tokens=True)

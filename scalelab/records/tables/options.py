@@ -1,16 +1,18 @@
-"""What a user says of a foreign table before it is imported."""
+"""What the user adds to a table, and how messages list what is in it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scalelab.errors import SpecError
+_SHOWN_NAME = 60
+_SHOWN_NAMES = 30
+_SHOWN_LINES = 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportOptions:
-    """What is said of a table besides what it says itself.
+    """The options of ``scalelab import``.
 
     Parameters
     ----------
@@ -21,8 +23,10 @@ class ImportOptions:
     melt
         Our column that the names of further columns hold, and the one that their cells
         hold, e.g. ``{"world_size": "throughput_samples_per_s"}``.
-    tokens_per_sample
-        The throughput counts tokens, so many to a sample; None: it counts samples.
+    decimal
+        The decimal sign, a point or a comma; None: as the numbers of the table tell.
+    header_row
+        The line with the names of the columns, from 1; None: the first that is filled.
     """
 
     column: Mapping[str, str] = field(default_factory=dict)
@@ -32,18 +36,25 @@ class ImportOptions:
     melt: Mapping[str, str] = field(default_factory=dict)
     per_device: bool = False
     tokens_per_sample: int | None = None
+    decimal: str | None = None
+    header_row: int | None = None
     accept_doubts: bool = False
 
-    def __post_init__(self) -> None:
-        """Refuse a number of tokens that is none, and more than one melting."""
-        tokens = self.tokens_per_sample
-        if tokens is not None and (isinstance(tokens, bool) or not tokens >= 1):
-            raise SpecError(
-                f"tokens_per_sample={tokens!r} must be a whole number from 1: how many "
-                "tokens one sample has."
-            )
-        if len(self.melt) > 1:
-            raise SpecError(
-                f"melt names {len(self.melt)} columns, {', '.join(self.melt)}. The "
-                "names of a wide table's columns hold one thing; name one."
-            )
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as a message lists them."""
+    rest = len(names) - _SHOWN_NAMES
+    more = f", ... ({rest} more)" if rest > 0 else ""
+    return ", ".join(name[:_SHOWN_NAME] for name in names[:_SHOWN_NAMES]) + more
+
+
+def lines_listed(lines: Iterable[int]) -> str:
+    """Return numbers of lines as a message lists them.
+
+    >>> lines_listed([3]), lines_listed(range(2, 20))
+    ('line 3', 'lines 2, 3, 4, 5, 6, 7 and 12 more')
+    """
+    every = list(lines)
+    first, rest = every[:_SHOWN_LINES], len(every) - _SHOWN_LINES
+    more = f" and {rest} more" if rest > 0 else ""
+    return f"line{'s' * (len(every) > 1)} {', '.join(map(str, first))}{more}"

@@ -1,47 +1,141 @@
-"""Parse the cells of a foreign table: one value at a time, in our unit."""
+"""Parse the cells of a foreign table: its numerals, and each value in our unit."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.problems import shown
+from scalelab.inputs.wording import Option
 from scalelab.records.columns import COLUMNS_BY_NAME
 from scalelab.records.tables.names import Reading
-from scalelab.records.tables.numerals import Numerals, is_missing
+
+_SPACES = re.compile("[\u00a0\u2009\u202f']")
+_BETWEEN_DIGITS = re.compile(r"(?<=\d) (?=\d{3}(\D|$))")
+
+
+def _decimal(sign: str, other: str) -> re.Pattern[str]:
+    """Match numbers that show that a sign is decimal and the other one is not."""
+    return re.compile(
+        rf"[+-]?(0{sign}\d+|\d+{sign}(\d{{1,2}}|\d{{4,}})|\d{{4,}}{sign}\d+"
+        rf"|\d{{1,3}}({other}\d{{3}})+{sign}\d+|\d{{1,3}}({other}\d{{3}}){{2,}})"
+    )
+
+
+_DECIMALS = {".": _decimal(r"\.", ","), ",": _decimal(",", r"\.")}
+_IN_THOUSANDS = {
+    ".": re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+(?![\d.])"),
+    ",": re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(?![\d,])"),
+}
+_OTHER = {".": ",", ",": "."}
+
+MISSING = frozenset(
+    "- -- \u2013 \u2014 ? na n/a n.a. #n/a nan null none <na> tbd unknown".split()
+) | {""}
+"""What a cell of numbers holds where there is none, in small letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberColumn:
+    """A column of numbers: its different cells, each with the first of its lines."""
+
+    name: str
+    cells: Mapping[str, int]
+    is_whole: bool
+
+
+def decimal_sign(
+    path: Path, separator: str, columns: Iterable[NumberColumn]
+) -> tuple[str, str]:
+    """Return the decimal sign of a table's numbers, and a cell that tells it.
+
+    ``0,5`` tells it, and ``1,024`` in a column of whole numbers. The point of ``1.024``
+    is a decimal one between commas and in Parquet.
+    """
+    told: dict[str, str] = {}
+    unclear = None
+    looked_at = ",." if separator and separator != "," else ","
+    for column in columns:
+        for text, line in column.cells.items():
+            word = (text.split() or [""])[0].removesuffix("%")
+            for sign, pattern in _DECIMALS.items():
+                if pattern.fullmatch(word):
+                    told.setdefault(sign, f"line {line} has {shown(word)}")
+            for sign in looked_at:
+                if not _IN_THOUSANDS[sign].fullmatch(word):
+                    continue
+                if column.is_whole:
+                    told.setdefault(
+                        _OTHER[sign],
+                        f"line {line} has {shown(word)} in the column "
+                        f"{shown(column.name)} of whole numbers",
+                    )
+                unclear = unclear or (sign, word, column.name, line)
+    if len(told) > 1:
+        raise SpecError(
+            f"{path}: {told[',']}, with a decimal comma, and {told['.']}, with a "
+            "decimal point. Write all numbers in one way, or say which sign is the "
+            f"decimal one ({Option('decimal', '.')} or {Option('decimal', ',')})."
+        )
+    if told:
+        return next(iter(told.items()))
+    if unclear is None:
+        return ".", ""
+    sign, word, name, line = unclear
+    noun, digits = "comma" if sign == "," else "point", word.replace(sign, "")
+    raise SpecError(
+        f"{path}, line {line}, column {shown(name)}: {shown(word)} is {digits} if its "
+        f"{noun} stands between thousands, else {word.replace(',', '.')}; no number of "
+        "the table tells which.",
+        f"Say {Option('decimal', _OTHER[sign])} for {digits}, or "
+        f"{Option('decimal', sign)} for {word.replace(',', '.')}.",
+    )
+
+
+def plain_number(text: str, decimal: str) -> str:
+    """Write a number with a decimal point and without signs between thousands.
+
+    >>> plain_number("1.024,5", ","), plain_number("1,024.5", ".")
+    ('1024.5', '1024.5')
+    """
+    if text.isdigit():
+        return text
+    text = _BETWEEN_DIGITS.sub("", _SPACES.sub("", text))
+    if _IN_THOUSANDS[_OTHER[decimal]].match(text):
+        text = text.replace(_OTHER[decimal], "")
+    return text.replace(",", ".", 1) if decimal == "," else text
+
+
+def is_missing(text: str) -> bool:
+    """Whether a cell says that there is no value.
+
+    >>> is_missing("N/A"), is_missing("0")
+    (True, False)
+    """
+    return text.lower() in MISSING
+
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_GROUPED = re.compile(r"[1-9]\d{0,2}(\.\d{3})+", re.ASCII)
 _LARGEST_WHOLE = 2**53
 _MAX_DEVICES = 1_000_000
 _MAX_STEP_TIME_S = 86_400.0
 _COUNTS = frozenset(
-    {
-        "num_nodes",
-        "world_size",
-        "data_parallel_size",
-        "threads_per_rank",
-        "local_batch_size",
-        "gradient_accumulation_steps",
-        "global_batch_size",
-        "normalization_batch_size",
-        "sequence_length",
-    }
+    "num_nodes world_size data_parallel_size threads_per_rank local_batch_size "
+    "gradient_accumulation_steps global_batch_size normalization_batch_size "
+    "sequence_length".split()
 )
 _POSITIVE = frozenset(
-    {
-        "gpus_per_node",
-        "step_time_s",
-        "step_time_lo_s",
-        "step_time_hi_s",
-        "throughput_samples_per_s",
-        "base_learning_rate",
-        "learning_rate",
-    }
+    "gpus_per_node step_time_s step_time_lo_s step_time_hi_s throughput_samples_per_s "
+    "base_learning_rate learning_rate".split()
 )
 _SIGNED = frozenset({"target_value", "final_metric"})
 _CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -50,13 +144,12 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "metric_mode": ("min", "max"),
     "energy_source": ("measured", "modelled"),
 }
-
-
 _SYNONYMS: Mapping[str, Mapping[str, str]] = {
     "outcome": {
-        **dict.fromkeys(("ok", "success", "succeeded", "done"), str(Outcome.COMPLETED)),
-        **dict.fromkeys(("finished", "passed"), str(Outcome.COMPLETED)),
-        **dict.fromkeys(("fail", "error", "crash", "crashed"), str(Outcome.FAILED)),
+        **dict.fromkeys(
+            "ok success succeeded done finished passed".split(), str(Outcome.COMPLETED)
+        ),
+        **dict.fromkeys("fail error crash crashed".split(), str(Outcome.FAILED)),
         **dict.fromkeys(("timeout", "timed out"), str(Outcome.TIMED_OUT)),
     },
     "device_type": {"gpu": "cuda"},
@@ -76,7 +169,11 @@ _DURATION = re.compile(r"([\d.eE+-]+) ?(s|sec|ms|us|\u00b5s|min)")
 def parse(name: str, text: str) -> Any:
     """Return the value of a cell of a known column; None where it is empty."""
     kind = COLUMNS_BY_NAME[name].kind
-    if not text or (kind != "text" and is_missing(text)) or text.lower() in _NOTHING:
+    if (
+        not text
+        or (kind != "text" and is_missing(text))
+        or text.lower() in ("n/a", "#n/a")
+    ):
         return None
     text = text.lower() if name == "precision" else text
     text = _SYNONYMS.get(name, {}).get(text.lower(), text)
@@ -87,7 +184,7 @@ def parse(name: str, text: str) -> Any:
     return value
 
 
-def parse_cell(reading: Reading, text: str, numerals: Numerals) -> Any:
+def parse_cell(reading: Reading, text: str, decimal: str) -> Any:
     """Return the value of a cell in our unit; None where it is empty."""
     name = reading.column
     kind = COLUMNS_BY_NAME[name].kind
@@ -95,7 +192,7 @@ def parse_cell(reading: Reading, text: str, numerals: Numerals) -> Any:
         return parse(name, text)
     if is_missing(text):
         return None
-    text, factor = _without_unit(name, numerals.plain(text))
+    text, factor = _without_unit(name, plain_number(text, decimal))
     factor = reading.factor if factor is None else factor
     if factor == 1 and not reading.is_step_rate:
         return parse(name, text)
@@ -162,20 +259,22 @@ def _check_range(name: str, kind: str, value: Any) -> None:
         raise ValueError(f"must be one of {', '.join(choices)}")
     if kind not in ("integer", "number"):
         return
-    if name in _COUNTS and value < 1:
-        raise ValueError("must be at least 1")
-    if name in _POSITIVE and value <= 0:
-        raise ValueError("must be more than 0")
-    if name not in _SIGNED and value < 0:
-        raise ValueError("must not be negative")
-    if name in ("world_size", "num_nodes") and value > _MAX_DEVICES:
-        raise ValueError(f"must be at most {_MAX_DEVICES}")
-    if name == "step_time_s" and value > _MAX_STEP_TIME_S:
-        raise ValueError(
-            f"must be at most {_MAX_STEP_TIME_S:.0f}: it is in seconds per step"
-        )
-    if name == "gpu_utilization" and value > 1:
-        raise ValueError("must be a share between 0 and 1")
+    for is_wrong, rule in (
+        (name in _COUNTS and value < 1, "at least 1"),
+        (name in _POSITIVE and value <= 0, "more than 0"),
+        (name not in _SIGNED and value < 0, "at least 0"),
+        (
+            name in ("world_size", "num_nodes") and value > _MAX_DEVICES,
+            f"at most {_MAX_DEVICES}",
+        ),
+        (
+            name == "step_time_s" and value > _MAX_STEP_TIME_S,
+            f"at most {_MAX_STEP_TIME_S:.0f}: it is in seconds per step",
+        ),
+        (name == "gpu_utilization" and value > 1, "a share between 0 and 1"),
+    ):
+        if is_wrong:
+            raise ValueError(f"must be {rule}")
 
 
 def _number(text: str) -> float:
@@ -193,58 +292,41 @@ def _whole(text: str) -> int:
     except ValueError:
         value = math.nan
     if not value.is_integer() or abs(value) > _LARGEST_WHOLE:
-        raise ValueError(f"must be a whole number such as 8{_if_grouped(text)}")
+        grouped = f" ({text.replace('.', '')}, if its point stands between thousands)"
+        hint = grouped if _IN_THOUSANDS["."].fullmatch(text) else ""
+        raise ValueError(f"must be a whole number such as 8{hint}")
     return int(value)
 
 
-def _if_grouped(text: str) -> str:
-    if not _GROUPED.fullmatch(text):
-        return ""
-    return f" ({text.replace('.', '')}, if its point stands between thousands)"
-
-
 def _flag(text: str) -> bool:
-    flags = {"true": True, "1": True, "false": False, "0": False}
-    if text.lower() not in flags:
+    if text.lower() not in ("true", "1", "false", "0"):
         raise ValueError("must be true or false")
-    return flags[text.lower()]
+    return text.lower() in ("true", "1")
 
 
 def _time(text: str) -> str:
-    try:
-        is_aware = datetime.fromisoformat(text).utcoffset() is not None
-    except ValueError:
-        is_aware = False
-    if not is_aware:
-        raise ValueError("must be a time with its offset, e.g. 2026-01-31T12:00:00Z")
-    return text
+    with suppress(ValueError):
+        if datetime.fromisoformat(text).utcoffset() is not None:
+            return text
+    raise ValueError("must be a time with its offset, e.g. 2026-01-31T12:00:00Z")
 
 
 def _list(text: str) -> list[str]:
-    try:
+    with suppress(ValueError):
         values = json.loads(text)
-    except ValueError:
-        values = None
-    if not isinstance(values, list) or not all(
-        isinstance(each, str) for each in values
-    ):
-        raise ValueError('must be a JSON list of text, e.g. ["0", "1"]')
-    return values
-
-
-def _as_it_is(text: str) -> str:
-    return text
+        if isinstance(values, list) and all(isinstance(each, str) for each in values):
+            return values
+    raise ValueError('must be a JSON list of text, e.g. ["0", "1"]')
 
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
     "integer": _whole,
     "number": _number,
     "flag": _flag,
-    "text": _as_it_is,
+    "text": str,
     "time": _time,
     "list": _list,
 }
-_NOTHING = frozenset({"n/a", "#n/a"})
 
 
 def parse_option(texts: Sequence[str]) -> list[Any]:

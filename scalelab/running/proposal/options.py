@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +20,12 @@ _ABSL = ("DEFINE_integer", "DEFINE_float", "DEFINE_string", "DEFINE_enum")
 # Classes that hold transformers' TrainingArguments: its own, TRL's, subclasses.
 _TRAINER = re.compile(r"\w*TrainingArguments|[A-Z]+Config|RewardConfig")
 # Options of transformers.TrainingArguments that trials set or a user must know of.
-_DEFAULTS: dict[str, object] = {
+_DEFAULTS: Mapping[str, object] = {
     "output_dir": None,
     "per_device_train_batch_size": 8,
     "gradient_accumulation_steps": 1,
     "learning_rate": 5e-5,
     "num_train_epochs": 3,
-    "dataloader_num_workers": 0,
     "seed": 42,
 }
 
@@ -50,22 +50,21 @@ class ScriptOption:
         return f"{self.flag}{self.joint}{value}" if self.joint else value
 
 
-_TRAINING_ARGUMENTS = [
-    ScriptOption(
-        flag=f"--{name}", name=name, default=value, is_required=name == "output_dir"
-    )
-    for name, value in _DEFAULTS.items()
-]
-
-
 def options_of(trees: Mapping[Path, ast.Module]) -> tuple[ScriptOption, ...]:
     """Return the options that parsed files define, the first of each flag."""
+    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
+    classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+    values = {
+        node.targets[0].id: node.value
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
     found: dict[str, ScriptOption] = {}
-    known = _Known(trees)
     for path, tree in trees.items():
-        for option in (*_called(path, tree, known), *_assigned(tree)):
-            if _FLAG.fullmatch(option.flag):
-                found.setdefault(option.flag, option)
+        for call in _calls(tree):
+            for option in _called(path, tree, call, classes, values):
+                if _FLAG.fullmatch(option.flag):
+                    found.setdefault(option.flag, option)
     return tuple(found.values())
 
 
@@ -76,38 +75,32 @@ def config_folders(path: Path, tree: ast.Module) -> Iterator[Path]:
             yield path.parent / folder
 
 
-class _Known:
-    """The classes, the assigned names and the text of several files."""
-
-    def __init__(self, trees: Mapping[Path, ast.Module]) -> None:
-        self.classes: dict[str, ast.ClassDef] = {}
-        self.values: dict[str, ast.expr] = {}
-        self.text = "\n".join(path.read_text(errors="replace") for path in trees)
-        for node in (node for tree in trees.values() for node in ast.walk(tree)):
-            if isinstance(node, ast.ClassDef):
-                self.classes[node.name] = node
-            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                self.values[node.targets[0].id] = node.value
-
-
-def _called(path: Path, tree: ast.Module, known: _Known) -> Iterator[ScriptOption]:
-    """Yield the options that the calls in a file define."""
-    for call in _calls(tree):
-        name, owner = _name(call.func), _name(getattr(call.func, "value", None))
-        if name == "add_argument" or (
-            name in ("option", "argument") and owner == "click"
-        ):
-            yield from _of_argparse(call)
-        elif name in _ABSL and owner == "flags":
-            yield from _of_absl(call)
-        elif name == "DEFINE_config_file":
-            yield from _of_config_file(call, path, known.text)
-        elif name in ("HfArgumentParser", "TrlParser"):
-            yield from _of_trainer(call, known)
-        elif name == "cli" and owner == "tyro" and call.args:
-            yield from _fields(_name(call.args[0]), known, as_tyro=True)
-        elif _is_hydra(call):
-            yield from _of_hydra(path, _hydra(call))
+def _called(
+    path: Path,
+    tree: ast.Module,
+    call: ast.Call,
+    classes: Mapping[str, ast.ClassDef],
+    values: Mapping[str, ast.expr],
+) -> Iterator[ScriptOption]:
+    name, owner = _name(call.func), _name(getattr(call.func, "value", None))
+    if name == "add_argument" or (name in ("option", "argument") and owner == "click"):
+        yield from _of_argparse(call)
+    elif name in _ABSL and owner == "flags":
+        flag, default = ([*map(literal, call.args[:2]), None, None])[:2]
+        yield ScriptOption(flag=f"--{flag}", name=str(flag), default=default, joint="=")
+    elif name == "DEFINE_config_file":
+        yield from _of_config_file(path, call)
+    elif name in ("HfArgumentParser", "TrlParser"):
+        for argument in call.args[:1]:
+            given = values.get(_name(argument), argument)
+            for each in getattr(given, "elts", [given]):
+                yield from _fields(_name(each), classes)
+    elif name == "cli" and owner == "tyro" and call.args:
+        yield from _fields(_name(call.args[0]), classes, as_tyro=True)
+    elif _is_hydra(call):
+        yield from _of_hydra(path, _hydra(call))
+    elif name == "exec" and "configurator" in ast.dump(call):  # as nanoGPT's
+        yield from _assigned(tree)
 
 
 def _calls(tree: ast.Module) -> Iterator[ast.Call]:
@@ -121,81 +114,67 @@ def _name(node: object) -> str:
 def _of_argparse(call: ast.Call) -> Iterator[ScriptOption]:
     names = [each for each in map(literal, call.args) if isinstance(each, str)]
     said = _said(call)
-    if not names or str(said.get("action", "store")) != "store":
-        return
-    if said.get("is_flag"):
+    takes_value = str(said.get("action", "store")) == "store" and "is_flag" not in said
+    if not names or not takes_value:
         return
     # The long form: the short one says less to whoever reads the experiment.
     flag = max(names, key=lambda each: (each.startswith("--"), -names.index(each)))
     dest = said.get("dest")
-    name = dest if isinstance(dest, str) else flag.lstrip("-").replace("-", "_")
     is_positional = not flag.startswith("-")
     is_left_out = is_positional and said.get("nargs") in ("?", "*")
     yield ScriptOption(
         flag=flag,
-        name=name,
+        name=dest if isinstance(dest, str) else flag.lstrip("-").replace("-", "_"),
         default=said.get("default"),
         is_required=bool(said.get("required", is_positional and not is_left_out)),
         joint="" if is_positional else " ",
     )
 
 
-def _of_absl(call: ast.Call) -> Iterator[ScriptOption]:
-    values = [*map(literal, call.args[:2]), None, None]
-    if isinstance(values[0], str):
-        name = values[0]
-        yield ScriptOption(flag=f"--{name}", name=name, default=values[1], joint="=")
-
-
-def _of_config_file(call: ast.Call, path: Path, text: str) -> Iterator[ScriptOption]:
+def _of_config_file(path: Path, call: ast.Call) -> Iterator[ScriptOption]:
     """Yield the values of a ConfigDict of ml_collections, as its flags name them."""
     names = ("name", "default")
     said = dict(zip(names, map(literal, call.args), strict=False)) | _said(call)
-    name, default = str(said.get("name")), said.get("default")
+    name, default = said.get("name"), said.get("default")
+    file = path
     if isinstance(default, str):
         file = path.parent / default.partition(":")[0]
-        text = file.read_text(errors="replace") if file.is_file() else text
     else:
         yield ScriptOption(flag=f"--{name}", name="", is_required=True, joint="=")
+    text = file.read_text(errors="replace") if file.is_file() else ""
     for keys, value in re.findall(_CONFIG_DICT, text):
-        try:
+        known = None
+        with suppress(ValueError, SyntaxError):
             known = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            known = None
         yield ScriptOption(
             flag=f"--{name}.{keys}", name=keys.split(".")[-1], default=known, joint="="
         )
 
 
-def _of_trainer(call: ast.Call, known: _Known) -> Iterator[ScriptOption]:
-    """Yield the options of the data classes that HfArgumentParser is given."""
-    for argument in call.args[:1]:
-        given = known.values.get(_name(argument), argument)
-        for each in getattr(given, "elts", [given]):
-            yield from _fields(_name(each), known)
-
-
 def _fields(
     name: str,
-    known: _Known,
+    classes: Mapping[str, ast.ClassDef],
     *,
     as_tyro: bool = False,
     inside: tuple[str, ...] = (),
     depth: int = 0,
 ) -> Iterator[ScriptOption]:
     """Yield the fields of a data class as options, its own first, then its bases'."""
-    found = known.classes.get(name) if depth < _MOST_NESTED else None
+    found = classes.get(name) if depth < _MOST_NESTED else None
     if found is None:
-        if _TRAINER.fullmatch(name):
-            yield from _TRAINING_ARGUMENTS
+        for own, value in _DEFAULTS.items() if _TRAINER.fullmatch(name) else ():
+            is_required = own == "output_dir"
+            yield ScriptOption(
+                flag=f"--{own}", name=own, default=value, is_required=is_required
+            )
         return
     for node in found.body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
         path, inner = (*inside, node.target.id), _name(node.annotation)
-        if inner in known.classes:
+        if inner in classes:
             yield from _fields(
-                inner, known, as_tyro=as_tyro, inside=path, depth=depth + 1
+                inner, classes, as_tyro=as_tyro, inside=path, depth=depth + 1
             )
             continue
         said = _said(node.value) if isinstance(node.value, ast.Call) else None
@@ -210,7 +189,7 @@ def _fields(
     for base in map(_name, found.bases):
         # A class may have the name of its base, such as TrainingArguments.
         deep = _MOST_NESTED if base == name else depth + 1
-        yield from _fields(base, known, as_tyro=as_tyro, inside=inside, depth=deep)
+        yield from _fields(base, classes, as_tyro=as_tyro, inside=inside, depth=deep)
 
 
 def _is_hydra(call: ast.Call) -> bool:
@@ -272,19 +251,13 @@ def _flat(values: Mapping[str, object], prefix: str) -> dict[str, object]:
 
 
 def _assigned(tree: ast.Module) -> Iterator[ScriptOption]:
-    """Yield the globals of a script whose configurator overrides them, as nanoGPT's."""
-    if not any(
-        _name(call.func) == "exec" and "configurator" in ast.dump(call)
-        for call in _calls(tree)
-    ):
-        return
-    for statement in tree.body:
-        if isinstance(statement, ast.Assign) and isinstance(
-            statement.targets[0], ast.Name
-        ):
-            name, value = statement.targets[0].id, literal(statement.value)
-            is_plain = isinstance(value, int | float | str)
-            if is_plain or isinstance(statement.value, ast.BinOp):
+    """Yield the globals of a script, which its configurator overrides."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name, value = node.targets[0].id, literal(node.value)
+            if isinstance(value, int | float | str) or isinstance(
+                node.value, ast.BinOp
+            ):
                 yield ScriptOption(
                     flag=f"--{name}", name=name, default=value, joint="="
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -76,8 +76,11 @@ def read_log(
             "printed, as text."
         )
     lines = [each for each in _LINE_ENDS.split(content) if len(each) < _MAX_LINE_BYTES]
-    for rows in _in_order(packages):
-        counts = {row.name: _num_steps(row, lines) for row in rows}
+    rows = list(PRESETS.values())
+    imported = [row for row in rows if packages & {*row.packages}]
+    of_others = [row for row in rows if row.packages and not imported]
+    for group in (imported, [row for row in rows if not row.packages], of_others):
+        counts = {row.name: _num_steps(row, lines) for row in group}
         if any(counts.values()):
             best = max(counts, key=lambda name: counts[name])
             return LogReading(preset=PRESETS[best], num_steps=counts[best])
@@ -88,25 +91,10 @@ def read_log(
     return LogReading(example=_example(texts))
 
 
-def _in_order(packages: Set[str]) -> Iterator[list[Preset]]:
-    rows = list(PRESETS.values())
-    imported = [row for row in rows if packages & {*row.packages}]
-    yield imported
-    yield [row for row in rows if not row.packages]
-    if not imported:
-        yield [row for row in rows if row.packages]
-
-
 def _num_steps(row: Preset, lines: list[bytes]) -> int:
     reader = line_reader(MetricsSource(regex=row.regex, evaluation=row.evaluation))
-    reports = (reader.read(line) for line in lines)
-    return len(
-        {
-            report.step
-            for report in reports
-            if report and not report.is_evaluation and report.step is not None
-        }
-    )
+    reports = filter(None, map(reader.read, lines))
+    return len({each.step for each in reports if not each.is_evaluation} - {None})
 
 
 def _counting(
@@ -126,7 +114,9 @@ def _counting(
         or (length and max(counts) > int(length))
     ):
         return None
-    if length and _are_samples(alike, rises.most_common(1)[0][0], batch):
+    rise = rises.most_common(1)[0][0]
+    have_percentage = all(_PERCENTAGE.match(row.string, row.end()) for row in alike)
+    if length and rise > 1 and (rise == batch or have_percentage):
         names = (SAMPLES_OF_EPOCH, SAMPLES_IN_EPOCH)
     elif falls or (length and all(map(_is_of_epoch, alike))):
         names = (BATCH_OF_EPOCH, BATCHES_OF_EPOCH)
@@ -148,12 +138,6 @@ def _is_of_epoch(row: re.Match[str]) -> bool:
     """Tell whether the word stands before a count, or as 3/9 of epoch 0."""
     text, end = row.string.lower(), row.end()
     return "epoch" in text[:end] or text[end:].startswith(" of epoch")
-
-
-def _are_samples(rows: Sequence[re.Match[str]], rise: int, batch: int | None) -> bool:
-    """Tell whether a count rises by samples: by a batch, or with a percentage after."""
-    have_percentage = all(_PERCENTAGE.match(row.string, row.end()) for row in rows)
-    return rise > 1 and (rise == batch or have_percentage)
 
 
 def _example(texts: list[str]) -> str | None:

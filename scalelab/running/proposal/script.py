@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from scalelab.errors import SpecError
@@ -23,12 +24,11 @@ _DIVISION = re.compile(
 _TABLE = re.compile(r"[\w-]+\.csv", re.ASCII)
 # Packages, variables and names by which a training is spread over devices, besides all
 # names that hold "distributed".
-_SPREADING = {
-    *("accelerate", "deepspeed", "horovod", "lightning", "megatron", "trl", "composer"),
-    *("pytorch_lightning", "torchtitan", "transformers", "jax", "keras", "tensorflow"),
-    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "DataParallel", "fully_shard"),
-    *("init_process_group", "mpi4py"),
-}
+_SPREADING = frozenset(
+    "accelerate deepspeed horovod lightning megatron trl composer pytorch_lightning "
+    "torchtitan transformers jax keras tensorflow RANK LOCAL_RANK WORLD_SIZE "
+    "DataParallel fully_shard init_process_group mpi4py".split()
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,45 +52,59 @@ class Script:
         alone = {"keras", "tensorflow", "jax"}
         return bool(self.packages & alone) and "torch" not in self.packages
 
+    @property
+    def launcher(self) -> str:
+        """What starts its ranks, where it joins several."""
+        return "mpirun" if self.all_packages & {"mpi4py", "horovod"} else "torchrun"
+
 
 def read_script(path: Path) -> Script:
     """Read a script, and the modules beside it, without running it."""
     tree = _parsed(path)
     path = path.resolve()
-    package = _package(path)
+    folders = takewhile(lambda each: (each / "__init__.py").is_file(), path.parents)
+    package = tuple(reversed([folder.name for folder in folders]))
     names = {name.partition(".")[0] for name in _imported(tree, package)}
     is_part = bool(package) and package[0] in names
     root = path.parents[len(package)] if is_part else path.parent
     trees, beside = _modules(path, tree, root, package if is_part else ())
     nodes = [node for each in trees.values() for node in ast.walk(each)]
-    named = {*(name for each in nodes for name in _names(each))}
-    packages = {
+    named = {*filter(None, map(_named, nodes))}
+    all_packages = {
         name.partition(".")[0] for each in trees.values() for name in _imported(each)
     }
-    spreading = {*packages, *named} & _SPREADING
-    files = (
+    texts = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and len(node.value) < 200
+        and node.value.isprintable()
+    }
+    files = [
         path.parent / text
-        for text in _texts(tree)
+        for text in texts
         if text.endswith(".py") and not text.startswith("/")
-    )
+    ]
+    beside |= {each for each in files if each.is_file()}
+    beside |= set(config_folders(path, tree))
+    tables = sorted(filter(_TABLE.fullmatch, texts))
+    metrics = "tensorboard: '{trial_dir}'" if "SummaryWriter" in named else None
+    if tables and named & {"DictWriter", "writer"}:
+        metrics = f"csv: '{{trial_dir}}/{tables[0]}'"
+    source = "\n".join(each.read_text(errors="replace") for each in trees)
     return Script(
         path=path,
         import_root=root,
         module=".".join((*package, path.stem)) if is_part else None,
-        beside=frozenset(
-            {
-                *beside,
-                *(each.resolve() for each in files if each.is_file()),
-                *(each.resolve() for each in config_folders(path, tree)),
-            }
-        ),
+        beside=frozenset(each.resolve() for each in beside),
         options=options_of({path: tree}) or options_of(trees),
         packages=frozenset(name.partition(".")[0] for name in _imported(tree)),
-        all_packages=frozenset(packages),
-        trains_on_several=bool(spreading)
+        all_packages=frozenset(all_packages),
+        trains_on_several=bool((all_packages | named) & _SPREADING)
         or any("distributed" in name.lower() for name in named),
-        divided=dict(_DIVISION.findall("\n".join(map(_text, trees)))),
-        files=_metrics_files(named, {*_texts(tree)}),
+        divided=dict(_DIVISION.findall(source)),
+        files=metrics,
     )
 
 
@@ -131,16 +145,6 @@ def _parsed(path: Path) -> ast.Module:
             f"{getattr(error, 'msg', None) or error}{where}. Give the script that "
             "starts the training, or write an experiment with scalelab init."
         ) from error
-
-
-def _package(path: Path) -> tuple[str, ...]:
-    """Return the names of the packages that hold a file, the outermost first."""
-    folders = []
-    for folder in path.parents:
-        if not (folder / "__init__.py").is_file():
-            break
-        folders.append(folder.name)
-    return tuple(reversed(folders))
 
 
 def _modules(
@@ -187,31 +191,12 @@ def _imported(tree: ast.Module, package: tuple[str, ...] = ()) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def _text(path: Path) -> str:
-    return path.read_text(errors="replace")
-
-
-def _texts(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if len(node.value) < 200 and node.value.isprintable():
-                yield node.value
-
-
-def _names(node: ast.AST) -> Iterator[str]:
+def _named(node: ast.AST) -> str:
+    """Return the name that a part of a script uses; empty: none."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value if node.value.isupper() else ""  # of the environment
     if isinstance(node, ast.Name):
-        yield node.id
-    elif isinstance(node, ast.Attribute):
-        yield node.attr
-    elif isinstance(node, ast.alias):
-        yield node.name
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        if node.value.isupper():  # a variable of the environment
-            yield node.value
-
-
-def _metrics_files(named: Set[str], texts: Set[str]) -> str | None:
-    tables = sorted(text for text in texts if _TABLE.fullmatch(text))
-    if tables and named & {"DictWriter", "writer"}:
-        return f"csv: '{{trial_dir}}/{tables[0]}'"
-    return "tensorboard: '{trial_dir}'" if "SummaryWriter" in named else None
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.name if isinstance(node, ast.alias) else ""

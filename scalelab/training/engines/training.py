@@ -11,7 +11,6 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from scalelab.errors import SpecError
-from scalelab.experiment.lr_rules import learning_rate_at
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.training import evaluation, feed
 from scalelab.training.context import RankContext
@@ -242,7 +241,7 @@ class TrainingEngine:
         if self.trial.learning_rate is None:
             return self._rate * factor
         samples = (step + 1) * self.trial.global_batch_size
-        return learning_rate_at(self.trial.learning_rate, samples) * factor
+        return self.trial.learning_rate.at(samples) * factor
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return self._format.autocast()

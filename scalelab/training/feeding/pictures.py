@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import DataDemand
+from scalelab.kinds.trainers import DataDemand
 from scalelab.training.feeding.declared_store import DeclaredStore
 from scalelab.training.feeding.tar import members
 from scalelab.training.order import check_parts

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import torch
-
 from scalelab.experiment.trial import Trial
 from scalelab.kinds.strategies import STRATEGIES, ParameterServer
+from scalelab.launch.protocol import RankIdentity
 from scalelab.records.attempt import AttemptSpec
-from scalelab.training.context import RankIdentity, meeting_store
+from scalelab.training.context import meeting_store
 from scalelab.training.servers.rules import rule_of
 from scalelab.training.servers.served import Pace, ServedParameters
 from scalelab.training.servers.wire import Kind, Tag, Wire
@@ -23,7 +22,6 @@ def run_server(
     progress: Callable[[int], None],
 ) -> None:
     """Serve a part of the parameters until rank 0 says that the trial has ended."""
-    torch.set_num_threads(spec.threads_per_rank)
     progress(0)
     trial = spec.trial
     size = STRATEGIES[trial.parallelism].num_servers(trial.world_size, trial.options)

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -61,18 +61,6 @@ class Cifar10:
 def default_directory(name: str) -> Path:
     """Return the default directory of a data set."""
     return Path("data") / name
-
-
-def obtain(name: str, directory: Path | None = None) -> Path:
-    """Obtain a data set that a built-in workload needs."""
-    if name not in _OBTAINED:
-        raise SpecError(
-            f"{name!r} is no data set that can be obtained. Choose from: "
-            f"{', '.join(_OBTAINED)}."
-        )
-    where = (directory or default_directory(name)).resolve()
-    _OBTAINED[name](where)
-    return where
 
 
 @lru_cache(maxsize=1)
@@ -251,6 +239,3 @@ def _has_sum(path: Path, expected: str) -> bool:
         return False
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == expected
-
-
-_OBTAINED: Mapping[str, Callable[[Path], None]] = {"cifar10": obtain_cifar10}

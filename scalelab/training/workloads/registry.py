@@ -5,33 +5,16 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import BUILT_IN_WORKLOADS, Program, WorkloadProgram
-from scalelab.experiment.workload_names import CLASSIFIER_METRICS, WorkloadNames
-from scalelab.training.engines.paths import engine_path
+from scalelab.kinds.trainers import WorkloadNames
+from scalelab.training.rank_options import RankOptions
+from scalelab.training.workloads.table import BUILT_IN_WORKLOADS, CLASSIFIER_METRICS
 
 if TYPE_CHECKING:
     from scalelab.training.workloads.base import Workload
-
-
-def preload_modules(program: Program, parallelism: Iterable[str]) -> tuple[str, ...]:
-    """Return the modules the fork server imports before it forks ranks.
-
-    A user's own module is not among them: it belongs to one version of the user's code.
-    """
-    if not isinstance(program, WorkloadProgram):
-        return ()
-    modules = ["scalelab.training.rank"]
-    if program.name != "emulated":
-        # The first optimiser of a process imports it, which takes about a second.
-        modules.append("torch._dynamo")
-        modules += [engine_path(name).partition(":")[0] for name in parallelism]
-    if built_in := BUILT_IN_WORKLOADS.get(program.name):
-        modules += [built_in.path.partition(":")[0], *built_in.preload]
-    return tuple(modules)
 
 
 def find_workload(name: str, code_directory: str | None = None) -> type[Workload]:
@@ -74,7 +57,7 @@ def build_workload(
 ) -> Workload:
     """Return a workload with its parameters set."""
     workload = find_workload(name, code_directory)
-    names_of(workload).check_parameters(name, parameters)
+    names_of(workload).check_parameters(name, parameters, RankOptions.__slots__)
     return workload(**parameters)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import DataDemand
+from scalelab.kinds.trainers import DataDemand
 from scalelab.training.workloads.text import Text
 
 VOCABULARY = 256

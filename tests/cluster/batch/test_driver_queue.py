@@ -12,7 +12,7 @@ from scalelab.cluster.batch.driver_queue import (
 )
 from scalelab.cluster.batch.queue import JobState
 from scalelab.errors import ClusterError, SpecError, StoreError
-from scalelab.records.control.driver_record import DriverRecord
+from scalelab.records.control.job_list import DriverRecord
 from scalelab.site.choice import site_of
 
 SITE = site_of(

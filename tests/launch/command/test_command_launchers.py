@@ -13,8 +13,8 @@ from waiting import wait_until
 from watching import is_running
 
 from scalelab.errors import SpecError
-from scalelab.experiment.checks.kinds import check_kinds
-from scalelab.experiment.program import needs_torch
+from scalelab.experiment.checks import check_kinds
+from scalelab.experiment.program import framework_of
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.outcome import Outcome
 from scalelab.kinds.launchers import LAUNCHERS
@@ -112,7 +112,7 @@ def test_end_of_rank_0_ends_processes_that_never_end(
         launcher="toy",
         steps=500,
     )
-    assert not needs_torch(spec.program)
+    assert not framework_of(spec.program)
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.COMPLETED, result
     (first, _), (second, pid) = told(spec, 0), told(spec, 1)
@@ -164,4 +164,4 @@ def test_node_without_the_distribution_says_so(
 ) -> None:
     result = agent.run(command_spec(tmp_path, TICKER, launcher="toy"), 0, None)
     assert result.outcome is Outcome.REFUSED
-    assert result.reason.startswith("SpecError: launcher='toy' is not known.")
+    assert result.reason.startswith("launcher='toy' is not known.")

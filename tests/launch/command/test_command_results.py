@@ -180,7 +180,7 @@ def test_trial_without_a_limit_goes_on() -> None:
 def test_refusal_ends_with_the_error_a_sweep_looks_for() -> None:
     result = refused(SpecError("lr=-1 is wrong."))
     assert result.outcome is Outcome.REFUSED
-    assert result.reason == "SpecError: lr=-1 is wrong."
+    assert result.reason == "lr=-1 is wrong."
     assert result.traceback == "scalelab.errors.SpecError: lr=-1 is wrong."
 
 

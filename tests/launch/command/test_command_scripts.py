@@ -102,7 +102,7 @@ def test_accumulating_script_keeps_to_the_batch_arithmetic(
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.REFUSED
     assert result.reason.startswith(
-        "SpecError: the command reported 32 samples in 1 steps; 1 x "
+        "the command reported 32 samples in 1 steps; 1 x "
         "global_batch_size=64 (local_batch_size=8 x data_parallel_size=2 x "
         "gradient_accumulation_steps=4) is 64. Likely causes: "
     )

@@ -12,7 +12,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.launch.command.lines import Report
 from scalelab.launch.command.steps import StepLog
-from scalelab.training.probes.steady import mean_interval
+from scalelab.launch.steady import mean_interval
 
 
 def trial(**changes: int | TrialKind | str) -> Trial:

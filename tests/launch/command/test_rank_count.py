@@ -55,7 +55,7 @@ def test_torchrun_that_starts_one_rank_on_two_devices_is_refused(
     outcome, reason = run(wrong)
     assert outcome is Outcome.REFUSED
     assert reason.startswith(
-        "SpecError: the command started 1 rank (WORLD_SIZE=1), and this trial has 2 "
+        "the command started 1 rank (WORLD_SIZE=1), and this trial has 2 "
         "devices, so its row would"
     )
     assert "torchrun --nnodes {num_nodes} --nproc-per-node {gpus_per_node}, or" in (

@@ -49,7 +49,7 @@ sys.exit(max(rank.wait() for rank in ranks))
 """
 LINES = MetricsSource(regex=(r"step (?P<step>\d+) loss (?P<loss>\S+)",))
 SAYS = MetricsSource(regex=(r"step (?P<step>\d+)", r"replicas (?P<world_size>\d+)"))
-not_met = "SpecError: {0} ranks started, none met another: this script trains alone in"
+not_met = "{0} ranks started, none met another: this script trains alone in"
 
 
 def swept(
@@ -91,7 +91,7 @@ def test_one_that_has_ended_before_the_look_is_known_by_its_losses(
     ("group", "ranks", "outcome", "said"),
     [
         ("0", 2, Outcome.COMPLETED, ""),
-        ("2", 3, Outcome.REFUSED, "SpecError: 3 ranks started, only 2 of them met"),
+        ("2", 3, Outcome.REFUSED, "3 ranks started, only 2 of them met"),
         ("1", 2, Outcome.REFUSED, not_met.format(2)),
     ],
     ids=["all", "all but one", "each one of its own"],
@@ -173,7 +173,7 @@ def test_a_process_with_devices_of_its_own_is_believed_if_it_names_them(
     assert result.measurements.get("ranks_witness") == witness
     if witness is None:
         assert result.reason.startswith(
-            "SpecError: the program reports world_size=1, and this trial has 2 devices"
+            "the program reports world_size=1, and this trial has 2 devices"
         )
 
 

@@ -29,7 +29,9 @@ from scalelab.launch.ranks.server_process import RankServers, ServerProcess
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    servers = RankServers((), (), tmp_path_factory.mktemp("server"))
+    servers = RankServers(
+        (), (), tmp_path_factory.mktemp("server"), "torch.distributed"
+    )
     yield servers
     servers.close()
 
@@ -43,7 +45,7 @@ def test_too_few_threads_are_said(limit: int) -> None:
     from scalelab.errors import LaunchError
     from scalelab.launch.ranks.server_process import RankServers
 
-    servers = RankServers((), (), Path(tempfile.mkdtemp()), has_ranks=False)
+    servers = RankServers((), (), Path(tempfile.mkdtemp()))
     os.setuid(61234)
     resource.setrlimit(resource.RLIMIT_NPROC, ({limit}, {limit}))
     try:
@@ -99,7 +101,7 @@ def maps_of(pid: int) -> str:
 @pytest.mark.slow
 def test_server_imports_torch_for_ranks_only(servers: Any, tmp_path: Path) -> None:
     assert "libtorch" in maps_of(servers.current().pid)
-    of_commands = RankServers((), (), tmp_path, has_ranks=False)
+    of_commands = RankServers((), (), tmp_path)
     try:
         assert "libtorch" not in maps_of(of_commands.current().pid)
     finally:
@@ -108,7 +110,9 @@ def test_server_imports_torch_for_ranks_only(servers: Any, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_server_stays_with_one_thread_when_sklearn_is_preloaded(tmp_path: Path) -> None:
-    servers = RankServers(("sklearn.datasets", "torch._dynamo"), (), tmp_path)
+    servers = RankServers(
+        ("sklearn.datasets", "torch._dynamo"), (), tmp_path, "torch.distributed"
+    )
     try:
         assert status_of(servers.current().pid)["Threads"] == "1"
     finally:

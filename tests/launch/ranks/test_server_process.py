@@ -37,11 +37,11 @@ def test_environment_keeps_the_users_and_drops_the_launchers() -> None:
 
 def test_server_that_cannot_start_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('a broken torch')")
-    servers = RankServers((), (str(tmp_path),), tmp_path)
+    servers = RankServers((), (str(tmp_path),), tmp_path, "torch")
     with pytest.raises(
         LaunchError,
         match=r"The rank server did not start \(it ended\): .*ImportError: a broken "
-        rf"torch\. Run {sys.executable} -c 'import torch.distributed' on that node\.",
+        rf"torch\. Run {sys.executable} -c 'import torch' on that node\.",
     ):
         servers.current()
     servers.close()

@@ -10,7 +10,7 @@ from scalelab.laws.convergence.time_to_target import (
     Factorisation,
     measured_factorisation,
 )
-from scalelab.laws.rivals.laws import law_named
+from scalelab.laws.published import law_named
 
 LAW = law_named("amdahl")
 PLACES = [(n, b * n) for n in (1, 2, 4, 8, 16) for b in (16, 64)]
@@ -155,8 +155,8 @@ def test_where_no_trial_is_fit_to_judge_nothing_was_measured() -> None:
 
 def test_the_worst_trial_is_told_in_percent_of_the_product() -> None:
     fast = pd.DataFrame({"log_error": [np.log(0.2), 0.0]})
-    told = Factorisation.of(fast, np.zeros(2)).describe()
-    assert "80% off at most" in told
+    figures = Factorisation.of(fast, np.zeros(2)).figures()
+    assert figures["worst_error"] == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize("column", ["num_nodes", "trial_id"])

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from scalelab.laws.step_time.discrepancy import correlations, covariances
 from scalelab.laws.step_time.physics import Configurations
+from scalelab.laws.step_time.process import correlations, covariances
 
 
 def at(rows: list[tuple[int, ...]]) -> Configurations:

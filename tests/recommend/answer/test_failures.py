@@ -6,10 +6,11 @@ from made_up_runs import planned, recommendation, trial_row
 
 from scalelab.laws.rows import step_time_rows
 from scalelab.recommend.answer.failures import (
-    failures_in_words,
+    failures,
     limits_of_memory,
     why_no_answer,
 )
+from scalelab.recommend.answer.note_words import in_words
 from scalelab.recommend.answer.text import answer_text
 from scalelab.records.observations import frame
 
@@ -19,6 +20,10 @@ Row = dict[str, Any]
 def failed(number: int, reason: str | None = "rank 0 died.", **values: Any) -> Row:
     ended = {"outcome": "failed", "step_time_s": None} | values
     return trial_row(8, 64, trial_id=f"bad{number}", reason=reason, **ended)
+
+
+def said_of(rows: list[Row]) -> str:
+    return " ".join(in_words(fact, "GPU") for fact in failures(frame(rows)))
 
 
 def good(number: int) -> Row:
@@ -58,11 +63,11 @@ def good(number: int) -> Row:
 def test_failures_are_counted_by_trial_and_explained(
     rows: list[Row], said: str
 ) -> None:
-    assert failures_in_words(frame(rows)) == said
+    assert said_of(rows) == said
 
 
 def test_a_long_reason_is_cut() -> None:
-    said = failures_in_words(frame([good(0), failed(0, "x" * 500)]))
+    said = said_of([good(0), failed(0, "x" * 500)])
     assert said.endswith("x ....")
     assert len(said) < 170
 
@@ -70,9 +75,9 @@ def test_a_long_reason_is_cut() -> None:
 def test_failures_reach_the_headline() -> None:
     answer = recommendation(planned((1, 2), chosen=2, measured_up_to=2))
     headline = answer_text(
-        replace(answer, failures="From 2 of 12 trials; 10 failed: no.")
+        replace(answer, facts=tuple(failures(frame([good(0), failed(0, "no")]))))
     ).split("\n\n")[0]
-    assert headline.splitlines()[-1] == "From 2 of 12 trials; 10 failed: no."
+    assert headline.splitlines()[-1] == "From 1 of 2 trials; 1 failed: no."
     assert "trials;" not in answer_text(answer)
 
 
@@ -139,4 +144,4 @@ def test_what_did_not_fit_reaches_the_headline_and_json() -> None:
 
 
 def test_an_imported_table_has_no_failures() -> None:
-    assert failures_in_words(frame([good(0) | {"trial_id": None}])) == ""
+    assert said_of([good(0) | {"trial_id": None}]) == ""

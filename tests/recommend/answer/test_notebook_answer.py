@@ -3,8 +3,11 @@ from dataclasses import replace
 import pytest
 from made_up_runs import planned, recommendation
 
+from scalelab.recommend.answer.facts import Fact, Kind
 from scalelab.recommend.answer.notebook import Answer
 from scalelab.recommend.answer.text import answer_text
+
+HOSTILE = Fact(Kind.IMPORT_DOUBTED, {"doubt": "<script>alert(1)</script>"})
 
 
 @pytest.fixture
@@ -21,7 +24,7 @@ def test_a_console_shows_what_the_command_prints(answer: Answer) -> None:
 
 
 def test_a_notebook_shows_the_answer_its_table_and_its_remarks(answer: Answer) -> None:
-    hostile = replace(answer, notes=("<script>alert(1)</script>",))
+    hostile = replace(answer, facts=(HOSTILE,))
     page = hostile._repr_html_()
     assert page.startswith("<p><strong>Use 16 A100 (4 nodes x 4)")
     assert page.count("<tr") == 1 + len(answer.rows)
@@ -48,4 +51,4 @@ def test_a_frame_has_a_row_per_allocation_and_units_in_its_names(
 
 def test_it_is_the_same_answer(answer: Answer) -> None:
     assert Answer.of(answer) == answer
-    assert replace(answer, notes=("x",)) != answer
+    assert replace(answer, facts=(HOSTILE,)) != answer

@@ -9,8 +9,9 @@ from scalelab.inputs import lines
 from scalelab.inputs.numerals import Interval
 from scalelab.inputs.support import Support
 from scalelab.recommend.answer import sentences as module
+from scalelab.recommend.answer.facts import Part
 from scalelab.recommend.answer.recommendation import Knee, Recommendation
-from scalelab.recommend.answer.sentences import Part, sentences, texts
+from scalelab.recommend.answer.sentences import sentences, texts
 from scalelab.recommend.answer.tables import allocations, parameters
 
 
@@ -42,7 +43,7 @@ def test_the_rest_follows_in_order(answered: Recommendation) -> None:
         "12.8 min [12.5-13.0], 3.4 GPU-h",
         "Returns diminish at 16-32 GPUs: inter-node all-reduce.",
         "Why: the fastest allocation at which a device added still brings half.",
-        "Accuracy at batch 512 was not measured; 90 epochs are assumed.",
+        "Not measured: accuracy at batch 512; assumes 90 epochs suffice.",
         "The trial that would change the answer most: 32 GPUs (8x4), global batch "
         "512 = 16 x 32, 60 steps, 1.1 GPU-h: it would settle whether 32 GPUs still "
         "pay.",

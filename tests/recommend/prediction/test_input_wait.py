@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from virtual_feed import data_waits
 
 from scalelab.experiment.job import Job
 from scalelab.laws.rows import prepared
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.recommend.prediction.input_wait import InputWait
+from scalelab.recommend.prediction.knee import InputWait
 from scalelab.training.feeding.declared_store import DeclaredStore
-from scalelab.training.feeding.virtual_time import data_waits
 
 BATCH, SIZES = 64, (1, 2, 4, 8)
 INPUT = "waiting for input"

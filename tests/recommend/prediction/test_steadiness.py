@@ -4,7 +4,8 @@ import pytest
 
 from scalelab.experiment.trial import FIRST_CANARY
 from scalelab.laws.step_time.law import StepTimeLaw
-from scalelab.recommend.prediction.steadiness import Steadiness, steadiness
+from scalelab.recommend.answer.evidence import Steadiness
+from scalelab.recommend.prediction.steadiness import steadiness
 
 HOURS = 4.0
 

@@ -115,7 +115,7 @@ def test_a_job_in_steps_needs_one_batch() -> None:
     steps = Job(steps=1000)
     message = (
         "The job is 1,000 steps, and global batches from 16 to 128 were measured: .* "
-        "Name one with --batch"
+        "Name one with batch,"
     )
     with pytest.raises(SpecError, match=message):
         rule(FREE, job=steps)

@@ -13,7 +13,7 @@ from scalelab.recommend.question.candidates import (
     is_printed,
     places,
 )
-from scalelab.recommend.question.runnable import runnable
+from scalelab.recommend.question.runnable import Runnable
 from scalelab.records.columns import PROGRAM_COLUMN
 
 
@@ -146,14 +146,14 @@ def test_a_command_is_asked_for_no_batch_that_it_is_not_told_of(
     rows = measured([(n, 1, b, 1) for n in (1, 2, 4) for b in (16, 32)])
     splits = [(32, 1), (32, 2), (16, 1), (16, 4), (8, 1)]
     for key, name in (((), None), (((PROGRAM_COLUMN, "mine"),), "mine")):
-        assert {*runnable(splits, 2, rows, key, {name: untold})} == allowed
-        assert runnable(splits, 2, rows, key, {"other": untold}) == splits
+        assert {*Runnable.of(rows, key, {name: untold}).among(splits, 2)} == allowed
+        assert Runnable.of(rows, key, {"other": untold}).among(splits, 2) == splits
 
 
 def test_a_command_that_fixes_its_global_batch_shares_it_on_more_devices() -> None:
     rows = measured([(1, 1, 32, 1), (2, 1, 16, 1), (4, 1, 8, 1)])
     untold = {None: {Untold.LOCAL_BATCH, Untold.ACCUMULATION}}
-    assert runnable([(4, 1), (8, 1), (2, 2)], 8, rows, (), untold) == [(4, 1)]
+    assert Runnable.of(rows, (), untold).among([(4, 1), (8, 1), (2, 2)], 8) == [(4, 1)]
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,11 @@ def test_sharded_parameters_say_nothing_of_accumulation_that_was_not_measured(
 ) -> None:
     alone = measured([(1, 1, 8, 1), (2, 1, 8, 1)])
     splits = [(8, 1), (8, 2), (8, 4)]
-    assert runnable(splits, 2, alone, (column,), {}) == [(8, 1)]
+    assert Runnable.of(alone, (column,), {}).among(splits, 2) == [(8, 1)]
     both = measured([(1, 1, 8, 1), (2, 1, 8, 2)])
-    assert runnable(splits, 2, both, (column,), {}) == [(8, 1), (8, 2)]
-    assert runnable(splits, 1, alone, (column,), {}) == splits  # nothing to gather
+    assert Runnable.of(both, (column,), {}).among(splits, 2) == [(8, 1), (8, 2)]
+    assert (
+        Runnable.of(alone, (column,), {}).among(splits, 1) == splits
+    )  # nothing to gather
     other = ("options.zero_stage", 2)
-    assert runnable(splits, 2, alone, (other,), {}) == splits
+    assert Runnable.of(alone, (other,), {}).among(splits, 2) == splits

@@ -5,9 +5,10 @@ import pytest
 from made_up_sweeps import sweep
 
 from scalelab.errors import FitError, SpecError
-from scalelab.laws.rivals.laws import law_named
+from scalelab.laws.published import law_named
 from scalelab.laws.rows import step_time_rows
 from scalelab.laws.step_time.law import StepTimeLaw
+from scalelab.recommend.answer.facts import Fact, Kind
 from scalelab.recommend.question.history import History, LawWithTransfer
 
 ONE_NODE = sweep((1, 2, 4))
@@ -35,10 +36,11 @@ def test_the_note_counts_the_curves_and_names_the_runs() -> None:
     fitted = LawWithTransfer.fit(
         StepTimeLaw, ONE_NODE, history=history(a=other, b=third)
     )
-    assert fitted.note == "Step times were also learned from 2 curves of a, b."
+    learned = {"num_curves": 2, "runs": ["a", "b"]}
+    assert fitted.note == Fact(Kind.LEARNED_FROM, learned)
     assert support(fitted, ONE_NODE) == "extrapolated"
     alone = LawWithTransfer.fit(StepTimeLaw, ONE_NODE)
-    assert alone.note == ""
+    assert alone.note is None
     assert support(alone, ONE_NODE) == "not measured here"
 
 

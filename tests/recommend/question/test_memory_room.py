@@ -3,14 +3,12 @@ import pytest
 from made_up_sweeps import sweep
 
 from scalelab.experiment.job import Job
-from scalelab.inputs.allocation import Allocation
 from scalelab.recommend.advice import recommend
+from scalelab.recommend.answer.facts import Kind
 from scalelab.recommend.question.memory_room import MemoryRoom
-from scalelab.recommend.question.objective import Constraints
 
 GIB = 2**30
 JOB = Job(epochs=10, samples_per_epoch=1_000_000)
-ONE = [Allocation.packed(1, devices_on_node=8)]
 
 
 def sharded(capacity_gib: float | None = None, **columns: object) -> pd.DataFrame:
@@ -23,20 +21,23 @@ def sharded(capacity_gib: float | None = None, **columns: object) -> pd.DataFram
     return frame
 
 
+def on_one(*local_batches: int) -> pd.DataFrame:
+    """Configurations of one device."""
+    return sweep((1,), global_batch=None, local_batches=local_batches, repeats=1)
+
+
 def batch_on_one(frame: pd.DataFrame) -> int | None:
-    """Return the local batch proposed for one device."""
-    rows = recommend(frame, JOB, allocations=ONE).rows
-    found = [r.batch.local_batch_size for r in rows if r.world_size == 1]
-    return found[0] if found else None
+    """Return the largest local batch that is known to fit on one device."""
+    tried = on_one(8, 16, 32)
+    fits = MemoryRoom.of(frame).fits(tried)
+    return max(tried["local_batch_size"][fits], default=None)
 
 
-@pytest.mark.slow
 def test_without_a_capacity_only_what_ran_fits() -> None:
     assert batch_on_one(sharded()) is None
     assert MemoryRoom.of(sharded()).capacity_bytes is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("capacity_gib", "batch"), [(16, 32), (12, 16), (10, None)])
 def test_measured_peaks_allow_what_fits_on_fewer_devices(
     capacity_gib: int, batch: int | None
@@ -44,7 +45,6 @@ def test_measured_peaks_allow_what_fits_on_fewer_devices(
     assert batch_on_one(sharded(capacity_gib)) == batch
 
 
-@pytest.mark.slow
 def test_what_ran_out_of_memory_is_not_proposed_whatever_the_peaks_say() -> None:
     frame = sharded(80)
     failed = frame.iloc[[0]].assign(
@@ -59,7 +59,6 @@ def test_no_batch_above_the_measured_ones_is_proposed() -> None:
     assert {r.batch.local_batch_size for r in found.rows} <= {8, 16, 32}
 
 
-@pytest.mark.slow
 def test_the_device_with_least_memory_counts() -> None:
     frame = sharded(80)
     frame.loc[3, "gpu_memory_bytes"] = 12 * GIB
@@ -68,15 +67,12 @@ def test_the_device_with_least_memory_counts() -> None:
     assert batch_on_one(frame) == 16
 
 
-@pytest.mark.slow
-def test_the_answer_says_that_a_batch_rests_on_peaks() -> None:
-    frame = sharded(16)
-    cheap = Constraints(limits={"device_hours": 1e-3})
-    found = recommend(frame, JOB, allocations=ONE, constraints=cheap)
-    assert found.chosen.world_size == 1  # nothing is cheap enough, this is closest
-    assert (
-        "Not tried: local batch 32 there; by measured peaks it takes 13 of the 16 GiB "
-        "of a GPU." in found.notes
-    )
-    measured = recommend(frame, JOB)
-    assert not any(note.startswith("Not tried") for note in measured.notes)
+def test_it_is_said_that_a_batch_rests_on_peaks() -> None:
+    room = MemoryRoom.of(sharded(16))
+    (fact,) = room.notes(on_one(32))
+    assert fact.kind is Kind.NOT_TRIED
+    assert fact.values["local_batch_size"] == 32
+    assert fact.values["peak_bytes"] == pytest.approx(13 * GIB, rel=0.01)
+    assert fact.values["capacity_bytes"] == 16 * GIB
+    measured = sharded(16).query("world_size == 2 and local_batch_size == 32")
+    assert not list(room.notes(measured.iloc[[0]]))

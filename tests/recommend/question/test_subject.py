@@ -33,3 +33,28 @@ def test_selection_goes_by_text_and_keeps_all_outcomes() -> None:
 def test_a_missing_column_cannot_be_selected() -> None:
     with pytest.raises(SpecError, match="'precision' is no column of the observations"):
         choose_subject(pd.DataFrame({"workload": ["a"]}), {"precision": "bf16"})
+
+
+def test_a_value_that_no_row_has_is_refused() -> None:
+    with pytest.raises(SpecError, match="No observation has workload=third"):
+        choose_subject(pd.DataFrame({"workload": ["a"]}), {"workload": "third"})
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"device_type": "cpu"}, ("CPU slot", "core-h")),
+        ({"device_type": "cuda"}, ("GPU", "GPU-h")),
+        ({"device_type": None}, ("GPU", "GPU-h")),
+        (
+            {"device_type": "cpu", "emulated": True},
+            ("emulated GPU", "emulated GPU-h"),
+        ),
+    ],
+)
+def test_devices_are_called_what_they_are(
+    columns: dict[str, object], words: tuple[str, str]
+) -> None:
+    chosen = choose_subject(pd.DataFrame({"workload": ["a"], **columns}), {})
+    assert (chosen.device_word, chosen.device_hour_word) == words
+    assert chosen.is_emulated == ("emulated" in columns)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scalelab.records.control.driver_record import DriverRecord
+from scalelab.records.control.job_list import DriverRecord
 
 RECORD = DriverRecord(scheduler="pbs", name="vit-driver-1", job_id="7.pbs", number=1)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scalelab.inputs.wording import of_the_command_line
+from scalelab.inputs.wording import for_the_command_line
 from scalelab.session import import_table
 from scalelab.session.run import Run
 
@@ -14,7 +14,7 @@ from scalelab.session.run import Run
 @pytest.fixture(autouse=True)
 def words() -> Iterator[None]:
     """Read messages and notes as the command line prints them."""
-    with of_the_command_line():
+    with for_the_command_line():
         yield
 
 

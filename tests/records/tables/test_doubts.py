@@ -1,7 +1,6 @@
 """What is more likely read in a wrong way is refused, or said."""
 
 import random
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -66,7 +65,7 @@ def test_a_well_known_setting_is_an_axis(run_of: Import) -> None:
 def test_one_configuration_at_several_settings_is_enough(run_of: Import) -> None:
     lines = [f"8,1,64,{value},{0.2 * factor}" for value, factor in STAGES.items()]
     text = "\n".join(["gpus,nodes,local_batch,stage,step_time_s", *lines])
-    with pytest.raises(SpecError, match="--axis 'stage'"):
+    with pytest.raises(SpecError, match="--axis stage"):
         run_of(text)
 
 
@@ -290,7 +289,7 @@ def test_a_word_on_the_throughput_needs_a_throughput(run_of: Import) -> None:
 @pytest.mark.parametrize("tokens", [0, -1, True])
 def test_tokens_are_counted_from_one(run_of: Import, tokens: int) -> None:
     with pytest.raises(
-        SpecError, match=r"tokens_per_sample=.* must be (at least 1|a whole number)"
+        SpecError, match=r"tokens-per-sample=.* must be (at least 1|a whole number)"
     ):
         run_of(csv(plain_columns()), tokens_per_sample=tokens)
 
@@ -415,29 +414,15 @@ def test_devices_of_one_node_are_not_those_of_all(run_of: Import) -> None:
     assert run.observations["world_size"].tolist() == [8, 16, 32]
 
 
-@pytest.mark.parametrize(
-    ("name", "what", "of_a_step"),
-    [
-        (
-            *("Epoch time (s)", "an epoch"),
-            "epoch time * global_batch_size / samples per epoch",
-        ),
-        (
-            *("Time to train (min)", "a whole training"),
-            "training time / number of steps",
-        ),
-    ],
-)
-def test_longer_times_are_not_taken_for_a_step(
-    run_of: Import, name: str, what: str, of_a_step: str
-) -> None:
+@pytest.mark.parametrize("name", ["Epoch time (s)", "Time to train (min)"])
+def test_longer_times_are_not_taken_for_a_step(run_of: Import, name: str) -> None:
     columns = plain_columns(**{name: lambda row: 100})
     del columns["step_time_s"]
     with pytest.raises(SpecError) as caught:
         run_of(csv(columns))
     assert (
-        f"{name!r} seems to be the time of {what}; needed is that of a step "
-        f"({of_a_step}), or samples per second."
+        f"{name!r} seems to be the time of an epoch or a training; needed is that of "
+        "a step (time / number of steps), or samples per second."
     ) in str(caught.value)
     assert f"{name!r} looks like" not in str(caught.value)
 
@@ -521,8 +506,6 @@ def test_a_column_for_each_workload_is_melted(run_of: Import) -> None:
     "others",
     [
         {"Created": "2024-03-04T10:11:00", "Runtime": "681", "memory": "12.5"},
-        {"Knoten": "1", "Schrittzeit": "184.3", "Durchsatz": "10347.2"},
-        {"Knoten": "1", "Dauer": "2.5", "Durchsatz": "10"},
         {"Schrittzeit": "184.3", "Durchsatz": "347.2"},
     ],
 )
@@ -541,8 +524,7 @@ def test_columns_of_unlike_things_are_not_to_be_melted(
     ("name", "told"),
     [
         ("perf/step_time", "looks like step_time_s."),
-        ("first_step_ms", "looks like step_time_ms."),
-        ("step_ms", "looks like step_time_ms."),
+        ("t_step_ms", "looks like step_time_s."),
     ],
 )
 def test_a_name_like_that_of_a_step_time_is_said(
@@ -599,34 +581,6 @@ def test_a_melting_does_not_replace_a_column(run_of: Import, name: str) -> None:
     message = rf"resnet50\.csv has a column '{name}', which --melt is to fill from"
     with pytest.raises(SpecError, match=message):
         run_of(text, melt={"workload": "throughput"})
-
-
-@pytest.mark.parametrize(
-    ("separator", "time_s", "told"),
-    [
-        (";", 1.31, "'1,310' was read as 1.310: no number .* Write 1234 for 1,234"),
-        ("\t", 1310.0, "'1,310' was read as 1310: no number .* Write 1.234 for 1,234"),
-    ],
-)
-def test_a_number_of_two_readings_is_said(
-    run_of: Import, separator: str, time_s: float, told: str
-) -> None:
-    lines = ["gpus nodes local_batch step_time_s", "1 1 32 1,310", "2 1 32 1,410"]
-    run = run_of("\n".join(line.replace(" ", separator) for line in lines))
-    assert run.observations["step_time_s"].iloc[0] == pytest.approx(time_s)
-    assert re.search(told, " ".join(run.import_notes))
-
-
-def test_a_number_of_one_reading_is_not_said(run_of: Import) -> None:
-    run = run_of("gpus;nodes;local_batch;step_time_s\n1;1;32;1,310\n2;1;32;1,5\n")
-    assert "was read as" not in " ".join(run.import_notes)
-
-
-def test_decimal_signs_may_not_be_mixed(run_of: Import) -> None:
-    text = "gpus;nodes;local_batch;step_time_s\n1;1;32;0,5\n2;1;32;0.6\n"
-    message = r"line 2 has '0,5' with a decimal comma and line 3 has '0\.6' with a"
-    with pytest.raises(SpecError, match=message):
-        run_of(text)
 
 
 def test_a_batch_of_unclear_meaning_is_asked_about(run_of: Import) -> None:

@@ -1,4 +1,4 @@
-"""Merged cells of a spreadsheet hold for all of their rows."""
+"""A value that may hold for the empty cells below it is asked for in every row."""
 
 from collections.abc import Callable
 
@@ -21,45 +21,11 @@ def table(**columns: list[str]) -> str:
     return "\n".join(map(",".join, [names, *rows]))
 
 
-def test_a_value_holds_for_the_empty_cells_below(run_of: Import) -> None:
-    run = run_of(table(model=["resnet", "", "", "vgg", "", ""]))
-    assert run.observations["workload"].tolist() == ["resnet"] * 3 + ["vgg"] * 3
-    assert "Read empty cells of 'model' as the value above: 4 rows." in run.import_notes
-    assert run.import_doubts == ()
-
-
-def test_cells_merged_within_merged_cells_may_be_alike(run_of: Import) -> None:
-    run = run_of(
-        table(
-            model=["resnet", "", "", "vgg", "", ""],
-            gpu=["A100", "", "", "A100", "", ""],
-            framework=["torch", "", "", "jax", "", ""],
-        )
-    )
-    assert set(run.observations["device_name"]) == {"A100"}
-    assert run.observations["options.framework"].tolist() == (
-        ["torch"] * 3 + ["jax"] * 3
-    )
-    assert len(run.fit_rows.curves) == 2
-
-
 def test_a_setting_that_is_empty_now_and_then_is_not_used_there(run_of: Import) -> None:
     run = run_of(table(compile=["inductor", "inductor", "inductor", "", "", ""]))
     assert run.observations["options.compile"].isna().tolist() == (
         [False] * 3 + [True] * 3
     )
-    assert "value above" not in " ".join(run.import_notes)
-
-
-def test_the_rows_of_a_melted_line_share_its_value(run_of: Import) -> None:
-    text = "model,precision,1 GPU,2 GPUs\nvgg,bf16,90,170\n,fp32,50,95\nbert,bf16,9,17"
-    run = run_of(
-        text,
-        melt={"world_size": "throughput_samples_per_s"},
-        constant={"gpus_per_node": "8", "local_batch_size": "32"},
-    )
-    assert run.observations["workload"].tolist() == ["vgg"] * 4 + ["bert"] * 2
-    assert "Read empty cells of 'model' as the value above: 1 row." in run.import_notes
 
 
 @pytest.mark.parametrize(
@@ -67,18 +33,13 @@ def test_the_rows_of_a_melted_line_share_its_value(run_of: Import) -> None:
     [
         (
             {"model": ["", "", "vgg", "", "bert", ""]},
-            r"resnet50\.csv: the column 'model' is empty in lines 2, 3, above its "
-            r"first value, 'vgg' in line 4\. .* every row, or at least in the first\.",
+            r"resnet50\.csv: the column 'model', which tells curves apart, is empty in "
+            r"lines 2, 3, 5, 7\. Write its value in every row: .* \(--ignore model\)\.",
         ),
-        (
-            {"tp": ["", "2", "", "4", "", ""]},
-            r"the column 'tp' is empty in line 2, above its first value, '2' in line 3",
-        ),
-        (
-            {"precision": ["bf16", "", "bf16", "", "bf16", ""]},
-            r"the column 'precision' is empty in lines 3, 5, 7\. These are no merged "
-            r"cells: 'bf16' stands in line 4 again\. .* write the value in every row\.",
-        ),
+        ({"model": ["resnet", "", "", "vgg", "", ""]}, "empty in lines 3, 4, 6, 7"),
+        ({"framework": ["torch", "", "", "jax", "", ""]}, "'framework', which tells"),
+        ({"tp": ["", "2", "", "4", "", ""]}, "the column 'tp', which tells curves"),
+        ({"precision": ["bf16", "", "bf16", "", "bf16", ""]}, "empty in lines 3, 5, 7"),
     ],
 )
 def test_other_empty_cells_are_refused(
@@ -86,3 +47,10 @@ def test_other_empty_cells_are_refused(
 ) -> None:
     with pytest.raises(SpecError, match=message):
         run_of(table(**columns))
+
+
+def test_a_cell_may_say_that_there_is_none(run_of: Import) -> None:
+    run = run_of(table(seq_len=["512", "512", "512", "n/a", "n/a", "n/a"]))
+    assert run.observations["sequence_length"].isna().tolist() == (
+        [False] * 3 + [True] * 3
+    )

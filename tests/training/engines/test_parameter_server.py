@@ -19,7 +19,8 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.launch.limits import Limits
-from scalelab.launch.ranks.requests import SERVER_ENTRY, rank_requests
+from scalelab.launch.protocol import RankIdentity
+from scalelab.launch.ranks.requests import rank_requests
 from scalelab.training import checkpoint
 
 RATE = LearningRate(base=0.05, at_batch=64, rule="none", warmup_samples=0, value=0.05)
@@ -175,7 +176,7 @@ def test_servers_run_beside_rank_0_without_a_device(tmp_path: Path) -> None:
     ]
     assert [[each.rank for each in node] for node in nodes] == [[0, 1, 3, 4], [2]]
     server = nodes[0][2]
-    assert server.task.entry == SERVER_ENTRY  # type: ignore[union-attr]
+    assert RankIdentity(**server.task.identity).is_server  # type: ignore[union-attr]
     assert (server.cores, server.env["CUDA_VISIBLE_DEVICES"]) == ((), "")
     assert server.log is not None
     assert server.log.endswith("rank-3.log")
@@ -183,7 +184,7 @@ def test_servers_run_beside_rank_0_without_a_device(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def agent() -> Iterator[NodeAgent]:
-    with NodeAgent("node-0", "cpu", ("sklearn.datasets",)) as agent:
+    with NodeAgent("node-0", "cpu", ("sklearn.datasets",), entry=ENTRY) as agent:
         yield agent
 
 

@@ -1,6 +1,5 @@
 import pytest
 
-from scalelab.errors import SpecError
 from scalelab.kinds.registry import imported
 from scalelab.kinds.strategies import STRATEGIES
 from scalelab.training.engines.paths import engine_path
@@ -10,9 +9,3 @@ from scalelab.training.engines.paths import engine_path
 def test_the_engine_of_a_built_in_strategy_takes_steps(name: str) -> None:
     engine = imported(engine_path(name))
     assert {"begin", "step", "evaluate", "state", "restore"} <= set(dir(engine))
-
-
-def test_a_strategy_without_an_engine_is_refused() -> None:
-    message = r"^parallelism=paired has no engine that trains a workload\. Offer one as"
-    with pytest.raises(SpecError, match=message):
-        engine_path("paired")

@@ -15,10 +15,10 @@ from gang import (
 )
 from stopped_trials import check_going_on
 from torch import nn
+from virtual_pipeline import VirtualPipeline
 
 from scalelab.experiment.trial import LearningRate, Measurement, Trial, TrialKind
 from scalelab.training.pipeline.stage import input_of_model, of_output
-from scalelab.training.pipeline.virtual_time import VirtualPipeline
 from scalelab.training.workloads.digits_mlp import DigitsMlp
 
 RATE = LearningRate(base=0.1, at_batch=64, rule="linear", warmup_samples=0, value=0.1)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from picture_folders import make_pictures
+from virtual_feed import data_waits
 
 from scalelab.training.feed import order_of, training_batches
 from scalelab.training.feeding.declared_store import DeclaredStore, VirtualTime
@@ -18,7 +19,6 @@ from scalelab.training.feeding.picture_data import Pictures, StreamedPictures
 from scalelab.training.feeding.pictures import PictureFiles
 from scalelab.training.feeding.read_ahead import read_ahead
 from scalelab.training.feeding.tar import padded
-from scalelab.training.feeding.virtual_time import data_waits
 from scalelab.training.order import Share
 
 OPEN_S, BYTES_PER_S = 0.004, 1e6

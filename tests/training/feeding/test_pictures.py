@@ -4,11 +4,11 @@ import pytest
 from picture_folders import CLASSES, PACK, make_pictures, pack
 
 from scalelab.errors import SpecError
+from scalelab.experiment.checks import check_trials
 from scalelab.experiment.spec import Experiment
 from scalelab.plan.expand import expand
 from scalelab.site.choice import site_of
 from scalelab.training.feeding.pictures import PictureFiles
-from scalelab.training.workloads.introspection import check_trials
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from virtual_pipeline import VirtualPipeline
 
 from scalelab.errors import SpecError
 from scalelab.kinds.strategies import SCHEDULES
-from scalelab.training.pipeline.virtual_time import VirtualPipeline
 
 
 def even(

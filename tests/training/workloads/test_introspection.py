@@ -7,14 +7,13 @@ import pytest
 from waiting import wait_until
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import BUILT_IN_WORKLOADS
+from scalelab.experiment.checks import check_workload
 from scalelab.experiment.spec import Experiment
-from scalelab.experiment.workload_names import RANK_PARAMETERS
 from scalelab.site.choice import site_of
-from scalelab.training.rank_options import RankOptions
 from scalelab.training.workloads import introspection
-from scalelab.training.workloads.introspection import check_workload, names_of_built_in
+from scalelab.training.workloads.introspection import names_of_built_in
 from scalelab.training.workloads.registry import find_workload, names_of
+from scalelab.training.workloads.table import BUILT_IN_WORKLOADS
 
 SUPPORT = Path(own_workloads.__file__).parent
 HEAD = """
@@ -44,7 +43,7 @@ job: {target: 'val_f1 >= 0.9', epochs: 9, samples_per_epoch: 1000}
 
 def check(text: str, **site: object) -> None:
     asked = Experiment.from_text(HEAD + text, directory=SUPPORT)
-    check_workload(asked, site_of({"device_type": "cpu", **site}))
+    check_workload(asked, site_of({"device_type": "cpu", **site}), asked.code_root)
 
 
 @pytest.mark.parametrize("name", BUILT_IN_WORKLOADS)
@@ -54,10 +53,6 @@ def test_what_is_known_of_a_built_in_workload_is_what_its_class_says(name: str) 
     assert said.metrics is not None
     assert replace(said, metrics=None) == replace(is_, metrics=None)
     assert is_.metrics in (None, said.metrics)
-
-
-def test_what_every_workload_takes_is_what_a_rank_reads() -> None:
-    assert RANK_PARAMETERS == RankOptions.__slots__
 
 
 @pytest.mark.slow
@@ -128,7 +123,7 @@ def test_whatever_a_module_says_and_starts_its_class_is_asked(tmp_path: Path) ->
     text = HEAD + "workload: {name: 'loud:Job', depth: 3}"
     asked = Experiment.from_text(text, directory=tmp_path)
     with pytest.raises(SpecError, match=r"^depth=3 .* It takes: width; every"):
-        check_workload(asked, site_of({"device_type": "cpu"}))
+        check_workload(asked, site_of({"device_type": "cpu"}), asked.code_root)
     started = Path("/proc", (tmp_path / "started").read_text(), "stat")
     wait_until(
         lambda: not started.exists() or " Z " in started.read_text(),
@@ -153,5 +148,5 @@ def test_a_module_that_cannot_say_is_left_to_the_trials(
     monkeypatch.setattr(introspection, "PATIENCE_S", patience_s)
     text = HEAD + "workload: {name: 'own:Job', depth: 3}"
     asked = Experiment.from_text(text, directory=tmp_path)
-    check_workload(asked, site_of({"device_type": "cpu"}))
+    check_workload(asked, site_of({"device_type": "cpu"}), asked.code_root)
     assert [path.name for path in tmp_path.iterdir()] == ["own.py"]

@@ -6,18 +6,9 @@ import pytest
 from gang import HERE
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import (
-    BUILT_IN_WORKLOADS,
-    CommandProgram,
-    MetricsSource,
-    WorkloadProgram,
-)
 from scalelab.training.workloads.base import Workload
-from scalelab.training.workloads.registry import (
-    build_workload,
-    find_workload,
-    preload_modules,
-)
+from scalelab.training.workloads.registry import build_workload, find_workload
+from scalelab.training.workloads.table import BUILT_IN_WORKLOADS
 
 
 def test_built_in_workloads_are_found() -> None:
@@ -94,29 +85,10 @@ def test_workload_without_a_method_says_so() -> None:
     assert workload.augment((1,), None) == (1,)
 
 
-def test_preloaded_modules_fit_the_program() -> None:
-    digits = preload_modules(WorkloadProgram(name="digits_mlp"), ["ddp"])
-    assert digits[0] == "scalelab.training.rank"
-    assert {"sklearn.datasets", "torch._dynamo"} < set(digits)
-    own = preload_modules(WorkloadProgram(name="mine:Job"), ["ddp"])
-    ddp = "scalelab.training.engines.ddp"
-    assert own == ("scalelab.training.rank", "torch._dynamo", ddp)
-    emulated = preload_modules(WorkloadProgram(name="emulated"), ["ddp"])
-    assert "torch._dynamo" not in emulated
-    command = CommandProgram(
-        command="true",
-        launcher="none",
-        env={},
-        metrics=MetricsSource(),
-        code_directory=".",
-    )
-    assert preload_modules(command, ["megatron"]) == ()
-
-
 def test_driver_side_modules_do_not_import_torch() -> None:
     code = (
         "import sys\n"
-        "import scalelab.training.workloads.registry\n"
+        "import scalelab.training.trainer\n"
         "import scalelab.training.workloads.declared_machine\n"
         "sys.exit('torch' in sys.modules)\n"
     )

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from scalelab.errors import SpecError
+from scalelab.experiment.checks import check_trials
 from scalelab.experiment.spec import Experiment
 from scalelab.plan.expand import expand
 from scalelab.site.choice import site_of
-from scalelab.training.workloads.introspection import check_trials
 
 HEAD = """
 name: asked

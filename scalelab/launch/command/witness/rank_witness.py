@@ -18,7 +18,7 @@ from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.witness.sight import sight_of
 from scalelab.launch.process_tree import children, descendants, environment_of
 from scalelab.launch.rendezvous import Meeting
-from scalelab.records.columns import NOT_WITNESSED
+from scalelab.plan.first_check import NOT_WITNESSED
 
 _LOCAL_RANK, _SIZE = "LOCAL_RANK", "WORLD_SIZE"
 _FRAMEWORK = "framework"

@@ -1,5 +1,3 @@
-"""A batch system with few settings."""
-
 from __future__ import annotations
 
 import asyncio
@@ -19,6 +17,26 @@ from scalelab.inputs.fields import Word
 from scalelab.kinds.batch_systems import BatchSystem
 from scalelab.site.batch_site import BatchSite, DriverJob, clock, mebibytes
 from scalelab.site.node_settings import BatchNodeSettings, GroupName
+
+
+class Toy(BatchSystem):
+    name = "toy"
+    site = "scalelab_toy.batch_system:ToySite"
+    client = "scalelab_toy.batch_system:ToyClient"
+    directive = "#TOY"
+    queue_noun = "lane"
+    programs = ("toysub", "toystat", "toykill")
+    survey_program = "toyhosts"
+    reserved_options = re.compile(
+        r"-(name|lane|account|hosts|cores|gpus|gpu-model|memory|limit|alone|log|once)\b"
+    )
+    refused_in_logs = re.compile(" ")
+    after_job = "-after {job_id}"
+    job_variable = "TOY_JOB"
+    on_all_nodes = ("toyrun",)
+
+    def log_options(self, log: Path) -> tuple[str, ...]:
+        return (f"-log {log}", "-once")
 
 
 class ToyNodeSettings(BatchNodeSettings):
@@ -94,26 +112,3 @@ def _required(answer: Answer) -> str:
     if answer.status:
         raise ClusterError(answer.errors)
     return answer.output
-
-
-class ToyBatchSystem(BatchSystem):
-    name = "toy"
-    site = "scalelab_toy.batch_system:ToySite"
-    client = "scalelab_toy.batch_system:ToyClient"
-    directive = "#TOY"
-    queue_noun = "lane"
-    programs = ("toysub", "toystat", "toykill")
-    survey_program = "toyhosts"
-    reserved_options = re.compile(
-        r"-(name|lane|account|hosts|cores|gpus|gpu-model|memory|limit|alone|log|once)\b"
-    )
-    refused_in_logs = re.compile(" ")
-    after_job = "-after {job_id}"
-    job_variable = "TOY_JOB"
-    on_all_nodes = ("toyrun",)
-
-    def log_options(self, log: Path) -> tuple[str, ...]:
-        return (f"-log {log}", "-once")
-
-
-TOY = ToyBatchSystem()

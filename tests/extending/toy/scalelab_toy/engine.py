@@ -1,5 +1,3 @@
-"""The engine of the strategy; only ranks import it, and torch with it."""
-
 from dataclasses import replace
 
 from scalelab.training.engines.ddp import DdpEngine
@@ -7,8 +5,5 @@ from scalelab.training.order import Share
 
 
 class PairedEngine(DdpEngine):
-    """Trains as DDP does, on the samples of the rank's pair."""
-
-    def share(self) -> Share:
-        """Return the part of every global batch that this rank's pair computes."""
+    def share(self) -> Share:  # the part of every global batch that a rank computes
         return replace(super().share(), rank=self.context.rank // 2)

@@ -1,7 +1,6 @@
-"""A resource: water for cooling."""
-
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
@@ -10,30 +9,30 @@ from scalelab.kinds.resources import Resource, Usage
 if TYPE_CHECKING:
     import numpy as np
 
-LITRES_PER_DEVICE_HOUR = 1.5
-
 
 def litres(text: str) -> float:
-    """Read a volume such as ``20l``."""
     try:
-        return float(text.removesuffix("l"))
+        amount = float(text.removesuffix("l"))
     except ValueError:
-        raise SpecError(f"{text!r} is no volume. Write litres: 20l.") from None
+        amount = math.nan
+    if not amount > 0:
+        raise SpecError(f"{text!r} is no volume. Write litres: 20l.")
+    return amount
 
 
 def evaporated(usage: Usage) -> np.ndarray:
-    """Return what the devices of each allocation evaporate, in litres."""
-    return usage.hours * usage.world_size * LITRES_PER_DEVICE_HOUR
+    litres_per_hour: np.ndarray = usage.world_size * 1.5
+    return usage.hours * litres_per_hour
 
 
 WATER = Resource(
     name="water",
-    field="water_l",
-    limit="max_water",
+    field="water_l",  # in --json, with the unit
+    limit="max_water",  # --max-water 20l
     parse=litres,
     example="20l",
     help="Limit: water for cooling.",
-    amount=evaporated,
+    amount=evaporated,  # None where it cannot be computed: then give missing=
     unit=lambda amount, hour_word: (1.0, "l"),
     least="takes the least water",
 )

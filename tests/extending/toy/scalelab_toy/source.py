@@ -1,5 +1,3 @@
-"""A source that ends trials which have not got far enough by a certain step."""
-
 from collections.abc import Mapping
 
 from scalelab.experiment.spec import Experiment
@@ -11,17 +9,7 @@ from scalelab.site.profile import Site
 
 
 class Cutoff(TrialSource):
-    """Proposes the trials of the plan, the last one first.
-
-    Parameters
-    ----------
-    experiment, site
-        What is asked, and where.
-    metric, at_least, step
-        A trial goes on while its metric is at least so much from this step on.
-    """
-
-    wants_progress = True
+    wants_progress = True  # only then is it asked about trials that run
 
     def __init__(
         self,
@@ -29,27 +17,25 @@ class Cutoff(TrialSource):
         site: Site,
         *,
         metric: str,
-        at_least: float,
+        floor: float,
         step: int,
-    ) -> None:
+    ) -> None:  # source: {name: cutoff, metric: val_acc, floor: 0.5, step: 20}
         self._waiting = list(plan(experiment, site).trials)
-        self._metric, self._at_least, self._step = metric, at_least, step
+        self._metric, self._floor, self._step = metric, floor, step
 
-    def ask(self) -> Trial | None:
-        """Return the next trial."""
+    def ask(self) -> Trial | None:  # the next trial; None: nothing now
         return self._waiting.pop() if self._waiting else None
 
     def tell(self, observation: Observation) -> None:
-        """Propose nothing that has ended."""
+        # Once per ended trial; those of earlier sweeps come first.
         ended = observation["trial_id"]
         self._waiting = [each for each in self._waiting if each.trial_id != ended]
 
     def tell_progress(
         self, trial: Trial, step: int, metrics: Mapping[str, float]
     ) -> Decision:
-        """End a trial that has not got far enough."""
-        value = metrics.get(self._metric, self._at_least)
-        is_late = step >= self._step and value < self._at_least
+        value = metrics.get(self._metric, self._floor)  # also loss, samples, ...
+        is_late = step >= self._step and value < self._floor
         return Decision.END if is_late else Decision.KEEP
 
 

@@ -1,16 +1,11 @@
-"""A strategy in which two ranks at a time see the same samples."""
-
 from scalelab.errors import SpecError
 from scalelab.kinds.strategy import Strategy, TrialOptions
 
 
 class Paired(Strategy):
-    """Ranks in pairs."""
-
     name = "paired"
 
     def data_parallel_size(self, world_size: int, options: TrialOptions) -> int:
-        """Return the number of pairs."""
         if world_size % 2:
             raise SpecError(
                 "parallelism=paired needs an even number of devices, not "

@@ -1,0 +1,70 @@
+"""Checks of what may be named: each row of each kind, built in or installed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from scalelab.doctor.machine import Finding, Health
+from scalelab.errors import SpecError
+from scalelab.kinds.registry import Registry, imported
+
+_REGISTRIES = {
+    "strategy": "scalelab.kinds.strategies:STRATEGIES",
+    "launcher": "scalelab.kinds.launchers:LAUNCHERS",
+    "batch system": "scalelab.kinds.batch_systems:BATCH_SYSTEMS",
+    "resource": "scalelab.kinds.resources:RESOURCES",
+    "source": "scalelab.kinds.sources:SOURCES",
+}
+_PATH = re.compile(r"[\w.]+:\w+")
+_MEND = "Mend or uninstall the distribution."
+SUBJECT_COLUMNS = 26
+
+
+def examine_kinds() -> Iterator[Finding]:
+    """Check every row there is: it is loaded, and so is all that it names by path."""
+    for kind, path in _REGISTRIES.items():
+        registry: Registry[Any] = imported(path)
+        for name in registry.names:
+            yield _examined(f"{kind} {name}", registry, name)
+
+
+def _examined(subject: str, registry: Registry[Any], name: str) -> Finding:
+    is_built_in = name in {row.name for row in registry.built_in}
+    origin = "part of ScaleLab" if is_built_in else registry.outside[name]
+    health, text = Health.OK, origin
+    try:
+        _check(registry[name], f"{registry.key}={name}")
+    except SpecError as error:
+        health, text = Health.BROKEN, str(error)
+    except ImportError as error:
+        health, text = Health.BROKEN, f"{origin}: {error}. {_MEND}"
+        if is_built_in:
+            health = Health.NOTE
+            text = f"{origin}, but {error}. Use it with: pip install 'scalelab[train]'"
+    return Finding(subject=subject, health=health, text=text)
+
+
+def _check(row: Any, said: str) -> None:
+    """Refuse a row without one of the attributes of its kind, or with a wrong path."""
+    declared = [
+        name
+        for each in type(row).__mro__
+        for name in vars(each).get("__annotations__", {})
+        if not name.startswith("_")
+    ]
+    if lacking := sorted(name for name in declared if not hasattr(row, name)):
+        raise SpecError(f"{said} has no {', '.join(lacking)}. {_MEND}")
+    for name in declared:
+        value = getattr(row, name)
+        if isinstance(value, str) and _PATH.fullmatch(value):
+            try:
+                imported(value)
+            except ImportError:
+                raise
+            except Exception as error:
+                raise SpecError(
+                    f"{said}: {name}={value} cannot be imported: "
+                    f"{type(error).__name__}: {error}. {_MEND}"
+                ) from error

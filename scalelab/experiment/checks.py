@@ -1,0 +1,172 @@
+"""Checks of an experiment against its workload, its launchers and its strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scalelab.errors import SpecError
+from scalelab.experiment.command_values import check_commands, naming, values_received
+from scalelab.experiment.fingerprint import ACCEPT
+from scalelab.experiment.keys import ExperimentKeys
+from scalelab.experiment.sections import AutoBatch, WorkloadChoice
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.inputs.document import Scalar
+from scalelab.kinds.strategies import STRATEGIES
+from scalelab.kinds.strategy import Strategy
+from scalelab.kinds.trainers import DataDemand, facts_of, find_trainer, trainer_of
+
+if TYPE_CHECKING:
+    from scalelab.site.profile import Site
+
+
+def check_program(experiment: ExperimentKeys) -> None:
+    """Refuse what a workload has no use for, or what a command cannot use."""
+    if experiment.workload:
+        _check_workload(experiment, experiment.workload)
+    check_commands(experiment)
+
+
+def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> None:
+    name = workload.name
+    for key in ("env", "env_from", "stop", "uses", "metrics", "layout"):
+        if getattr(experiment, key):
+            raise SpecError(
+                f"{key} belongs to a command, not to a workload. Remove it."
+            )
+    if found := find_trainer(name):
+        trainer, own_name = found
+        trainer.check_name(own_name)
+        trainer.check_keys(own_name, workload.parameters, experiment.options)
+    facts = facts_of(name)
+    if facts is None or set(experiment.measure.kind) == {TrialKind.THROUGHPUT}:
+        return
+    if not facts.metrics:
+        raise SpecError(
+            f"workload={name} has no held-out data, so no trial of it reaches a "
+            "metric. Remove everything but throughput from measure.kind."
+        )
+    needed = facts.convergence_needs
+    if needed and needed not in workload.parameters:
+        raise SpecError(
+            f"workload={name} reaches no metric unless it has {needed}. Add it to the "
+            "workload, or remove everything but throughput from measure.kind."
+        )
+
+
+def check_kinds(experiment: ExperimentKeys) -> None:
+    """Refuse a launcher or a strategy that is not installed, or its wrong options.
+
+    Only an experiment that is about to run is checked. A stored one can be read, and
+    its measurements analysed, after the distribution of a launcher was uninstalled.
+    """
+    if experiment.workload:
+        for strategy in experiment.parallelism:
+            _check_strategy(STRATEGIES[strategy], experiment, experiment.workload)
+    for program, alone in experiment.by_program().items():
+        with naming(program):
+            _check_reported(alone)
+            _check_launcher(alone)
+
+
+def _check_strategy(
+    strategy: Strategy, experiment: ExperimentKeys, workload: WorkloadChoice
+) -> None:
+    trainer_of(workload.name)[0].check_strategy(strategy.name)
+    strategy.check_options(experiment.options)
+    facts = facts_of(workload.name)
+    if facts and not facts.trains_model:
+        lacks = {
+            "parameters to serve": strategy.num_servers(2, {}) > 0,
+            "layers to divide": strategy.splits_model,
+        }
+        for what, is_lacking in lacks.items():
+            if is_lacking:
+                raise SpecError(
+                    f"workload={workload.name} trains no model, so parallelism="
+                    f"{strategy.name} has no {what}. Leave it out."
+                )
+    if strategy.splits_model and isinstance(experiment.local_batch_size, AutoBatch):
+        raise SpecError(
+            f"local_batch_size=auto does not go with parallelism={strategy.name}, "
+            "which splits each local batch into equal micro-batches. List local "
+            "batches."
+        )
+
+
+def _check_reported(experiment: ExperimentKeys) -> None:
+    """Refuse output in which no expression finds the metric that is to be reached."""
+    metrics = experiment.metrics
+    target = experiment.job.target if experiment.job else None
+    is_asked = {*experiment.measure.kind} != {TrialKind.THROUGHPUT}
+    if metrics is None or metrics.regex is None or target is None or not is_asked:
+        return
+    found = sorted(metrics.groups)
+    if target.metric not in found:
+        raise SpecError(
+            f"metrics.regex has no group named {target.metric}, the metric of "
+            f"job.target, so no trial would reach it. It has: {', '.join(found)}. Add "
+            f"an expression such as {target.metric} (?P<{target.metric}>\\S+)."
+        )
+
+
+def _check_launcher(experiment: ExperimentKeys) -> None:
+    """Refuse a launcher that is not there, and placeholders that it cannot fill in."""
+    launcher = experiment.launcher.row()
+    used = values_received(experiment) & {*launcher.unknown_placeholders}
+    if used:
+        raise SpecError(
+            f"launcher={launcher.name} starts and numbers the ranks by itself, so it "
+            f"cannot fill in {{{min(used)}}}. Let the program ask its framework for "
+            "its rank."
+        )
+
+
+def check_workload(asked: ExperimentKeys, site: Site, code_directory: Path) -> None:
+    """Refuse a parameter or a target that the workload does not know."""
+    if asked.workload is None:
+        return
+    trainer, own_name = trainer_of(asked.workload.name)
+    is_run_by_this = not any(
+        group.python or group.prologue for group in site.groups.values()
+    )
+    names = trainer.names(own_name, code_directory if is_run_by_this else None)
+    if names is None:
+        return
+    axes = {axis: values[0] for axis, values in asked.options.items()}
+    for strategy in asked.parallelism:
+        for axis in STRATEGIES[strategy].options:
+            axes.pop(axis, None)
+    name = asked.workload.name
+    given = {**asked.workload.parameters, **axes}
+    names.check_parameters(name, given, trainer.process_parameters)
+    evaluates = set(asked.measure.kind) != {TrialKind.THROUGHPUT}
+    if evaluates and asked.job and asked.job.target:
+        names.check_metric(name, asked.job.target.metric)
+    for condition in asked.accept:
+        names.check_metric(name, condition.metric, ACCEPT)
+
+
+def check_trials(asked: ExperimentKeys, site: Site, trials: Iterable[Trial]) -> None:
+    """Refuse values of parameters that no trial of a workload can run with."""
+    if asked.workload is None:
+        return
+    trainer, own_name = trainer_of(asked.workload.name)
+    sizes: dict[tuple[tuple[str, Scalar], ...], tuple[int, int]] = {}
+    for trial in trials:
+        axes = tuple(sorted(trial.options.items()))
+        is_epochal = trial.kind is not TrialKind.THROUGHPUT
+        batch, ranks = sizes.get(axes, (1, 1))
+        sizes[axes] = (
+            max(batch, trial.global_batch_size if is_epochal else 1),
+            max(ranks, trial.data_parallel_size),
+        )
+    for axes, (batch, ranks) in sizes.items():
+        demand = DataDemand(
+            global_batch_size=batch,
+            data_parallel_size=ranks,
+            has_files=site.is_this_machine,
+        )
+        parameters = {**asked.workload.parameters, **dict(axes)}
+        trainer.check_trials(own_name, parameters, demand)

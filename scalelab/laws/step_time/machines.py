@@ -1,0 +1,143 @@
+"""Machines unlike most: what the prior of a curve expects of links and of storage.
+
+Where no row crossed between two nodes, the cost of the second node follows from a
+belief over link speeds, or from a link that is stated: two nodes may be joined by a 1
+Gbit/s Ethernet or by a 400 Gbit/s InfiniBand, and no row of one node knows which. An
+exchange of ``G`` bytes between two nodes takes ``G / bandwidth`` if each node sends its
+sum, and up to twice that if one ring joins all devices. Where ``G`` is not known, a
+belief stands in: how many bytes of gradients a device computes per second.
+
+Measured links differ by factors of hundreds, so that an exchange may cost far more than
+is usual. Under one normal prior a far value is shared out among all parameters that
+make it less improbable, such as that of *exactly two* nodes, or it is taken for
+scatter. More nodes or devices would then seem nearly free.
+
+A source that all devices share, such as storage, passes a fixed number of samples per
+second, however many devices ask for them. On most machines it is never met, so that a
+curve has none unless its rows show one: a step that grows with the samples of all
+devices, which no exchange of gradients does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from scalelab.inputs.links import Link
+from scalelab.laws.step_time.points import Points
+from scalelab.laws.step_time.process import DiscrepancyProcess
+from scalelab.laws.step_time.shape_fit import log_evidence
+from scalelab.laws.step_time.shape_prior import ShapePrior
+from scalelab.laws.step_time.shapes import (
+    EXCHANGE,
+    FEED,
+    NODE_JUMP,
+    NUM_PARAMETERS,
+    PARAMETERS,
+    Shape,
+)
+
+# The central 80% of beliefs. Bytes/s between nodes, from 1 GbE to 400 Gbit/s; the share
+# of a stated bandwidth that is reached; the bytes sent, in bytes exchanged; the bytes/s
+# of gradients, from small networks on old devices to large ones on new devices.
+_BANDWIDTH = (0.06e9, 50e9)
+_REACHED = (0.5, 1.0)
+_SENT = (0.8, 2.0)
+_GRADIENTS = (0.1e9, 10e9)
+_NORMAL_80 = 2.5631  # width of the central 80% of a normal, in standard deviations
+# One machine in fifty has unusual links, whose costs spread four times as wide; one in
+# fifty is limited by its feed within the measured allocations: the largest of them is
+# then about where the limit begins, within a factor of three
+_LOG_ODDS, _WIDER, _FEED_SPREAD = float(np.log(0.02 / 0.98)), 4.0, 1.0
+
+
+def with_unmeasured_link(
+    priors: Mapping[Shape, ShapePrior], points: Points, link: Link | None
+) -> dict[Shape, ShapePrior]:
+    """Return priors in which the second node costs what a link between nodes costs."""
+    sent, bandwidth = _log_normal(*_SENT), _log_normal(*_BANDWIDTH)
+    rate, latency_s = (points.log_rate, 0.0), 0.0
+    if link is not None:
+        reached = [share * link.bandwidth_bytes_per_s for share in _REACHED]
+        bandwidth, latency_s = _log_normal(*reached), link.latency_s or 0.0
+    if not np.isfinite(points.log_rate):
+        rate = _log_normal(*_GRADIENTS)
+    passes = np.exp(sent[0] + rate[0] - bandwidth[0])
+    passes += 2 * latency_s / points.time_unit_s
+    spread = float(np.sqrt(sent[1] ** 2 + rate[1] ** 2 + bandwidth[1] ** 2))
+    per_node = float(points.at.per_node.max())
+    return {
+        shape: _tied(prior, *_exchange(shape, per_node), float(np.log(passes)), spread)
+        for shape, prior in priors.items()
+    }
+
+
+def _log_normal(low: float, high: float) -> tuple[float, float]:
+    """Return mean and standard deviation of a log whose central 80% is given."""
+    return float(np.log(low * high) / 2), float(np.log(high / low) / _NORMAL_80)
+
+
+def _exchange(shape: Shape, per_node: float) -> tuple[np.ndarray, float]:
+    """Return weights and constant whose sum is the log exchange of two full nodes."""
+    names = ("scale", "exchange", "node_jump", "second_node")
+    row = _row(growth_per_node=np.log(per_node), **dict.fromkeys(names, 1.0))
+    if shape is Shape.TIERS:
+        return row, 0.0
+    ring = 2 * (2 * per_node - 1) / (2 * per_node)
+    return row + _row(growth=np.log(per_node)), float(np.log(ring))
+
+
+def _row(**weights: float) -> np.ndarray:
+    row = np.zeros(NUM_PARAMETERS)
+    for name, weight in weights.items():
+        row[PARAMETERS.index(name)] = weight
+    return row
+
+
+def _tied(
+    prior: ShapePrior, row: np.ndarray, constant: float, value: float, spread: float
+) -> ShapePrior:
+    """Return a prior whose node jump makes a sum of parameters a given normal.
+
+    The other parameters keep their prior: a belief about links says nothing of them.
+    """
+    weights = -row
+    weights[NODE_JUMP] = 0.0
+    mean, covariance = prior.mean.copy(), prior.covariance.copy()
+    mean[NODE_JUMP] = 0.0
+    covariance[NODE_JUMP, :] = covariance[:, NODE_JUMP] = 0.0
+    along = covariance @ weights
+    mean[NODE_JUMP] = value - constant + weights @ mean
+    covariance[NODE_JUMP, :] = covariance[:, NODE_JUMP] = along
+    covariance[NODE_JUMP, NODE_JUMP] = weights @ along + spread**2
+    return replace(prior, mean=mean, covariance=covariance)
+
+
+def with_unusual_links(points: Points, prior: ShapePrior, shape: Shape) -> ShapePrior:
+    """Return the prior, wider for the links that the points show to be unusual."""
+    process = DiscrepancyProcess.of(points, prior.amplitude_mean)
+    is_told = {EXCHANGE: points.at.is_parallel, NODE_JUMP: points.at.crosses}
+    best, most = prior, log_evidence(process, prior, shape)
+    for parameter in (each for each, where in is_told.items() if where.any()):
+        variance = _WIDER**2 * prior.covariance[parameter, parameter]
+        wider = prior.widened(parameter, float(variance))
+        probable = _LOG_ODDS + log_evidence(process, wider, shape)
+        if probable > most:
+            best, most = wider, probable
+    return best
+
+
+def with_shared_feed(points: Points, prior: ShapePrior, shape: Shape) -> ShapePrior:
+    """Return the prior with a feed that all devices share, if the points show one."""
+    at = points.at.take(np.flatnonzero(points.at.is_parallel))
+    devices = np.column_stack([at.world_size, at.num_nodes])
+    steps = np.column_stack([devices, at.log_samples_of_all])
+    if len(np.unique(devices, axis=0)) == len(np.unique(steps, axis=0)):
+        return prior  # no allocation of several devices was measured at several batches
+    most = float(points.at.log_samples_of_all.max())
+    fed = prior.believing(FEED, -most, _FEED_SPREAD)
+    process = DiscrepancyProcess.of(points, prior.amplitude_mean)
+    gain = log_evidence(process, fed, shape) - log_evidence(process, prior, shape)
+    return fed if _LOG_ODDS + gain > 0 else prior

@@ -1,0 +1,148 @@
+"""What was measured besides the answer, as plain values: shown beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from scalelab.inputs.numerals import Interval, counted, number
+from scalelab.recommend.answer.way_rows import WayRow
+
+UNDECIDED = 0.2
+"""The widest interval of a drift that is still informative."""
+DISTURBED = 0.1
+"""The share by which a disturbed canary takes longer than usual."""
+_MAX_NODES_NAMED = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlowNode:
+    """A node that was significantly slower than the other nodes.
+
+    ``excess`` is the relative difference of step times, with its 80% interval.
+    """
+
+    host: str
+    excess: Interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steadiness:
+    """Drift, slow nodes and disturbances, estimated from repeated trials.
+
+    Parameters
+    ----------
+    hours
+        Hours from the first to the last start of a repeated trial.
+    drift
+        Relative change of step times over these hours, with its 80% interval; None if
+        there are too few repeats.
+    slow_nodes
+        Nodes that are slower than the rest by the same rule, with Bonferroni's
+        correction for the number of nodes; the slowest first.
+    disturbances
+        For each canary that took over 10% longer than usual, corrected for drift and
+        node: by which share it took longer.
+    """
+
+    num_canaries: int
+    hours: float
+    drift: Interval | None
+    is_drifting: bool
+    num_hosts: int
+    slow_nodes: tuple[SlowNode, ...]
+    disturbances: tuple[float, ...]
+
+    @property
+    def drift_per_hour(self) -> Interval | None:
+        """The drift divided by the hours."""
+        if self.drift is None:
+            return None
+        ends = (self.drift.value, self.drift.lo, self.drift.hi)
+        value, lo, hi = (end / self.hours for end in ends)
+        return Interval(value=value, lo=lo, hi=hi)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Sentences for the user; empty where the machine was steady."""
+        return (*self._of_drift(), *self._of_nodes(), *self._of_disturbances())
+
+    def _of_drift(self) -> Iterator[str]:
+        drift, pace = self.drift, self.drift_per_hour
+        if drift and pace and self.is_drifting:
+            is_slower = drift.value > 0
+            became = "The machine slowed down" if is_slower else "The machine sped up"
+            change = "longer" if is_slower else "less time"
+            hourly = f", {_share(pace.value)} per hour" if self.hours >= 1 else ""
+            yield (
+                f"{became}: the same trial took {_share(drift.value)} {change} at the "
+                f"end of the sweep than at its beginning ({_ends(drift)}){hourly}."
+            )
+        elif drift is None or drift.hi - drift.lo > UNDECIDED:
+            known = ""
+            if drift:
+                known = (
+                    f": step times changed by {drift.lo:+.0%} to {drift.hi:+.0%} "
+                    "(80% interval)"
+                )
+            yield (
+                f"Too few control trials ({self.num_canaries}) to tell whether the "
+                f"machine slowed down{known}. A smaller measure.canary_every runs more."
+            )
+
+    def _of_nodes(self) -> Iterator[str]:
+        others = counted(self.num_hosts - 1, "other node")
+        for node in self.slow_nodes[:_MAX_NODES_NAMED]:
+            yield (
+                f"Slow node: trials took {_share(node.excess.value)} longer on "
+                f"{node.host} than on the {others} ({_ends(node.excess)})."
+            )
+        if more := self.slow_nodes[_MAX_NODES_NAMED:]:
+            yield f"Further slow nodes: {', '.join(node.host for node in more)}."
+
+    def _of_disturbances(self) -> Iterator[str]:
+        if found := self.disturbances:
+            trials = counted(self.num_canaries, "control trial")
+            yield (
+                f"Disturbed: {len(found)} of {trials} took over {_share(DISTURBED)} "
+                f"longer than usual, the worst {_share(max(found))} longer. Check "
+                "whether others used the node."
+            )
+
+
+def _share(share: float) -> str:
+    return f"{number(100 * abs(share))}%"
+
+
+def _ends(change: Interval) -> str:
+    least, most = sorted((abs(change.lo), abs(change.hi)))
+    return f"80% interval: {_share(least)} to {_share(most)}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WholeRun:
+    """A trial that trained to its target, and the time that the laws predict."""
+
+    world_size: float
+    global_batch_size: float
+    measured_s: float
+    predicted_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """What was measured besides the answer.
+
+    Parameters
+    ----------
+    ways
+        The ways to train that were measured; empty where there is only one.
+    steadiness
+        None where no control trial tells.
+    whole_runs
+        Empty where no such trial can be compared with the product of the laws.
+    """
+
+    ways: tuple[WayRow, ...] = ()
+    steadiness: Steadiness | None = None
+    whole_runs: tuple[WholeRun, ...] = ()

@@ -1,0 +1,243 @@
+"""A cheap first pass over parameter-server trials, in virtual time.
+
+Which window and rate diverge is seen before a device is spent: one process trains the
+workload's own model by the rules of real trials, and only the times are declared.
+Nothing of it is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from scalelab.errors import SpecError
+from scalelab.experiment.program import Program, WorkloadProgram
+from scalelab.experiment.trial import Trial
+from scalelab.inputs.lines import aligned
+from scalelab.inputs.numerals import number
+from scalelab.kinds.strategies import STRATEGIES, ParameterServer, slow_rank_factor
+from scalelab.training.rank_options import RankOptions
+from scalelab.training.servers.rules import rule_of
+from scalelab.training.servers.virtual_time import (
+    Course,
+    VirtualJob,
+    VirtualWorkers,
+    asynchronous,
+    untrained,
+)
+from scalelab.training.workloads.base import Workload
+from scalelab.training.workloads.registry import build_workload
+
+MOST_STEPS = 1000
+"""Optimiser steps of all workers together that one configuration is trained for."""
+MESSAGE = 0.1
+"""Time that a message takes one way, in steps of a worker."""
+_NUM_EVALUATIONS = 10
+_LOSS = "val_loss"
+_OWN_COLUMNS = ("communication_window",)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TwinRow:
+    """What the twin of one planned configuration did.
+
+    Parameters
+    ----------
+    metrics
+        Held-out metrics at the end; empty where parameters were no numbers before the
+        first evaluation.
+    diverges
+        Parameters were no longer finite numbers, or ``val_loss`` ended above that of
+        the untrained model.
+    """
+
+    trial: Trial
+    rate: float
+    num_samples: int
+    metrics: dict[str, float]
+    staleness_mean: float
+    staleness_max: int
+    diverges: bool
+
+
+def twin_lines(program: Program | None, trials: Iterable[Trial]) -> Iterator[str]:
+    """Run the twins of planned trials; yield their table and what it means."""
+    rows = list(twins(program, trials))
+    yield "VIRTUAL: parameter servers in virtual time. Nothing here was measured."
+    yield ""
+    yield from _table(rows)
+    yield ""
+    yield (
+        f"Each was trained in this process for at most {MOST_STEPS:,} optimiser steps "
+        "of all workers together; a step takes one unit of declared time, a message "
+        f"{MESSAGE:g}. Nothing is stored."
+    )
+    yield (
+        "Steps x rate: workers x window x rate, by which downpour moves the parameters "
+        "between two messages of a worker. learning_rate: {rule: staleness} divides "
+        "the rate by workers x window."
+    )
+    yield (
+        "Diverges: parameters are no longer finite numbers, or val_loss ended above "
+        "that of the untrained model."
+    )
+
+
+def twins(program: Program | None, trials: Iterable[Trial]) -> Iterator[TwinRow]:
+    """Run the twin of each configuration of the trials that has parameter servers.
+
+    Seeds and repeats of a configuration are not repeated. Warm-up and schedule of the
+    learning rate are left out.
+    """
+    if not isinstance(program, WorkloadProgram):
+        raise SpecError(
+            "The twin trains a workload's model in this process, and the experiment "
+            "runs a command. Name an experiment with a workload."
+        )
+    asked = {_configuration(each): each for each in reversed(list(trials))}
+    served = [trial for trial in reversed(asked.values()) if _num_servers(trial)]
+    if not served:
+        raise SpecError(
+            "The twin shows what parameter servers do, and no planned trial has one. "
+            "Add parallelism: parameter_server with several devices."
+        )
+    torch.set_num_threads(1)  # threads of small matrices would only wait
+    return (_row(program, trial) for trial in served)
+
+
+def _configuration(trial: Trial) -> tuple[object, ...]:
+    options = tuple(sorted(trial.options.items()))
+    batch = (trial.local_batch_size, trial.gradient_accumulation_steps)
+    rate = trial.learning_rate and trial.learning_rate.value
+    size = trial.world_size
+    return (trial.parallelism, trial.precision, size, batch, rate, options)
+
+
+def _num_servers(trial: Trial) -> int:
+    strategy = STRATEGIES[trial.parallelism]
+    return strategy.num_servers(trial.world_size, trial.options)
+
+
+def _row(program: WorkloadProgram, trial: Trial) -> TwinRow:
+    job, options = _job(program, trial), ParameterServer.Options.of(trial.options)
+    course = asynchronous(
+        job,
+        _workers(trial),
+        rule_of(trial.options, trial.world_size),
+        window=options.communication_window,
+        staleness_bound=options.staleness_bound,
+    )
+    last = course.evaluations[-1] if course.evaluations else None
+    return TwinRow(
+        trial=trial,
+        rate=job.learning_rate,
+        num_samples=last.samples if last else 0,
+        metrics=last.metrics if last else {},
+        staleness_mean=course.staleness.mean,
+        staleness_max=course.staleness.maximum,
+        diverges=_diverges(job, course),
+    )
+
+
+def _job(program: WorkloadProgram, trial: Trial) -> VirtualJob:
+    workload = _workload(program, trial)
+    batch = trial.local_batch_size * trial.gradient_accumulation_steps
+    limits = (MOST_STEPS * batch, trial.measurement.max_samples)
+    max_samples = min(limit for limit in limits if limit)
+    rate = trial.learning_rate
+    return VirtualJob(
+        workload=workload,
+        local_batch_size=batch,
+        learning_rate=rate.value if rate else workload.default_learning_rate,
+        max_samples=max_samples,
+        evaluate_every_samples=max(max_samples // _NUM_EVALUATIONS, 1),
+        seed=trial.seed,
+        precision=trial.precision,
+    )
+
+
+def _workload(program: WorkloadProgram, trial: Trial) -> Workload:
+    of_strategy = STRATEGIES[trial.parallelism].options
+    axes = {
+        name: value for name, value in trial.options.items() if name not in of_strategy
+    }
+    _, parameters = RankOptions.split({**program.parameters, **axes})
+    return build_workload(program.name, parameters, program.code_directory)
+
+
+def _workers(trial: Trial) -> VirtualWorkers:
+    others = (1.0,) * (trial.world_size - 1)
+    slow = slow_rank_factor(trial.options)
+    return VirtualWorkers(step_times_s=(*others, slow), message_s=MESSAGE)
+
+
+def _diverges(job: VirtualJob, course: Course) -> bool:
+    last = course.evaluations[-1] if course.evaluations else None
+    if last is None or last.samples < job.max_samples:
+        return True  # parameters were no longer finite
+    before = untrained(job).get(_LOSS)
+    return before is not None and not last.metrics[_LOSS] <= before
+
+
+def _table(rows: Sequence[TwinRow]) -> list[str]:
+    options = _varied(rows)
+    precision = ["precision"] if len({row.trial.precision for row in rows}) > 1 else []
+    metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    titles = (
+        *(
+            "workers",
+            "window",
+            *precision,
+            *options,
+            "rate",
+            "steps x rate",
+            "samples",
+            *metrics,
+        ),
+        *("staleness", "max", ""),
+    )
+    cells = [
+        tuple(_cells(row, options, metrics, has_precision=bool(precision)))
+        for row in rows
+    ]
+    left = [title in (*precision, *options, "") for title in titles]
+    return aligned([titles, *cells], left=left)
+
+
+def _varied(rows: Sequence[TwinRow]) -> list[str]:
+    """Return the names of the options that have several values, the window aside."""
+    names = dict.fromkeys(name for row in rows for name in row.trial.options)
+    return [
+        name
+        for name in names
+        if name not in _OWN_COLUMNS
+        and len({repr(row.trial.options.get(name)) for row in rows}) > 1
+    ]
+
+
+def _cells(
+    row: TwinRow,
+    options: Sequence[str],
+    metrics: Sequence[str],
+    *,
+    has_precision: bool,
+) -> Iterator[str]:
+    trial = row.trial
+    strategy = STRATEGIES[trial.parallelism]
+    in_flight = strategy.steps_in_flight(trial.world_size, trial.options)
+    yield str(trial.world_size)
+    yield str(in_flight // trial.world_size)
+    if has_precision:
+        yield trial.precision
+    yield from (str(trial.options.get(name, "")) for name in options)
+    yield f"{row.rate:.3g}"
+    yield f"{in_flight * row.rate:.3g}"
+    yield number(row.num_samples)
+    yield from (
+        f"{row.metrics[name]:.4g}" if name in row.metrics else "-" for name in metrics
+    )
+    yield f"{row.staleness_mean:.2f}"
+    yield str(row.staleness_max)
+    yield "diverges" if row.diverges else ""

@@ -1,0 +1,114 @@
+import numpy as np
+import pytest
+
+from scalelab.errors import SpecError
+from scalelab.experiment.rates import (
+    LearningRateRule,
+    scaled_rate,
+)
+from scalelab.experiment.spec import Experiment
+from scalelab.experiment.trial import LearningRate
+from scalelab.kinds.strategies import STRATEGIES
+
+LINEAR, SQRT, NONE = (
+    LearningRateRule.LINEAR,
+    LearningRateRule.SQRT,
+    LearningRateRule.NONE,
+)
+
+
+def test_goyal_2017_table() -> None:
+    # eta = 0.1 * kn / 256: 3.2 at a batch of 8192 (section 5.1).
+    rate = scaled_rate(0.1, rule=LINEAR, at_batch=256, global_batch_size=8192)
+
+    assert rate == pytest.approx(3.2)
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "world_size", "rate"),
+    [("parameter_server", 8, 0.1 / 32), ("parameter_server", 1, 0.1), ("ddp", 8, 0.1)],
+)
+def test_staleness_divides_by_the_steps_in_flight(
+    parallelism: str, world_size: int, rate: float
+) -> None:
+    options = {"communication_window": 4}
+    in_flight = STRATEGIES[parallelism].steps_in_flight(world_size, options)
+    found = scaled_rate(
+        0.1,
+        rule=LearningRateRule.STALENESS,
+        at_batch=64,
+        global_batch_size=256,
+        steps_in_flight=in_flight,
+    )
+    assert found == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("rule", LearningRateRule)
+def test_a_rule_keeps_the_base_where_it_was_tuned(
+    rule: LearningRateRule, rng: np.random.Generator
+) -> None:
+    for batch in rng.integers(1, 10_000, 20):
+        rate = scaled_rate(
+            0.3, rule=rule, at_batch=int(batch), global_batch_size=int(batch)
+        )
+        assert rate == 0.3
+
+
+def test_doubling_twice_is_doubling_by_four(rng: np.random.Generator) -> None:
+    for rule, factor in ((LINEAR, 4), (SQRT, 2), (NONE, 1)):
+        base = float(rng.uniform(0.01, 1))
+        rate = scaled_rate(base, rule=rule, at_batch=32, global_batch_size=128)
+        assert rate == pytest.approx(base * factor)
+
+
+def test_warm_up_is_a_ramp_that_ends_at_the_rate() -> None:
+    rate = LearningRate(
+        base=0.1, at_batch=32, rule="linear", warmup_samples=1000, value=0.4
+    )
+
+    assert rate.at(0) == 0
+    assert rate.at(250) == pytest.approx(0.1)
+    assert rate.at(1000) == rate.at(10**9) == 0.4
+
+
+def test_without_warm_up_the_rate_is_there_at_once() -> None:
+    rate = LearningRate(
+        base=0.1, at_batch=None, rule="none", warmup_samples=0, value=0.1
+    )
+
+    assert rate.at(0) == 0.1
+
+
+def experiment(learning_rate: str) -> Experiment:
+    return Experiment.from_text(
+        "name: a\nworkload: digits_mlp\ngpus: 1\nlocal_batch_size: 8\n"
+        f"job: {{epochs: 2, samples_per_epoch: 100}}\nlearning_rate: {learning_rate}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("warmup", "samples"), [("epochs: 1.5", 150), ("samples: 7", 7), ("steps: 3", 192)]
+)
+def test_warm_up_is_counted_in_samples(warmup: str, samples: int) -> None:
+    rates = experiment(f"{{base: 0.1, warmup: {{{warmup}}}}}").learning_rate
+    assert rates is not None
+
+    assert rates.at(NONE, 64, samples_per_epoch=100).warmup_samples == samples
+
+
+def test_a_number_alone_is_a_rate_without_a_rule() -> None:
+    rates = experiment("1e-3").learning_rate
+    assert rates is not None
+
+    assert rates.at(NONE, 64, None) == LearningRate(
+        base=0.001, at_batch=None, rule="none", warmup_samples=0, value=0.001
+    )
+
+
+def test_a_rule_needs_the_batch_it_scales_from() -> None:
+    with pytest.raises(
+        SpecError,
+        match=r"learning_rate: rule=sqrt scales base from the batch it was tuned at\. "
+        r"Add at_batch, a global batch size\.",
+    ):
+        experiment("{base: 0.1, rule: [none, sqrt]}")

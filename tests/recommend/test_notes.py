@@ -1,0 +1,208 @@
+"""What an answer notes about its rows and about what it was asked: without any fit."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_up_runs import outlook_row
+from made_up_sweeps import sweep
+
+from scalelab.experiment.job import Job
+from scalelab.inputs.numerals import Interval
+from scalelab.inputs.support import Support
+from scalelab.laws.rows import configurations, step_time_rows
+from scalelab.laws.support import Gap
+from scalelab.recommend.answer.facts import Contents, Fact, Kind
+from scalelab.recommend.notes import (
+    about_efficiency,
+    considered,
+    contents_of_times,
+    contradicting,
+    cut_to_an_epoch,
+    not_chosen,
+    not_identifiable,
+    not_witnessed,
+    of_unknown_scatter,
+)
+from scalelab.recommend.prediction.contradictions import contradictions
+from scalelab.recommend.prediction.own_rates import disagreeing_rates
+from scalelab.recommend.question.asked_batch import AskedBatch
+from scalelab.recommend.question.batches import BatchRule
+
+ROWS = sweep((1, 2, 4), local_batches=(16,), repeats=1)
+TWICE = sweep((1, 2, 4), local_batches=(16,), repeats=2)
+JOB = Job(samples=1_000_000)
+
+
+def rule(job: Job = JOB, asked: AskedBatch | None = None) -> BatchRule:
+    names = ["world_size", "num_nodes", "local_batch_size"]
+    rows = [(n, 1, 32, 1) for n in (1, 2, 4, 8)]
+    frame = pd.DataFrame(rows, columns=[*names, "gradient_accumulation_steps"])
+    return BatchRule.of(configurations(frame), asked or AskedBatch(), job)
+
+
+# ------------------------------------------------------------------------- rows
+@pytest.mark.parametrize(
+    ("columns", "contents"),
+    [
+        ({"compute_s": 0.1}, Contents.STEPS),
+        ({"compute_s": None, "evaluation_s": 0.5}, Contents.STEPS_AND_CHECKPOINTS),
+        ({"compute_s": None, "evaluation_s": 0.0}, Contents.ALL_NO_EVALUATION_SEEN),
+        ({"compute_s": None, "evaluation_s": None}, Contents.ALL),
+        ({"compute_s": None, "kind": "imported"}, Contents.GIVEN),
+    ],
+)
+def test_times_contain_what_the_rows_say(
+    columns: dict[str, object], contents: Contents
+) -> None:
+    assert contents_of_times(step_time_rows(ROWS.assign(**columns))) is contents
+
+
+def scatter(rows: pd.DataFrame) -> list[Fact]:
+    return list(of_unknown_scatter(step_time_rows(rows)))
+
+
+def test_runs_with_few_readings_and_no_repeat_are_told() -> None:
+    step_s = ROWS["step_time_s"]
+    rows = ROWS.assign(step_time_lo_s=0.99 * step_s, step_time_hi_s=1.01 * step_s)
+    assert scatter(rows) == []
+    few = rows.copy()
+    few.loc[:1, ["step_time_lo_s", "step_time_hi_s"]] = np.nan
+    assert scatter(few) == [Fact(Kind.FEW_READINGS, {"num_runs": 2})]
+    again = few.assign(repeat=1, step_time_s=1.02 * few["step_time_s"])
+    assert scatter(pd.concat([few, again], ignore_index=True)) == []
+
+
+def test_a_table_without_repeats_is_told() -> None:
+    rows = ROWS.assign(kind="table")
+    assert scatter(rows) == [Fact(Kind.NO_REPEATS)]
+    again = rows.assign(repeat=1, step_time_s=1.02 * rows["step_time_s"])
+    assert scatter(pd.concat([rows, again], ignore_index=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("witnesses", "ends"),
+    [
+        ({}, None),
+        ({1: None, 2: "store", 4: "sockets"}, None),
+        ({1: None, 2: "not_witnessed", 4: "not_witnessed"}, (2, 4)),
+        ({1: None, 2: "store", 4: "not_witnessed"}, (4, 4)),
+    ],
+)
+def test_only_rows_whose_ranks_nobody_saw_are_named(
+    witnesses: dict[int, str | None], ends: tuple[int, int] | None
+) -> None:
+    rows = TWICE
+    if witnesses:
+        seen = rows["world_size"].map(witnesses).astype("string")
+        rows = rows.assign(ranks_witness=seen)
+    found = [fact.values for fact in not_witnessed(step_time_rows(rows))]
+    assert found == ([{"least": ends[0], "most": ends[1]}] if ends else [])
+
+
+def test_both_figures_are_given_where_a_program_prints_another_rate() -> None:
+    steps_s = TWICE["step_time_s"]
+
+    def noted(**columns: object) -> list[Fact]:
+        return list(disagreeing_rates(step_time_rows(TWICE.assign(**columns))))
+
+    assert noted() == []
+    assert noted(reported_step_time_s=steps_s * 1.05) == []
+    (fact,) = noted(reported_step_time_s=steps_s / 2.4)
+    assert (fact.values["num_trials"], fact.values["world_size"]) == (6, 1)
+    assert fact.values["is_left_out"] is False
+    own = steps_s.where(TWICE["world_size"] != 4, steps_s * 16)
+    marks = [["rate_disagrees"] if size == 4 else [] for size in TWICE["world_size"]]
+    (fact,) = noted(reported_step_time_s=own, validity=marks)
+    assert fact.values["is_left_out"] is True
+    ours_s, own_s = fact.values["step_time_s"], fact.values["reported_step_time_s"]
+    assert own_s == pytest.approx(16 * ours_s)
+
+
+def test_contradicting_configurations_are_named_and_further_ones_counted() -> None:
+    sizes = (1, 2, 4, 8, 16)
+    first = sweep(sizes, local_batches=(16,), repeats=1, global_batch=None)
+    rows = pd.concat([first, first.assign(step_time_s=3.0)], ignore_index=True)
+    *named, more = contradicting(contradictions(step_time_rows(rows)))
+    assert [fact.kind for fact in named] == [Kind.CONTRADICTING] * 3
+    assert {fact.values["num_runs"] for fact in named} == {2}
+    assert {fact.values["most_s"] for fact in named} == {3.0}
+    assert more == Fact(Kind.MORE_CONTRADICTING, {"count": 2})
+
+
+# --------------------------------------------------------------------- question
+def test_rows_beyond_the_allowed_batches_are_not_chosen() -> None:
+    rows = [outlook_row(8, 256), outlook_row(16, 512, is_eligible=False)]
+    (fact,) = not_chosen(rule(), rows, is_proposed=False)
+    assert fact == Fact(
+        Kind.BATCH_TOO_LARGE,
+        {
+            "world_size": 16,
+            "largest": 256,
+            "why": "the largest that was measured",
+            "may_ask": True,
+        },
+    )
+    assert list(not_chosen(rule(), rows[:1], is_proposed=False)) == []
+
+
+def test_rows_that_rest_on_a_belief_are_not_chosen() -> None:
+    guess = outlook_row(8, 256, is_eligible=False, basis=Support.NOT_MEASURED)
+    (fact,) = not_chosen(rule(), [guess], is_proposed=True)
+    assert fact == Fact(Kind.UNMEASURED_NOT_CHOSEN, {"is_proposed": True})
+
+
+def test_an_epoch_cuts_the_batches() -> None:
+    epoch = Job(epochs=90, samples_per_epoch=100)
+    assert list(cut_to_an_epoch(rule())) == []
+    cut = Fact(Kind.CUT_TO_AN_EPOCH, {"largest": 100})
+    assert list(cut_to_an_epoch(rule(epoch))) == [cut]
+
+
+def test_what_was_considered_names_what_else_may_be_asked() -> None:
+    rows = [outlook_row(size, 256) for size in (1, 8)]
+    values = considered(rule(), rows, are_stated=False).values
+    assert (values["least"], values["most"]) == (1, 8)
+    assert (values["may_ask_devices"], values["may_ask_batches"]) == (True, True)
+    epoch = Job(epochs=90, samples_per_epoch=100)
+    values = considered(rule(epoch), rows, are_stated=True).values
+    assert (values["may_ask_devices"], values["may_ask_batches"]) == (False, False)
+
+
+# ------------------------------------------------------------------------ answer
+def test_an_efficiency_that_is_missing_or_over_100_percent_is_explained() -> None:
+    base = outlook_row(4, 256, is_baseline=True)
+    better = Interval(value=1.2, lo=1.1, hi=1.3)
+    fewer = outlook_row(1, 256, is_baseline=False, scaling_efficiency=better)
+    more = replace(fewer, world_size=8)
+    unknown = replace(more, scaling_efficiency=None)
+
+    def kinds(*rows: object) -> list[Kind]:
+        return [fact.kind for fact in about_efficiency([base, *rows], "one full node")]
+
+    assert kinds() == []
+    assert kinds(fewer) == [Kind.ABOVE_IDEAL_ON_FEWER]
+    assert kinds(more) == [Kind.ABOVE_IDEAL_ON_MORE]
+    assert kinds(fewer, unknown) == [Kind.NO_EFFICIENCY, Kind.ABOVE_IDEAL_ON_FEWER]
+
+
+def test_a_gap_of_several_curves_is_told_once() -> None:
+    gap = Gap(
+        parameters=("inter_node_latency",),
+        why="one node was measured",
+        remedy="Measure two nodes.",
+        world_size=8,
+        num_nodes=2,
+        local_batch_size=16,
+        data_parallel_size=8,
+    )
+    gaps = [gap, replace(gap, local_batch_size=8)]
+    (fact,) = not_identifiable(gaps, is_emulated=False)
+    assert fact.values["may_learn"]
+    (declared,) = not_identifiable(gaps, is_emulated=True)
+    assert not declared.values["may_learn"]
+    (other,) = not_identifiable(
+        [replace(gap, parameters=("overlap",))], is_emulated=False
+    )
+    assert not other.values["may_learn"]
