@@ -146,7 +146,7 @@ def test_a_budget_may_have_a_unit(
         budgets.append(budget_gpu_hours)
         return SweepSummary()
 
-    monkeypatch.setattr("scalelab.session.run_sweep", take)
+    monkeypatch.setattr("scalelab.running.execution.run_sweep", take)
     measured_run(tmp_path / "run")
     (tmp_path / "e.yaml").write_text(EMULATED)
     for budget in ("30gpu-min", 0.5, None):

@@ -39,8 +39,8 @@ def run(
     """Check whether sweeps can run on this machine, part by part.
 
     With --site, check whether they can run there: without device time, or by one
-    short job. With --kinds, list the strategies, launchers, batch systems, resources
-    and sources that are installed, and check each.
+    short job. With --kinds, list the strategies, launchers, batch systems, resources,
+    sources and trainers that are installed, and check each.
     """
     from scalelab.errors import SpecError
 

@@ -59,9 +59,6 @@ class AllocationNodes(HubCluster):
             start_new_session=True,
         )
         self._stack.callback(self._end, launcher)
-        self._await_nodes(launcher)
-
-    def _await_nodes(self, launcher: subprocess.Popen[bytes]) -> None:
         deadline_s = time.monotonic() + self.site.start_timeout
         while (num_up := len(self.workers)) < self._num_nodes:
             if launcher.poll() is not None or time.monotonic() > deadline_s:

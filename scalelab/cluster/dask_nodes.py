@@ -144,7 +144,7 @@ class DaskNodes(ABC):
     ) -> None:
         """Start scheduler, client, and the workers that run on this machine."""
         import dask
-        from distributed import Client, SpecCluster
+        from distributed import Client, Scheduler, SpecCluster
         from distributed.utils import LoopRunner
 
         from scalelab.cluster.worker import keep_batches_steady
@@ -159,9 +159,16 @@ class DaskNodes(ABC):
         with _ctrl_c_blocked():
             runner.start()
         self._stack.callback(runner.stop)
+        scheduler = {
+            "host": bracketed(host),
+            "protocol": "tls://",
+            "security": security,
+            "dashboard": self._has_dashboard,
+            "dashboard_address": f"{LOOPBACK}:0",
+        }
         self._cluster = SpecCluster(
             loop=runner.loop,
-            scheduler=_scheduler(host, security, has_dashboard=self._has_dashboard),
+            scheduler={"cls": Scheduler, "options": scheduler},
             workers=workers,
             security=security,
             silence_logs=SILENT,
@@ -206,16 +213,3 @@ def _ctrl_c_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _scheduler(host: str, security: Security, *, has_dashboard: bool) -> dict[str, Any]:
-    from distributed import Scheduler
-
-    options = {
-        "host": bracketed(host),
-        "protocol": "tls://",
-        "security": security,
-        "dashboard": has_dashboard,
-        "dashboard_address": f"{LOOPBACK}:0",
-    }
-    return {"cls": Scheduler, "options": options}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from scalelab.errors import ClusterError
 
@@ -60,53 +63,51 @@ def granted_devices(device_type: str, num_devices: int) -> tuple[str, ...]:
 
 def device_name(device_type: str, device_ids: tuple[str, ...]) -> str:
     """Return the model of the devices, e.g. ``NVIDIA A100-SXM4-40GB``."""
-    return _cpu_name() if device_type == "cpu" else _cuda_name(device_ids[0])
+    if device_type == "cpu":
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+        return platform.machine()
+    device_id = device_ids[0]
+    with _nvml() as nvml:
+        handle = (
+            nvml.nvmlDeviceGetHandleByIndex(int(device_id))
+            if device_id.isdigit()
+            else nvml.nvmlDeviceGetHandleByUUID(device_id.encode())
+        )
+        return str(nvml.nvmlDeviceGetName(handle))
 
 
-def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
-
-
-def _num_cuda_devices() -> int:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return 0
-    try:
-        return int(pynvml.nvmlDeviceGetCount())
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _uuid(device_id: str) -> str:
-    """Return the UUID of a GPU; the index itself where NVML cannot say."""
-    import pynvml
-
-    if not device_id.isdigit():
-        return device_id
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(int(device_id))
-        return str(pynvml.nvmlDeviceGetUUID(handle))
-    except pynvml.NVMLError:
-        return device_id
-
-
-def _cuda_name(device_id: str) -> str:
+@contextmanager
+def _nvml() -> Iterator[Any]:
     import pynvml
 
     pynvml.nvmlInit()
     try:
-        handle = (
-            pynvml.nvmlDeviceGetHandleByIndex(int(device_id))
-            if device_id.isdigit()
-            else pynvml.nvmlDeviceGetHandleByUUID(device_id.encode())
-        )
-        return str(pynvml.nvmlDeviceGetName(handle))
+        yield pynvml
     finally:
         pynvml.nvmlShutdown()
+
+
+def _num_cuda_devices() -> int:
+    from pynvml import NVMLError
+
+    try:
+        with _nvml() as nvml:
+            return int(nvml.nvmlDeviceGetCount())
+    except NVMLError:
+        return 0
+
+
+def _uuid(device_id: str) -> str:
+    """Return the UUID of a GPU; the index itself where NVML cannot say."""
+    from pynvml import NVMLError
+
+    if not device_id.isdigit():
+        return device_id
+    try:
+        with _nvml() as nvml:
+            handle = nvml.nvmlDeviceGetHandleByIndex(int(device_id))
+            return str(nvml.nvmlDeviceGetUUID(handle))
+    except NVMLError:
+        return device_id

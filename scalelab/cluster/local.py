@@ -13,8 +13,6 @@ from scalelab.cluster.node_options import run_security
 from scalelab.errors import ClusterError
 
 if TYPE_CHECKING:
-    from distributed.security import Security
-
     from scalelab.site.profile import LocalSite
 
 START_UP_TIMEOUT_S = 120.0
@@ -71,8 +69,22 @@ class LocalNodes(DaskNodes):
         return {None: tuple(len(share) for share in self._shares)}
 
     def _start(self) -> None:
+        from distributed import Nanny
+
+        from scalelab.cluster.node_plugin import NodePlugin, nanny_options
+
         scratch, security = self._make_scratch(), run_security()
-        workers = self._workers(security, scratch)
+        workers: dict[str, Any] = {}
+        for index, share in enumerate(self._shares):
+            plugin = NodePlugin(
+                device_type=self.device_type,
+                device_ids=share,
+                own_session=True,
+                **self._agent_options,
+            )
+            options = nanny_options(plugin, LOOPBACK, security, scratch)
+            options["silence_logs"] = SILENT
+            workers[f"node-{index}"] = {"cls": Nanny, "options": options}
         try:
             self._start_dask(LOOPBACK, scratch, security, workers)
             self.client.wait_for_workers(len(workers), timeout=START_UP_TIMEOUT_S)
@@ -81,36 +93,6 @@ class LocalNodes(DaskNodes):
                 f"The local cluster of {len(workers)} nodes did not start: {error!r}. "
                 "`scalelab doctor` says what this machine can run."
             ) from error
-
-    def _workers(self, security: Security, scratch: str) -> dict[str, Any]:
-        from distributed import Nanny
-
-        from scalelab.cluster.node_plugin import NodePlugin
-        from scalelab.cluster.worker import NodeWorker
-
-        workers = {}
-        for index, share in enumerate(self._shares):
-            plugin = NodePlugin(
-                device_type=self.device_type,
-                device_ids=share,
-                own_session=True,
-                **self._agent_options,
-            )
-            options = {
-                "worker_class": NodeWorker,
-                "plugins": (plugin,),
-                # An attempt holds at least one device and one thread that waits for it;
-                # the rest is for rendezvous and cancellation.
-                "nthreads": 2 * len(share) + 4,
-                "host": LOOPBACK,
-                "protocol": "tls://",
-                "security": security,
-                "memory_limit": 0,
-                "local_directory": scratch,
-                "silence_logs": SILENT,
-            }
-            workers[f"node-{index}"] = {"cls": Nanny, "options": options}
-        return workers
 
 
 def divide_devices(

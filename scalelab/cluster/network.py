@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import psutil
@@ -46,12 +47,16 @@ def own_address(interface: str | None) -> str:
     """Return the address at which nodes reach this host."""
     if interface is not None:
         return address_of_interface(interface)
-    addresses = [found for found in _addresses().values() if not _is_local(found[0])]
-    if len(addresses) == 1:
-        return addresses[0][0]
-    candidates = {found[0] for found in addresses}
-    for guess in (_default_route(), _named()):
-        if guess in candidates:
+    firsts = [found[0] for found in _addresses().values()]
+    candidates = {each for each in firsts if not ipaddress.ip_address(each).is_loopback}
+    if len(candidates) == 1:
+        return candidates.pop()
+    with suppress(ClusterError):
+        # An address of documentation, to which nothing is sent.
+        if (guess := address_towards("tls://192.0.2.1:1")) in candidates:
+            return guess
+    with suppress(OSError):
+        if (guess := socket.gethostbyname(socket.gethostname())) in candidates:
             return guess
     known = ", ".join(sorted(candidates)) or "none but loopback"
     raise ClusterError(
@@ -87,21 +92,3 @@ def _addresses() -> dict[str, list[str]]:
         if usable:
             found[name] = usable
     return found
-
-
-def _is_local(address: str) -> bool:
-    return ipaddress.ip_address(address).is_loopback
-
-
-def _default_route() -> str | None:
-    try:
-        return address_towards("tls://192.0.2.1:1")  # documentation only; never sent to
-    except ClusterError:
-        return None
-
-
-def _named() -> str | None:
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return None

@@ -10,7 +10,7 @@ import tempfile
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import psutil
 from distributed import WorkerPlugin, get_worker
@@ -18,15 +18,18 @@ from distributed.comm.addressing import get_address_host
 
 from scalelab.cluster.devices import device_name
 from scalelab.cluster.nodes import Node
+from scalelab.cluster.worker import NodeWorker
 from scalelab.errors import LaunchError
 from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.outcome import Outcome
+from scalelab.launch.addresses import bracketed
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.records.attempt import AttemptSpec
 from scalelab.records.attempt_io import write_atomically
 
 if TYPE_CHECKING:
     from distributed import Worker
+    from distributed.security import Security
 
 
 @dataclass(kw_only=True, eq=False)
@@ -84,6 +87,24 @@ class NodePlugin(WorkerPlugin):
     def teardown(self, worker: Worker) -> None:
         """End the agent and whatever still runs under it."""
         self.agent.close()
+
+
+def nanny_options(
+    plugin: NodePlugin, host: str, security: Security, scratch: str
+) -> dict[str, Any]:
+    """Return the options of the nanny that keeps a node's worker running."""
+    return {
+        "host": bracketed(host),
+        "protocol": "tls://",
+        "security": security,
+        "worker_class": NodeWorker,
+        "plugins": (plugin,),
+        # An attempt holds at least one device and one thread that waits for it; the
+        # rest is for rendezvous and cancellation.
+        "nthreads": 2 * len(plugin.device_ids) + 4,
+        "memory_limit": 0,
+        "local_directory": scratch,
+    }
 
 
 def _unblock_ctrl_c() -> None:

@@ -21,10 +21,8 @@ from scalelab.cluster.dask_nodes import DASK_SETTINGS
 from scalelab.cluster.devices import granted_devices
 from scalelab.cluster.network import address_of_interface, address_towards
 from scalelab.cluster.node_options import NodeOptions, worker_security
-from scalelab.cluster.node_plugin import NodePlugin
-from scalelab.cluster.worker import NodeWorker
+from scalelab.cluster.node_plugin import NodePlugin, nanny_options
 from scalelab.errors import ScaleLabError
-from scalelab.launch.addresses import bracketed
 from scalelab.launch.gang_agent import CLOSE_WITHIN_S
 from scalelab.launch.scratch import make_scratch
 
@@ -45,14 +43,13 @@ def worker_name(host: str, job_name: str) -> str:
 
 async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
     """Run a node's Dask worker until the driver or the job ends."""
-    device_ids = granted_devices(options.device_type, options.num_devices)
     if options.interface is not None:
         host = address_of_interface(options.interface)
     else:
         host = address_towards(options.scheduler)
     plugin = NodePlugin(
         device_type=options.device_type,
-        device_ids=device_ids,
+        device_ids=granted_devices(options.device_type, options.num_devices),
         group=options.group,
         preload=options.preload,
         entry=options.entry,
@@ -60,17 +57,9 @@ async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
     nanny = Nanny(
         options.scheduler,
         name=worker_name(socket.gethostname(), job_name),
-        host=bracketed(host),
-        protocol="tls://",
-        security=worker_security(options.tls_files),
-        worker_class=NodeWorker,
-        plugins=(plugin,),
-        # As on a local node: an attempt holds a device and a thread that waits for it.
-        nthreads=2 * len(device_ids) + 4,
-        memory_limit=0,
-        local_directory=str(scratch),
         death_timeout=REACH_WITHIN_S,
         silence_logs=logging.WARNING,
+        **nanny_options(plugin, host, worker_security(options.tls_files), str(scratch)),
     )
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()

@@ -70,7 +70,7 @@ class NodeLeft:
 
 @dataclass(frozen=True, slots=True)
 class NodeSilent:
-    """The worker at this address has sent no heartbeat for so many seconds."""
+    """The worker at this address has sent no heartbeat for a while."""
 
     address: str
     silent_s: float
@@ -120,7 +120,7 @@ class NodeWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Unsubscribe from node events, and listen no more."""
+        """Unsubscribe from node events, and stop listening."""
         self._client.unsubscribe_topic(TOPIC)
         loop: Any = self._client.loop
         for task in list(self._tasks):
@@ -166,7 +166,6 @@ class NodeWatch:
 
 
 async def _restart(scheduler: Any, nanny: str) -> None:
-    """Let a nanny end its worker and start another, if it answers."""
     with suppress(OSError, TimeoutError):
         async with scheduler.rpc(nanny) as remote:
             await asyncio.wait_for(remote.restart(), _RESTART_S)

@@ -16,6 +16,7 @@ _REGISTRIES = {
     "batch system": "scalelab.kinds.batch_systems:BATCH_SYSTEMS",
     "resource": "scalelab.kinds.resources:RESOURCES",
     "source": "scalelab.kinds.sources:SOURCES",
+    "trainer": "scalelab.kinds.trainers:TRAINERS",
 }
 _PATH = re.compile(r"[\w.]+:\w+")
 _MEND = "Mend or uninstall the distribution."
@@ -35,14 +36,16 @@ def _examined(subject: str, registry: Registry[Any], name: str) -> Finding:
     origin = "part of ScaleLab" if is_built_in else registry.outside[name]
     health, text = Health.OK, origin
     try:
-        _check(registry[name], f"{registry.key}={name}")
+        row = registry[name]
+        _check(row, f"{registry.key}={name}")
     except SpecError as error:
         health, text = Health.BROKEN, str(error)
     except ImportError as error:
         health, text = Health.BROKEN, f"{origin}: {error}. {_MEND}"
-        if is_built_in:
+        if is_built_in or origin.startswith("scalelab."):
+            extra = getattr(row, "extra", "") or "run"
             health = Health.NOTE
-            text = f"{origin}, but {error}. Use it with: pip install 'scalelab[train]'"
+            text = f"{origin}; {error}. To use it: pip install 'scalelab[{extra}]'"
     return Finding(subject=subject, health=health, text=text)
 
 

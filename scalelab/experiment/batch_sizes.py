@@ -24,68 +24,6 @@ class BatchSizes:
     global_batch_size: int
 
 
-def from_local(
-    local: int, *, data_parallel_size: int, accumulation: int = 1
-) -> BatchSizes:
-    """Return the batch of a weak-scaling trial: the global batch grows with the ranks.
-
-    >>> from_local(16, data_parallel_size=8).global_batch_size
-    128
-    """
-    return BatchSizes(
-        local_batch_size=local,
-        gradient_accumulation_steps=accumulation,
-        global_batch_size=local * data_parallel_size * accumulation,
-    )
-
-
-def from_both(local: int, total: int, *, data_parallel_size: int) -> BatchSizes:
-    """Return the batch in which accumulation makes up the given global batch."""
-    one_pass = local * data_parallel_size
-    if total % one_pass:
-        raise SpecError(
-            f"global_batch_size={total} is not divisible by data_parallel_size="
-            f"{data_parallel_size} * local_batch_size={local} (={one_pass}). Use a "
-            f"multiple of {one_pass} or change local_batch_size."
-        )
-    return BatchSizes(
-        local_batch_size=local,
-        gradient_accumulation_steps=total // one_pass,
-        global_batch_size=total,
-    )
-
-
-def from_global(
-    total: int, *, data_parallel_size: int, accumulation: int = 1
-) -> BatchSizes:
-    """Return the batch of a strong-scaling trial: the local batch shrinks."""
-    shares = data_parallel_size * accumulation
-    if total % shares:
-        divisor = f"data_parallel_size={data_parallel_size}"
-        if accumulation > 1:
-            divisor += f" * gradient_accumulation_steps={accumulation} (={shares})"
-        raise SpecError(
-            f"global_batch_size={total} is not divisible by {divisor}. Use a multiple "
-            f"of {shares} or change the number of devices."
-        )
-    return from_local(
-        total // shares,
-        data_parallel_size=data_parallel_size,
-        accumulation=accumulation,
-    )
-
-
-def fitted(total: int, largest: int, *, data_parallel_size: int) -> BatchSizes:
-    """Return the batch with the fewest accumulation steps that fits into memory."""
-    per_rank = from_global(
-        total, data_parallel_size=data_parallel_size
-    ).local_batch_size
-    local = min(per_rank, largest)
-    while per_rank % local:
-        local -= 1
-    return from_both(local, total, data_parallel_size=data_parallel_size)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchRequest:
     """The batch sizes that were asked for, before the number of ranks is known.
@@ -105,19 +43,53 @@ class BatchRequest:
     def at(self, data_parallel_size: int, largest: int | None = None) -> BatchSizes:
         """Return the batch on ranks that see different samples.
 
-        ``largest`` is the largest local batch that fits, where that is looked for.
+        ``largest`` is the largest local batch that fits, where that is looked for: then
+        it is accumulated in the fewest steps.
+
+        >>> BatchRequest(local_batch_size=16).at(8).global_batch_size
+        128
         """
         local, total = self.local_batch_size, self.global_batch_size
-        among = {"data_parallel_size": data_parallel_size}
         accumulation = self.gradient_accumulation_steps
         if total is None:
             local = local or largest or 1
-            return from_local(local, accumulation=accumulation, **among)
-        if largest is not None:
-            return fitted(total, largest, **among)
-        if local is not None:
-            return from_both(local, total, **among)
-        return from_global(total, accumulation=accumulation, **among)
+            total = local * data_parallel_size * accumulation
+        elif largest is not None:
+            per_rank = _share(total, data_parallel_size)
+            local = min(per_rank, largest)
+            while per_rank % local:
+                local -= 1
+            accumulation = per_rank // local
+        elif local is not None:
+            one_pass = local * data_parallel_size
+            if total % one_pass:
+                raise SpecError(
+                    f"global_batch_size={total} is not divisible by data_parallel_size="
+                    f"{data_parallel_size} * local_batch_size={local} (={one_pass}). "
+                    f"Use a multiple of {one_pass} or change local_batch_size."
+                )
+            accumulation = total // one_pass
+        else:
+            local = _share(total, data_parallel_size, accumulation)
+        return BatchSizes(
+            local_batch_size=local,
+            gradient_accumulation_steps=accumulation,
+            global_batch_size=total,
+        )
+
+
+def _share(total: int, data_parallel_size: int, accumulation: int = 1) -> int:
+    """Return the local batch of equal shares of a global batch."""
+    shares = data_parallel_size * accumulation
+    if total % shares:
+        divisor = f"data_parallel_size={data_parallel_size}"
+        if accumulation > 1:
+            divisor += f" * gradient_accumulation_steps={accumulation} (={shares})"
+        raise SpecError(
+            f"global_batch_size={total} is not divisible by {divisor}. Use a multiple "
+            f"of {shares} or change the number of devices."
+        )
+    return total // shares
 
 
 def samples_on_node(

@@ -61,38 +61,13 @@ def check_kinds(experiment: ExperimentKeys) -> None:
     Only an experiment that is about to run is checked. A stored one can be read, and
     its measurements analysed, after the distribution of a launcher was uninstalled.
     """
-    if experiment.workload:
-        for strategy in experiment.parallelism:
-            _check_strategy(STRATEGIES[strategy], experiment, experiment.workload)
     for program, alone in experiment.by_program().items():
         with naming(program):
             _check_reported(alone)
             _check_launcher(alone)
-
-
-def _check_strategy(
-    strategy: Strategy, experiment: ExperimentKeys, workload: WorkloadChoice
-) -> None:
-    trainer_of(workload.name)[0].check_strategy(strategy.name)
-    strategy.check_options(experiment.options)
-    facts = facts_of(workload.name)
-    if facts and not facts.trains_model:
-        lacks = {
-            "parameters to serve": strategy.num_servers(2, {}) > 0,
-            "layers to divide": strategy.splits_model,
-        }
-        for what, is_lacking in lacks.items():
-            if is_lacking:
-                raise SpecError(
-                    f"workload={workload.name} trains no model, so parallelism="
-                    f"{strategy.name} has no {what}. Leave it out."
-                )
-    if strategy.splits_model and isinstance(experiment.local_batch_size, AutoBatch):
-        raise SpecError(
-            f"local_batch_size=auto does not go with parallelism={strategy.name}, "
-            "which splits each local batch into equal micro-batches. List local "
-            "batches."
-        )
+    if experiment.workload:
+        for strategy in experiment.parallelism:
+            _check_strategy(STRATEGIES[strategy], experiment, experiment.workload)
 
 
 def _check_reported(experiment: ExperimentKeys) -> None:
@@ -170,3 +145,28 @@ def check_trials(asked: ExperimentKeys, site: Site, trials: Iterable[Trial]) -> 
         )
         parameters = {**asked.workload.parameters, **dict(axes)}
         trainer.check_trials(own_name, parameters, demand)
+
+
+def _check_strategy(
+    strategy: Strategy, experiment: ExperimentKeys, workload: WorkloadChoice
+) -> None:
+    trainer_of(workload.name)[0].check_strategy(strategy.name)
+    strategy.check_options(experiment.options)
+    facts = facts_of(workload.name)
+    if facts and not facts.trains_model:
+        lacks = {
+            "parameters to serve": strategy.num_servers(2, {}) > 0,
+            "layers to divide": strategy.splits_model,
+        }
+        for what, is_lacking in lacks.items():
+            if is_lacking:
+                raise SpecError(
+                    f"workload={workload.name} trains no model, so parallelism="
+                    f"{strategy.name} has no {what}. Leave it out."
+                )
+    if strategy.splits_model and isinstance(experiment.local_batch_size, AutoBatch):
+        raise SpecError(
+            f"local_batch_size=auto does not go with parallelism={strategy.name}, "
+            "which splits each local batch into equal micro-batches. List local "
+            "batches."
+        )

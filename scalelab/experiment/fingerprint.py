@@ -40,7 +40,7 @@ def fingerprint_changes(
 ) -> tuple[str, ...]:
     """Return the changes that make old and new trials incomparable, in words.
 
-    A family of trials, or a program, asked for only before or only now changes no trial
+    A family of trials, or a program, that only one of the two asks for changes no trial
     of the others, so it is no change.
     """
     changes: list[str] = []

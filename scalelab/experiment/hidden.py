@@ -1,4 +1,4 @@
-"""Values that records must not show: each is told by a salted hash instead.
+"""Values that records must not show: a salted hash stands in their place.
 
 Run directories are shared by groups, and the variables under ``env`` may hold keys and
 passwords. A hash that took long to compute still shows whether a value has changed.

@@ -254,8 +254,8 @@ class ExperimentKeys(Section):
             )
         if twice := [name for name in names if names.count(name) > 1]:
             raise SpecError(
-                f"program: the name {twice[0]} stands there twice, but curves are told "
-                "apart by it. Rename one."
+                f"program: the name {twice[0]} stands there twice, but it tells curves "
+                "apart. Rename one."
             )
         if PROGRAM in self.options:
             raise SpecError(

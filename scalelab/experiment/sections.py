@@ -121,7 +121,7 @@ class Stop(Section):
         if self.grace > MAX_GRACE_S:
             raise SpecError(
                 f"grace={self.grace:g}s must be at most {MAX_GRACE_S:g}s: what ends a "
-                "sweep waits no longer. Save what cannot be saved so fast more often."
+                "sweep waits no longer. If saving takes longer, save more often."
             )
         return self
 
@@ -255,38 +255,26 @@ class LayoutAxes(Section):
         default=False, description="Whether a layer may be divided across nodes."
     )
 
-    def axes(self) -> dict[str, tuple[int, ...]]:
+    def axes(self) -> dict[str, tuple[Any, ...]]:
         """Return the listed values of each degree, by the name a Layout has for it."""
-        listed = {
+        return {
             "tensor": self.tensor,
             "pipeline": self.pipeline,
             "context": self.context,
             "expert": self.expert,
-            "replicate": self.data.replicate,
-            "shard": self.data.shard,
+            "replicate": self.data.replicate or (None,),
+            "shard": self.data.shard or (None,),
         }
-        return {name: values for name, values in listed.items() if values is not None}
 
     def layouts(self) -> tuple[Layout, ...]:
         """Return every combination of the listed degrees."""
+        axes = self.axes()
         return tuple(
             Layout(
-                tensor=tensor,
-                pipeline=pipeline,
-                context=context,
-                expert=expert,
-                replicate=replicate,
-                shard=shard,
+                **dict(zip(axes, degrees, strict=True)),
                 micro_batches=self.micro_batches.value,
             )
-            for tensor, pipeline, context, expert, replicate, shard in product(
-                self.tensor,
-                self.pipeline,
-                self.context,
-                self.expert,
-                self.data.replicate or (None,),
-                self.data.shard or (None,),
-            )
+            for degrees in product(*axes.values())
         )
 
 

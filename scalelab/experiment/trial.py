@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -21,7 +21,7 @@ from scalelab.kinds.trainers import facts_of
 PROGRAM = "program"
 """Name of the axis of programs."""
 FIRST_CANARY = 1_000
-"""Repeat index from which on repeats are canaries; see ``plan.expand``."""
+"""Repeat index from which on repeats are canaries; see :func:`with_canaries`."""
 
 
 def is_canary(repeat: float) -> bool:
@@ -118,7 +118,7 @@ class Trial:
     layout
         How a command splits its model over the ranks; None: it does not.
     program
-        Name of the program it runs; None: the experiment has not several.
+        Name of the program it runs; None: the experiment has only one.
     measurement
         How long the trial runs. Not hashed: a change of it is one of the fingerprint,
         which the run's frozen experiment detects.
@@ -170,10 +170,12 @@ class Trial:
     @property
     def data_parallel_size(self) -> int:
         """Ranks that see different samples; layout or strategy say how many."""
-        if self.layout is not None:
-            return self.layout.data_parallel_size(self.world_size)
-        strategy = strategy_of(self.parallelism)
-        return strategy.data_parallel_size(self.world_size, self.options)
+        size, strategy = self.world_size, strategy_of(self.parallelism)
+        return (
+            self.layout.data_parallel_size(size)
+            if self.layout
+            else strategy.data_parallel_size(size, self.options)
+        )
 
     @property
     def further_axes(self) -> dict[str, Scalar]:
@@ -210,14 +212,11 @@ class Trial:
             name: getattr(self, name) for name in self.__slots__
         }
         del configuration["measurement"]
-        if self.node_group is None:  # as before there were groups
-            del configuration["node_group"]
-        if self.layout is None:  # as before there were layouts
-            del configuration["layout"]
-        else:
+        for name in ("node_group", "layout", "program"):
+            if configuration[name] is None:  # as in runs without such a key
+                del configuration[name]
+        if self.layout is not None:
             configuration["layout"] = asdict(self.layout)
-        if self.program is None:  # as before there were several
-            del configuration["program"]
         configuration["options"] = dict(self.options)
         configuration["allocation"] = {"devices_per_node": allocation.devices_per_node}
         configuration["learning_rate"] = rate and {
@@ -259,3 +258,30 @@ class Trial:
             f"{self.trial_id} ({self.kind}, {devices} on {self.allocation}, "
             f"global batch {self.global_batch_size})"
         )
+
+
+def with_canaries(trials: Sequence[Trial], every: int) -> list[Trial]:
+    """Insert the canary at the start, after every ``every`` trials, and at the end.
+
+    The canary, which shows that the machine changes, is the first throughput trial of
+    the cheapest configuration: the one with the fewest samples per step, since device
+    time grows with them; among equals the fewest devices, then the fewest nodes, then
+    the first in the plan. Its repeat index says when it is due, so that a plan that is
+    resumed, or extended, asks for the same canaries and for no more than it lacks.
+    """
+    candidates = [trial for trial in trials if trial.kind is TrialKind.THROUGHPUT]
+    planned = list(trials)
+    if not every or len(trials) < every or not candidates:
+        return planned
+    cheapest = min(
+        candidates,
+        key=lambda trial: (
+            trial.global_batch_size,
+            trial.world_size,
+            trial.allocation.num_nodes,
+        ),
+    )
+    moments = [*range(0, len(trials) - every + 1, every), len(trials)]
+    for moment in reversed(moments):
+        planned.insert(moment, replace(cheapest, repeat=FIRST_CANARY + moment))
+    return planned

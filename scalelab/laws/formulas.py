@@ -26,17 +26,11 @@ TINY = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A formula, or a regressor, that was fitted to measured passes.
+    """A formula, or a regressor, that was fitted to measured passes."""
 
-    Parameters
-    ----------
-    time
-        Returns the times of a pass, shape (n_configurations,), at configurations.
-    coefficients
-        Fitted coefficients by name; empty for a regressor, which names none.
-    """
-
+    # Returns the times of a pass, shape (n_configurations,), at configurations
     time: Callable[[Configurations], np.ndarray]
+    # Fitted coefficients by name; empty for a regressor, which names none
     coefficients: Mapping[str, float]
 
 

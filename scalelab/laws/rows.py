@@ -36,21 +36,14 @@ CurveKey = tuple[tuple[str, Scalar], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class FitRows:
-    """Observations prepared for step-time laws, once for everyone who reads them.
+    """Observations prepared for step-time laws, once for everyone who reads them."""
 
-    Parameters
-    ----------
-    observations
-        The observations as they were measured, with an index of distinct numbers.
-    completed
-        By the same index, what a law reads of each observation: the curve columns, the
-        configuration columns, ``step_time_s`` and ``gradient_bytes``.
-    reasons
-        By the same index, why an observation is unfit for a law; empty where it is fit.
-    """
-
+    # The observations as they were measured, with an index of distinct numbers
     observations: pd.DataFrame
+    # By the same index, what a law reads of each observation: the curve columns, the
+    # configuration columns, ``step_time_s`` and ``gradient_bytes``
     completed: pd.DataFrame
+    # By the same index, why an observation is unfit for a law; empty where it is fit
     reasons: pd.Series
 
     @cached_property
@@ -263,14 +256,17 @@ def altering_options(frame: pd.DataFrame) -> list[dict[str, Scalar]]:
         zip(*columns, strict=True) if columns else [()] * len(frame)
     )
     return [
-        dict(way.altering_options(_without_missing(axes, row)))
+        dict(
+            way.altering_options(
+                {
+                    name: value
+                    for name, value in zip(axes, row, strict=True)
+                    if not _is_missing(value)
+                }
+            )
+        )
         for way, row in zip(ways, rows, strict=True)
     ]
-
-
-def _without_missing(names: Sequence[str], row: Sequence[Any]) -> dict[str, Scalar]:
-    pairs = zip(names, row, strict=True)
-    return {name: value for name, value in pairs if not _is_missing(value)}
 
 
 def cells(frame: pd.DataFrame, name: str) -> Sequence[object]:

@@ -30,21 +30,14 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coverage:
-    """The measured range of one curve.
+    """The measured range of one curve."""
 
-    Parameters
-    ----------
-    at
-        The measured configurations; local batches in samples.
-    informed
-        Parameters that other curves of the same machine determine: no gap is reported
-        for these.
-    devices_per_replica
-        Devices that see the same samples, usually.
-    """
-
+    # The measured configurations; local batches in samples
     at: Configurations
+    # Parameters that other curves of the same machine determine: no gap is reported for
+    # these
     informed: frozenset[str]
+    # Devices that see the same samples, usually
     devices_per_replica: float = 1.0
 
     @classmethod
@@ -141,8 +134,11 @@ class Coverage:
 
     def support(self, query: Configurations) -> np.ndarray:
         """Return a :class:`Support` value per configuration, shape (n,), as text."""
-        measured = self._is_measured(query)
-        outside = self._is_beyond(query)
+        known = set(self.at.labels())
+        measured = [label in known for label in query.labels()]
+        per_node = self.at.world_size / self.at.num_nodes
+        outside = _outside(query.world_size / query.num_nodes, per_node)
+        outside |= self.distance(query).max(axis=1, initial=0.0) > 1e-9
         kind = np.where(outside, Support.EXTRAPOLATED.value, Support.INTERPOLATED.value)
         open_at = self._open_at(query)
         for gap in self.gaps():
@@ -163,12 +159,6 @@ class Coverage:
         batch = _beyond(query.samples, self.at.samples)
         return np.column_stack([np.maximum(scale, nodes), batch])
 
-    def _is_beyond(self, query: Configurations) -> np.ndarray:
-        per_node = self.at.world_size / self.at.num_nodes
-        fuller = _outside(query.world_size / query.num_nodes, per_node)
-        far = self.distance(query).max(axis=1, initial=0.0) > 1e-9
-        return np.asarray(far | fuller)
-
     def _tier_range(self, *, across_nodes: bool) -> np.ndarray:
         """Return the measured world sizes on one node or on several, or all of them."""
         sizes = self.at.world_size
@@ -176,10 +166,6 @@ class Coverage:
         if across_nodes:
             return tier if len(tier) else sizes
         return np.append(tier, sizes.min())
-
-    def _is_measured(self, query: Configurations) -> np.ndarray:
-        known = set(self.at.labels())
-        return np.array([label in known for label in query.labels()], dtype=bool)
 
     def _open_at(self, query: Configurations) -> dict[str, np.ndarray]:
         """Return, by the first parameter of a gap, which configurations need it."""

@@ -121,26 +121,20 @@ class Configuration:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Configurations:
-    """The configurations of an experiment on a site.
+class AutoBatchSearch:
+    """Where the largest local batch is looked for, and up to which size."""
 
-    Parameters
-    ----------
-    feasible
-        Every listed value occurs in one.
-    left_out
-        Why combinations of listed values are not run, one sentence each.
-    largest
-        The largest local batch that ``auto`` may come to.
-    searched_on
-        Where the largest local batch of each setup is looked for; without ``auto``,
-        empty.
-    """
+    at_most: int
+    allocations: Mapping[Setup, Allocation]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Configurations:
+    """The feasible configurations, and why other combinations are not run."""
 
     feasible: tuple[Configuration, ...]
     left_out: tuple[str, ...]
-    largest: int
-    searched_on: Mapping[Setup, Allocation]
+    search: AutoBatchSearch
 
 
 def configurations(
@@ -148,7 +142,7 @@ def configurations(
     site: Site,
     local_batch_sizes: Mapping[Setup, int] | None = None,
 ) -> Configurations:
-    """Return every feasible configuration.
+    """Return every feasible configuration; every listed value occurs in one.
 
     Without ``local_batch_sizes`` an ``auto`` batch is assumed to be the largest that
     will be tried.
@@ -198,8 +192,7 @@ def configurations(
     return Configurations(
         feasible=tuple(feasible),
         left_out=tuple(dict.fromkeys(left_out)),
-        largest=most,
-        searched_on=searched_on,
+        search=AutoBatchSearch(at_most=most, allocations=searched_on),
     )
 
 

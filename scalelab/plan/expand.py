@@ -9,7 +9,7 @@ replace one product; ``product: true`` asks for the product.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
@@ -18,9 +18,10 @@ from scalelab.experiment.batch_sizes import BatchRequest
 from scalelab.experiment.command_values import check_received
 from scalelab.experiment.rates import LearningRateRule
 from scalelab.experiment.sections import AutoBatch
-from scalelab.experiment.trial import FIRST_CANARY, Trial, TrialKind
+from scalelab.experiment.trial import Trial, TrialKind, with_canaries
 from scalelab.inputs.allocation import Allocation
 from scalelab.plan.configurations import (
+    AutoBatchSearch,
     Configuration,
     Setup,
     configurations,
@@ -32,40 +33,10 @@ if TYPE_CHECKING:
     from scalelab.site.profile import Site
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """Trials of one kind: every combination of what it varies, repeats outermost."""
-
-    kind: TrialKind
-    configurations: Sequence[Configuration]
-    rules: Sequence[LearningRateRule]
-    seeds: Sequence[int]
-    repeats: int
-
-    @property
-    def num_trials(self) -> int:
-        axes = (self.configurations, self.rules, self.seeds)
-        return self.repeats * math.prod(len(axis) for axis in axes)
-
-    def trials(self, experiment: Experiment) -> Iterator[Trial]:
-        axes = (range(self.repeats), self.seeds, self.configurations, self.rules)
-        for repeat, seed, configuration, rule in product(*axes):
-            yield trial_of(
-                experiment,
-                configuration,
-                self.kind,
-                rule=rule,
-                seed=seed,
-                repeat=repeat,
-            )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AutoBatchSearch:
-    """Where the largest local batch is looked for, and up to which size."""
-
-    at_most: int
-    allocations: Mapping[Setup, Allocation]
+_Axes = tuple[
+    Sequence[int], Sequence[int], Sequence[Configuration], Sequence[LearningRateRule]
+]
+"""Repeats, outermost so that they interleave, seeds, configurations and rules."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,11 +86,17 @@ def plan(
     will be tried.
     """
     found = configurations(experiment, site, local_batch_sizes)
-    families = _families(experiment, found.feasible)
-    refuse_above_limit(sum(family.num_trials for family in families))
+    families = [
+        (kind, _varied(experiment, kind, found.feasible))
+        for kind in experiment.measure.kind
+    ]
+    refuse_above_limit(sum(math.prod(map(len, axes)) for _, axes in families))
     distinct: dict[str, Trial] = {}
-    for family in families:
-        for trial in family.trials(experiment):
+    for kind, axes in families:
+        for repeat, seed, configuration, rule in product(*axes):
+            trial = trial_of(
+                experiment, configuration, kind, rule=rule, seed=seed, repeat=repeat
+            )
             distinct.setdefault(trial.trial_id, trial)
     trials = with_canaries([*distinct.values()], experiment.measure.canary_every)
     check_received(experiment, trials)
@@ -127,38 +104,24 @@ def plan(
     return Plan(
         trials=tuple(trials),
         left_out=found.left_out,
-        search=(
-            AutoBatchSearch(at_most=found.largest, allocations=found.searched_on)
-            if is_open and local_batch_sizes is None
-            else None
-        ),
+        search=found.search if is_open and local_batch_sizes is None else None,
     )
 
 
-def _families(
-    experiment: Experiment, feasible: Sequence[Configuration]
-) -> list[_Family]:
-    """Return the factorised plan, or, with ``product: true``, the full grid."""
+def _varied(
+    experiment: Experiment, kind: TrialKind, feasible: Sequence[Configuration]
+) -> _Axes:
+    """Return what trials of a kind vary, with ``product: true`` the full grid."""
     rates, seeds = experiment.learning_rate, experiment.seed
     rules = rates.rule if rates else (LearningRateRule.NONE,)
-    families = []
-    for kind in experiment.measure.kind:
-        is_throughput = kind is TrialKind.THROUGHPUT
-        is_convergence = kind is TrialKind.CONVERGENCE
-        varies = experiment.product or is_convergence
-        chosen = feasible
-        if is_convergence and not experiment.product:
-            chosen = _where_convergence_runs(experiment, feasible)
-        families.append(
-            _Family(
-                kind,
-                chosen,
-                rules if varies else rules[:1],
-                seeds if varies else seeds[:1],
-                experiment.measure.repeats if is_throughput else 1,
-            )
-        )
-    return families
+    is_convergence = kind is TrialKind.CONVERGENCE
+    if is_convergence and not experiment.product:
+        feasible = _where_convergence_runs(experiment, feasible)
+    elif not experiment.product:
+        seeds, rules = seeds[:1], rules[:1]
+    is_repeated = kind is TrialKind.THROUGHPUT
+    repeats = range(experiment.measure.repeats if is_repeated else 1)
+    return repeats, seeds, feasible, rules
 
 
 def _where_convergence_runs(
@@ -265,30 +228,3 @@ def trial_of(
         program=setup.program,
         measurement=measurement,
     )
-
-
-def with_canaries(trials: Sequence[Trial], every: int) -> list[Trial]:
-    """Insert the canary at the start, after every ``every`` trials, and at the end.
-
-    The canary, which shows that the machine changes, is the first throughput trial of
-    the cheapest configuration: the one with the fewest samples per step, since device
-    time grows with them; among equals the fewest devices, then the fewest nodes, then
-    the first in the plan. Its repeat index says when it is due, so that a plan that is
-    resumed, or extended, asks for the same canaries and for no more than it lacks.
-    """
-    candidates = [trial for trial in trials if trial.kind is TrialKind.THROUGHPUT]
-    planned = list(trials)
-    if not every or len(trials) < every or not candidates:
-        return planned
-    cheapest = min(
-        candidates,
-        key=lambda trial: (
-            trial.global_batch_size,
-            trial.world_size,
-            trial.allocation.num_nodes,
-        ),
-    )
-    moments = [*range(0, len(trials) - every + 1, every), len(trials)]
-    for moment in reversed(moments):
-        planned.insert(moment, replace(cheapest, repeat=FIRST_CANARY + moment))
-    return planned

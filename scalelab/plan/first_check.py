@@ -8,7 +8,8 @@ what showed that its ranks met.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import fmean
@@ -67,21 +68,18 @@ def findings(
         return [_of_no_measurement(row, outcome)]
     if outcome is Outcome.OUT_OF_MEMORY:
         return [Finding(sign=Sign.DOES_NOT_FIT, stops=False, advice=_halved(row))]
-    found = [
-        _of_rates(row, regex),
-        _of_ranks(row),
-        _of_losses(losses),
-        _of_input(row),
-        _of_marks(row),
+    found = [each for each in [_of_rates(row, regex)] if each is not None]
+    found += [
+        Finding(sign=sign, stops=False, figures=figures)
+        for sign, figures in _doubts(row, losses)
     ]
-    return [finding for finding in found if finding is not None]
+    return found
 
 
 def is_sound(row: Observation) -> bool:
     """Tell whether a row is a measurement in which the check finds nothing wrong."""
-    if not Outcome(row["outcome"]).is_measurement:
-        return False
-    return not any(finding.stops for finding in findings(row))
+    is_measurement = Outcome(row["outcome"]).is_measurement
+    return is_measurement and not any(finding.stops for finding in findings(row))
 
 
 def _of_no_measurement(row: Observation, outcome: Outcome) -> Finding:
@@ -115,50 +113,42 @@ def _of_rates(row: Observation, regex: Sequence[str]) -> Finding | None:
         "throughput_samples_per_s": row["global_batch_size"] / ours,
         "reported_samples_per_s": row["global_batch_size"] / own,
     }
-    sign, group = _why(row, own / ours)
-    advice = _renamed(regex, group) if group else {}
-    stops = _factor(ours, own) > WRONG_BEYOND
-    return Finding(sign=sign, stops=stops, figures=figures, advice=advice)
-
-
-def _why(row: Observation, factor: float) -> tuple[Sign, str]:
-    """Return what explains a factor between the rates, and the group that mends it."""
     accumulation = row["gradient_accumulation_steps"]
-    if accumulation > 1 and _factor(factor, accumulation) < _ALIKE:
-        return Sign.PASSES_AS_STEPS, "batch_of_epoch"
-    if accumulation > 1 and _factor(1 / factor, accumulation) < _ALIKE:
-        return Sign.STEPS_AS_PASSES, "step_of_epoch"
     batches = {row["local_batch_size"], row["global_batch_size"]} - {1}
-    if any(_factor(factor, batch) < _ALIKE for batch in batches):
-        return Sign.SAMPLES_AS_STEPS, "samples_of_epoch"
-    return Sign.RATES_DISAGREE, ""
+    factor = own / ours
+    sign, group = Sign.RATES_DISAGREE, ""
+    if accumulation > 1 and _factor(factor, accumulation) < _ALIKE:
+        sign, group = Sign.PASSES_AS_STEPS, "batch_of_epoch"
+    elif accumulation > 1 and _factor(1 / factor, accumulation) < _ALIKE:
+        sign, group = Sign.STEPS_AS_PASSES, "step_of_epoch"
+    elif any(_factor(factor, batch) < _ALIKE for batch in batches):
+        sign, group = Sign.SAMPLES_AS_STEPS, "samples_of_epoch"
+    return Finding(
+        sign=sign,
+        stops=_factor(ours, own) > WRONG_BEYOND,
+        figures=figures,
+        advice=_renamed(regex, group) if group and regex else {},
+    )
+
+
+_LENGTHS = {
+    "samples_of_epoch": "samples_in_epoch",
+    "batch_of_epoch": "batches_of_epoch",
+    "step_of_epoch": "steps_of_epoch",
+}
+"""The group that says how many there are in all, by the group that counts."""
 
 
 def _renamed(regex: Sequence[str], group: str) -> Mapping[str, object]:
     """Return the expressions, with the group that counts under another name."""
-    counts = ("step", "step_of_epoch", "batch_of_epoch")
-    lengths = {
-        "samples_of_epoch": "samples_in_epoch",
-        "batch_of_epoch": "batches_of_epoch",
-        "step_of_epoch": "steps_of_epoch",
-    }
-    renamed = []
-    for expression in regex:
-        for name in counts:
-            expression = expression.replace(f"(?P<{name}>", f"(?P<{group}>")
-        for name in ("steps_in_all", "steps_of_epoch", "batches_of_epoch"):
-            expression = expression.replace(f"(?P<{name}>", f"(?P<{lengths[group]}>")
-        renamed.append(expression)
-    if not renamed:
-        return {}
+    names = dict.fromkeys(("step", "step_of_epoch", "batch_of_epoch"), group)
+    lengths = ("steps_in_all", "steps_of_epoch", "batches_of_epoch")
+    names |= dict.fromkeys(lengths, _LENGTHS[group])
+    renamed = [
+        re.sub(r"\(\?P<(\w+)>", lambda m: f"(?P<{names.get(m[1], m[1])}>", expression)
+        for expression in regex
+    ]
     return {"metrics": {"regex": renamed[0] if len(renamed) == 1 else renamed}}
-
-
-def _of_ranks(row: Observation) -> Finding | None:
-    if row["world_size"] == 1 or row["ranks_witness"] not in (None, NOT_WITNESSED):
-        return None
-    figures = {"world_size": row["world_size"]}
-    return Finding(sign=Sign.RANKS_NOT_WITNESSED, stops=False, figures=figures)
 
 
 def loss_ends(losses: Sequence[float]) -> tuple[float, float] | None:
@@ -169,27 +159,20 @@ def loss_ends(losses: Sequence[float]) -> tuple[float, float] | None:
     return fmean(losses[:third]), fmean(losses[-third:])
 
 
-def _of_losses(losses: Sequence[float]) -> Finding | None:
+def _doubts(
+    row: Observation, losses: Sequence[float]
+) -> Iterator[tuple[Sign, Mapping[str, float | str]]]:
+    if row["world_size"] > 1 and row["ranks_witness"] in (None, NOT_WITNESSED):
+        yield Sign.RANKS_NOT_WITNESSED, {"world_size": row["world_size"]}
     ends = loss_ends(losses)
-    if ends is None or ends[1] < ends[0]:
-        return None
-    figures = {"first": ends[0], "last": ends[1]}
-    return Finding(sign=Sign.LOSS_NOT_FALLING, stops=False, figures=figures)
-
-
-def _of_input(row: Observation) -> Finding | None:
+    if ends is not None and not ends[1] < ends[0]:
+        yield Sign.LOSS_NOT_FALLING, {"first": ends[0], "last": ends[1]}
     wait, step = row["data_wait_s"], row["step_time_s"]
-    if not (wait and step) or wait < MUCH_WAITING * step:
-        return None
-    figures = {"share": wait / step}
-    return Finding(sign=Sign.WAITS_FOR_INPUT, stops=False, figures=figures)
-
-
-def _of_marks(row: Observation) -> Finding | None:
+    if wait and step and wait >= MUCH_WAITING * step:
+        yield Sign.WAITS_FOR_INPUT, {"share": wait / step}
     marks = [mark for mark in row["validity"] or () if mark != RATE_DISAGREES]
-    if not marks:
-        return None
-    return Finding(sign=Sign.MARKED, stops=False, figures={"marks": ", ".join(marks)})
+    if marks:
+        yield Sign.MARKED, {"marks": ", ".join(marks)}
 
 
 def _factor(one: float, other: float) -> float:

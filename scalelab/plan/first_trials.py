@@ -17,19 +17,28 @@ _Group = tuple[bool, str | None]
 """Several ranks or one, and the program."""
 
 
-def smallest(trials: Iterable[Trial]) -> Trial | None:
+def _group_of(trial: Trial) -> _Group:
+    return trial.world_size > 1, trial.program
+
+
+def _smallest(trials: Iterable[Trial]) -> Trial | None:
     """Return the trial that tells soonest and cheapest whether a program works.
 
     A throughput trial, since others run until a target is reached; of those the one on
     the fewest devices and nodes, with the smallest batch; of repeats the canary that is
     due first, then the first.
     """
-    return min(trials, key=_cost, default=None)
-
-
-def group_of(trial: Trial) -> _Group:
-    """Return whether a trial has several ranks, and its program."""
-    return trial.world_size > 1, trial.program
+    return min(
+        trials,
+        key=lambda trial: (
+            trial.kind is not TrialKind.THROUGHPUT,
+            trial.world_size,
+            trial.allocation.num_nodes,
+            trial.global_batch_size,
+            -1 if trial.canary_after == 0 else trial.repeat,
+        ),
+        default=None,
+    )
 
 
 def first_trials(
@@ -37,7 +46,7 @@ def first_trials(
 ) -> list[Trial]:
     """Return the smallest trial of each program, then the smallest of several ranks."""
     groups = [(several, name) for several in (False, True) for name in programs]
-    found = [smallest(t for t in trials if group_of(t) == group) for group in groups]
+    found = [_smallest(t for t in trials if _group_of(t) == group) for group in groups]
     return [trial for trial in found if trial is not None]
 
 
@@ -55,7 +64,7 @@ class FirstTrials(TrialSource):
         Proposes the trials. Where it does not know them beforehand, or looks for a
         local batch, its own first trial is the first one.
     programs
-        Names of the programs; None alone: the experiment has not several.
+        Names of the programs; None alone: the experiment has only one.
 
     Attributes
     ----------
@@ -90,7 +99,8 @@ class FirstTrials(TrialSource):
         while (trial := self._source.ask()) is not None:
             if trial.trial_id in self._first or trial.program in self.failures:
                 continue
-            return self._begin(trial) if self._is_unchecked(trial) else trial
+            is_unchecked = _group_of(trial) in self._unchecked
+            return self._begin(trial) if is_unchecked else trial
         return None
 
     def tell(self, observation: Observation) -> None:
@@ -105,11 +115,11 @@ class FirstTrials(TrialSource):
         self._release(trial)
         found = findings(observation)
         if any(finding.sign is Sign.LOST for finding in found):
-            self._unchecked.add(group_of(trial))
+            self._unchecked.add(_group_of(trial))
         elif any(finding.stops for finding in found):
             self.failures[trial.program] = observation
         else:
-            self._pass(group_of(trial))
+            self._pass(_group_of(trial))
 
     def tell_progress(
         self, trial: Trial, step: int, metrics: Mapping[str, float]
@@ -147,17 +157,14 @@ class FirstTrials(TrialSource):
             return None
         left = [t for t in self._source.left or [] if t.trial_id not in self._first]
         for group in sorted(self._unchecked, key=str):
-            ours = [trial for trial in left if group_of(trial) == group]
-            if group[1] not in self.failures and (found := smallest(ours)) is not None:
+            ours = [trial for trial in left if _group_of(trial) == group]
+            if group[1] not in self.failures and (found := _smallest(ours)) is not None:
                 return found
             self._unchecked.discard(group)
         return None
 
-    def _is_unchecked(self, trial: Trial) -> bool:
-        return group_of(trial) in self._unchecked
-
     def _begin(self, trial: Trial) -> Trial:
-        self._unchecked.discard(group_of(trial))
+        self._unchecked.discard(_group_of(trial))
         self._first[trial.trial_id] = trial
         self._held = trial.trial_id
         is_long = trial.kind is not TrialKind.THROUGHPUT
@@ -172,14 +179,3 @@ class FirstTrials(TrialSource):
     def _pass(self, group: _Group) -> None:
         """Count a program as checked; who works with several ranks does with one."""
         self._unchecked -= {group, (False, group[1])}
-
-
-def _cost(trial: Trial) -> tuple[bool, int, int, int, int]:
-    turn = -1 if trial.canary_after == 0 else trial.repeat
-    return (
-        trial.kind is not TrialKind.THROUGHPUT,
-        trial.world_size,
-        trial.allocation.num_nodes,
-        trial.global_batch_size,
-        turn,
-    )

@@ -59,12 +59,31 @@ def memory_limits(rows: Iterable[Observation]) -> tuple[MemoryLimit, ...]:
     for row in rows:
         if row.get("local_batch_size") and row.get("outcome") in _MEASURED:
             groups[_setting(row)].append(row)
-    varied = _varied(groups)
-    limits = (
-        _limit({name: value for name, value in key if name in varied}, group)
-        for key, group in groups.items()
-    )
-    return tuple(limit for limit in limits if limit is not None)
+    every = [dict(each) for each in groups]
+    limits = []
+    for setting, group in zip(every, groups.values(), strict=True):
+        sizes: dict[bool, list[int]] = {True: [], False: []}
+        for row in group:
+            is_failed = row["outcome"] == Outcome.OUT_OF_MEMORY
+            sizes[is_failed].append(int(row["local_batch_size"]))
+        if not sizes[True]:
+            continue
+        limit = min(sizes[True])
+        limits.append(
+            MemoryLimit(
+                settings={
+                    name: value
+                    for name, value in setting.items()
+                    if len({other.get(name) for other in every}) > 1
+                },
+                local_batch_size=limit,
+                largest_fitting=max(
+                    (size for size in sizes[False] if size < limit), default=None
+                ),
+                num_trials=len(sizes[True]),
+            )
+        )
+    return tuple(limits)
 
 
 def limits_in_words(limits: Iterable[MemoryLimit]) -> list[str]:
@@ -82,30 +101,3 @@ def _setting(row: Observation) -> tuple[tuple[str, Scalar], ...]:
     if strategy_of(row.get("parallelism")).shards_state:
         names.append("world_size")
     return tuple((name, row[name]) for name in names if row.get(name) is not None)
-
-
-def _varied(settings: Iterable[tuple[tuple[str, Scalar], ...]]) -> set[str]:
-    """Return the names that have several values, or one in a part of the settings."""
-    every = [dict(each) for each in settings]
-    names = {name for each in every for name in each}
-    return {name for name in names if len({each.get(name) for each in every}) > 1}
-
-
-def _limit(
-    settings: Mapping[str, Scalar], rows: Iterable[Observation]
-) -> MemoryLimit | None:
-    failed: list[int] = []
-    fitted: list[int] = []
-    for row in rows:
-        is_failed = row["outcome"] == Outcome.OUT_OF_MEMORY
-        (failed if is_failed else fitted).append(int(row["local_batch_size"]))
-    if not failed:
-        return None
-    return MemoryLimit(
-        settings=dict(settings),
-        local_batch_size=min(failed),
-        largest_fitting=max(
-            (size for size in fitted if size < min(failed)), default=None
-        ),
-        num_trials=len(failed),
-    )

@@ -102,7 +102,7 @@ class PlannedTrials(TrialSource):
 
     @property
     def remaining(self) -> int | None:
-        """Trials not told of yet; None: not known yet."""
+        """Trials that have not ended; None: not known yet."""
         if self.plan.assumes_local_batch:
             return None
         return sum(trial.trial_id not in self._told for trial in self._plan.trials)

@@ -77,10 +77,10 @@ class TrialSource(ABC):
 
     @property
     def total(self) -> int | None:
-        """Trials in all, those told of included; None: not known."""
+        """Trials in all, those that have ended included; None: not known."""
         return None
 
     @property
     def remaining(self) -> int | None:
-        """Trials not told of yet; None: not known."""
+        """Trials that have not ended; None: not known."""
         return None

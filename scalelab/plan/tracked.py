@@ -16,7 +16,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import one_of, shown
 from scalelab.kinds.registry import imported
 from scalelab.kinds.sources import SOURCES
-from scalelab.plan.expand import Plan, plan
+from scalelab.plan.expand import Plan
 from scalelab.plan.source import Decision, Observation, TrialSource
 
 if TYPE_CHECKING:
@@ -108,14 +108,14 @@ def _distance(one: _Work, other: _Work) -> tuple[int, float]:
 
 
 class TrackedSource(TrialSource):
-    """A trial source that answers what is left to run and how long that takes.
+    """A trial source that knows which trials are left and how long they take.
 
     Made by :func:`source_of`. What goes wrong in the source is said with its name.
 
     Parameters
     ----------
     programs
-        Names of the programs of the experiment; None alone: it has not several.
+        Names of the programs of the experiment; None alone: it has only one.
     """
 
     def __init__(
@@ -132,6 +132,8 @@ class TrackedSource(TrialSource):
         self._durations = durations or Durations()
         self._programs = programs
         self._told: set[str] = set()
+        self._refused: set[str] = set()
+        self._next: Trial | None = None
 
     @property
     def name(self) -> str:
@@ -140,6 +142,9 @@ class TrackedSource(TrialSource):
 
     def ask(self) -> Trial | None:
         """Return the source's next trial."""
+        if (trial := self._next) is not None:
+            self._next = None
+            return trial
         with self._named("ask"):
             trial = self._source.ask()
             if trial is not None and trial.program not in self._programs:
@@ -147,15 +152,27 @@ class TrackedSource(TrialSource):
             return trial
 
     def tell(self, observation: Observation) -> None:
-        """Learn how long a trial took and tell the source its outcome."""
-        self._durations.learn(observation)
-        self.tell_again(observation)
+        """Learn how long a trial took and tell the source its outcome, once."""
+        if observation["trial_id"] not in self._told:
+            self._durations.learn(observation)
+            self.tell_again(observation)
 
     def tell_again(self, observation: Observation) -> None:
         """Tell the source the outcome of a trial whose duration is known already."""
         self._told.add(observation["trial_id"])
         with self._named("tell"):
             self._source.tell(observation)
+
+    def resume(self, observation: Observation) -> None:
+        """Tell the source what an earlier sweep finished.
+
+        A trial that did not fit the nodes of that sweep does not count as left, but
+        may fit these: it is proposed again.
+        """
+        if observation["outcome"] == Outcome.REFUSED and not observation["device_ids"]:
+            self._refused.add(observation["trial_id"])
+        else:
+            self.tell_again(observation)
 
     def tell_progress(
         self, trial: Trial, step: int, metrics: Mapping[str, float]
@@ -176,19 +193,20 @@ class TrackedSource(TrialSource):
 
     @property
     def remaining(self) -> int | None:
-        """Trials not told of yet; None: not known."""
+        """Trials that have not ended; None: not known."""
         return self._source.remaining
 
     @property
     def left(self) -> list[Trial] | None:
-        """The trials not told of yet; None where they are not known beforehand.
+        """The trials that have not ended; None where they are not known beforehand.
 
         Where ``local_batch_size: auto`` is still looked for, those of the largest size
         that will be tried.
         """
         if (known := self.plan) is None:
             return None
-        return [trial for trial in known.trials if trial.trial_id not in self._told]
+        ended = self._told | self._refused
+        return [trial for trial in known.trials if trial.trial_id not in ended]
 
     @property
     def gpu_hours(self) -> float | None:
@@ -197,8 +215,9 @@ class TrackedSource(TrialSource):
         return None if left is None else self._durations.gpu_hours(left)
 
     def is_exhausted(self) -> bool:
-        """Tell whether nothing is left to run; the source has been asked then."""
-        return self.ask() is None
+        """Tell whether the source proposes nothing now."""
+        self._next = self.ask()
+        return self._next is None
 
     def estimate(self, trial: Trial, allocation: Allocation) -> float:
         """Return seconds a trial will hold its devices, for reservations only."""
@@ -208,7 +227,7 @@ class TrackedSource(TrialSource):
     def _no_program(self, trial: Trial) -> SpecError:
         names = [name for name in self._programs if name is not None]
         if not names:
-            rule = "The experiment has not several programs, so it must be None."
+            rule = "The experiment has only one program, so it must be None."
         elif trial.program is None:
             rule = f"It must name one of the experiment's. Valid: {', '.join(names)}."
         else:
@@ -270,8 +289,3 @@ def source_of(
     for row in finished:
         tracked.tell_again(row)
     return tracked
-
-
-def candidates(experiment: Experiment, site: Site, source: TrackedSource) -> Plan:
-    """Return the trials of a source, or all that the experiment's lists combine to."""
-    return source.plan or plan(experiment, site)

@@ -51,17 +51,14 @@ from scalelab.recommend.notes import (
 )
 from scalelab.recommend.prediction.efficiency import Efficiency
 from scalelab.recommend.prediction.knee import InputWait, find_knee
-from scalelab.recommend.prediction.learning_rate import learning_rate
+from scalelab.recommend.prediction.needs import Normalization, SampleNeed, learning_rate
 from scalelab.recommend.prediction.next_trial import next_trial
 from scalelab.recommend.prediction.outlook import outlook_rows
-from scalelab.recommend.prediction.workload_samples import Normalization, SampleNeed
-from scalelab.recommend.question.asked_batch import AskedBatch
-from scalelab.recommend.question.batches import BatchRule
-from scalelab.recommend.question.candidates import candidates, places
+from scalelab.recommend.question.batches import AskedBatch, BatchRule
+from scalelab.recommend.question.candidates import UntoldByProgram, candidates, places
 from scalelab.recommend.question.history import History, LawWithTransfer
 from scalelab.recommend.question.memory_room import MemoryRoom
 from scalelab.recommend.question.objective import Choice, Constraints
-from scalelab.recommend.question.runnable import UntoldByProgram
 from scalelab.recommend.question.subject import AskedCurves, choose_subject
 
 

@@ -20,15 +20,14 @@ from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.facts import Fact, Kind
 from scalelab.recommend.answer.kept import Question
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.question.candidates import UntoldByProgram
 from scalelab.recommend.question.history import History
 from scalelab.recommend.question.objective import (
     Constraints,
     Spending,
     counted_chances,
 )
-from scalelab.recommend.question.prices import Price
-from scalelab.recommend.question.run_site import RunSite
-from scalelab.recommend.question.runnable import UntoldByProgram
+from scalelab.recommend.question.run_site import Price, RunSite
 from scalelab.recommend.question.subject import NODE_GROUP
 from scalelab.site.profile import Site
 

@@ -10,7 +10,7 @@ from scalelab.laws.convergence.time_to_target import (
 )
 from scalelab.laws.rows import FitRows
 from scalelab.recommend.answer.evidence import Evidence, WholeRun
-from scalelab.recommend.prediction.steadiness import steadiness
+from scalelab.recommend.prediction.consistency import steadiness
 from scalelab.recommend.ways import ways
 
 

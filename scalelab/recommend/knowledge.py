@@ -16,8 +16,8 @@ from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw
 from scalelab.laws.rows import FitRows
 from scalelab.laws.step_time.law import StepTimeLaw
-from scalelab.recommend.prediction.contradictions import contradictions
-from scalelab.recommend.prediction.workload_samples import SampleNeed
+from scalelab.recommend.prediction.consistency import contradictions
+from scalelab.recommend.prediction.needs import SampleNeed
 from scalelab.recommend.question.batches import BatchRule
 from scalelab.recommend.question.history import LawWithTransfer
 from scalelab.recommend.question.memory_room import MemoryRoom

@@ -24,9 +24,8 @@ from scalelab.plan.first_check import NOT_WITNESSED
 from scalelab.recommend.answer.facts import Contents, Fact, Kind
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
-from scalelab.recommend.prediction.contradictions import is_among
+from scalelab.recommend.prediction.consistency import disagreeing_rates, is_among
 from scalelab.recommend.prediction.outlook import Outlook
-from scalelab.recommend.prediction.own_rates import disagreeing_rates
 from scalelab.recommend.question.batches import ONE_EPOCH, BatchRule
 from scalelab.recommend.question.candidates import (
     allocation_label,

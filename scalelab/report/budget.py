@@ -137,6 +137,7 @@ def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
         (frontier, "worth considering", ORANGE, "lines+markers+text", "circle"),
         (rest, "another row is faster and cheaper", GREY, "markers+text", "x"),
     )
+    shown = ["allocation", "time_s", "gpu_hours", "basis"]
     for rows, name, colour, mode, symbol in parts:
         figure.add_trace(
             go.Scatter(
@@ -149,7 +150,11 @@ def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
                 line={"color": colour, "width": 2},
                 marker={"color": colour, "size": 9, "symbol": symbol},
                 name=name,
-                customdata=_described(rows, labels),
+                customdata=[
+                    f"{allocation}: {duration(time_s)}, "
+                    f"{device_time(hours, labels.device_hour_word)} ({basis})"
+                    for allocation, time_s, hours, basis in rows[shown].to_numpy()
+                ],
                 hovertemplate="%{customdata}<extra></extra>",
             )
         )
@@ -168,15 +173,6 @@ def _point_names(rows: pd.DataFrame) -> list[str]:
         for index, (count, is_chosen) in enumerate(
             zip(rows["world_size"], rows["is_chosen"], strict=True)
         )
-    ]
-
-
-def _described(rows: pd.DataFrame, labels: Labels) -> list[str]:
-    columns = ["allocation", "time_s", "gpu_hours", "basis"]
-    return [
-        f"{allocation}: {duration(time_s)}, "
-        f"{device_time(hours, labels.device_hour_word)} ({basis})"
-        for allocation, time_s, hours, basis in rows[columns].to_numpy()
     ]
 
 

@@ -18,16 +18,11 @@ from scalelab.report.subject import Labels, ReportSubject
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plot:
-    """A plot: its table, its figure and its sentence.
-
-    Parameters
-    ----------
-    figure
-        Draws them; called only when there are some.
-    """
+    """A plot: its table, its figure and its sentence."""
 
     title: str
     table: Callable[[ReportSubject], pd.DataFrame]
+    # Draws them; called only when there are some
     figure: Callable[[pd.DataFrame, Labels], go.Figure]
     sentence: Callable[[pd.DataFrame, Labels], str]
     missing: str

@@ -35,8 +35,8 @@ from scalelab.recommend.answer.sentences import (
 from scalelab.recommend.answer.tables import allocations, parameters, ways_table
 from scalelab.records.attempt_io import write_atomically
 from scalelab.report import trials
-from scalelab.report.figures import PLOTS, Plot
-from scalelab.report.subject import Labels, ReportSubject
+from scalelab.report.figures import PLOTS
+from scalelab.report.subject import ReportSubject
 from scalelab.report.tables import TextTable
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
@@ -81,14 +81,21 @@ def render(
         evidence = recommendation.evidence
     seen = evidence or Evidence()
     subject = ReportSubject.of(measured, recommendation)
-    observations = subject.observations
+    observations, labels = subject.observations, subject.labels
     tables = {name: plot.table(subject) for name, plot in PLOTS.items()}
     reasons = {name: PLOTS[name].why_not(table) for name, table in tables.items()}
     plots = {
-        name: _drawn(PLOTS[name], name, tables[name], subject.labels)
+        name: DrawnPlot(
+            name=name,
+            title=PLOTS[name].title,
+            json=script_json(PLOTS[name].figure(tables[name], labels).to_json()),
+            sentence=PLOTS[name].sentence(tables[name], labels),
+            table=TextTable.of(tables[name], labels.device_hour_word),
+        )
         for name, reason in reasons.items()
         if reason is None
     }
+    happened = _what_happened(observations)
     failed = trials.failures(observations, results or {})
     environment = Environment(
         loader=PackageLoader("scalelab.report"),
@@ -104,9 +111,18 @@ def render(
         is_emulated=bool(observations["emulated"].fillna(False).any()),
         recommendation=recommendation,
         answer=None if recommendation is None else _answer(recommendation),
-        without_answer=without_answer or _why_unanswered(subject),
-        happened=" ".join(filter(None, [_what_happened(observations), accepted])),
-        sections=_sections(plots),
+        without_answer=without_answer
+        or (
+            "The figures show what was measured."
+            if len(subject.rows)
+            else f"Nothing to recommend from. {happened}"
+        ),
+        happened=" ".join(filter(None, [happened, accepted])),
+        sections=[
+            (heading, [plots[name] for name in names if name in plots])
+            for heading, names in SECTIONS.items()
+            if plots.keys() & set(names)
+        ],
         missing=_missing(reasons),
         ways=seen.ways
         and {
@@ -143,16 +159,6 @@ def write_report(
     write_atomically(path, text.encode())
 
 
-def _drawn(plot: Plot, name: str, table: pd.DataFrame, labels: Labels) -> DrawnPlot:
-    return DrawnPlot(
-        name=name,
-        title=plot.title,
-        json=script_json(plot.figure(table, labels).to_json()),
-        sentence=plot.sentence(table, labels),
-        table=TextTable.of(table, labels.device_hour_word),
-    )
-
-
 def script_json(text: str) -> Markup:
     r"""Make JSON safe inside a script element: nothing in it can end the element.
 
@@ -174,14 +180,6 @@ def whole_options(text: str) -> Markup:
     return Markup(_OPTION.sub(option, str(escape(text))))
 
 
-def _sections(plots: Mapping[str, DrawnPlot]) -> list[tuple[str, list[DrawnPlot]]]:
-    found = [
-        (heading, [plots[name] for name in names if name in plots])
-        for heading, names in SECTIONS.items()
-    ]
-    return [(heading, drawn) for heading, drawn in found if drawn]
-
-
 def _missing(reasons: Mapping[str, str | None]) -> list[tuple[str, list[str]]]:
     """Return why figures are missing, with the titles of those each reason explains."""
     titles: dict[str, list[str]] = {}
@@ -189,12 +187,6 @@ def _missing(reasons: Mapping[str, str | None]) -> list[tuple[str, list[str]]]:
         if reason is not None:
             titles.setdefault(reason, []).append(PLOTS[name].title)
     return list(titles.items())
-
-
-def _why_unanswered(subject: ReportSubject) -> str:
-    if len(subject.rows):
-        return "The figures show what was measured."
-    return f"Nothing to recommend from. {_what_happened(subject.observations)}"
 
 
 def _answer(recommendation: Recommendation) -> dict[str, Any]:

@@ -75,12 +75,21 @@ def samples_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     if len(bounds):
         figure.add_trace(_lower_bounds(bounds))
     for batch in table.loc[table["is_planned_batch"], "global_batch_size"].unique():
-        figure.add_trace(_batch_line(table, batch))
+        figure.add_trace(
+            go.Scatter(
+                x=[batch, batch],
+                y=[table["samples"].min(), table["samples"].max()],
+                mode="lines",
+                line={"color": GREEN, "width": 8},
+                opacity=0.3,
+                name="recommended batch",
+                hoverinfo="skip",
+            )
+        )
     figure.update_xaxes(
         count_axis(table["global_batch_size"], "global batch size (samples)")
     )
-    axis = quantity_axis(table["samples"], "training samples to target")
-    figure.update_yaxes(**axis)
+    figure.update_yaxes(**quantity_axis(table["samples"], "training samples to target"))
     return figure
 
 
@@ -126,18 +135,6 @@ def _lower_bounds(rows: pd.DataFrame) -> go.Scatter:
         textposition="bottom left",
         name="not reached: more than this",
         hovertemplate="batch %{x}: not reached within %{y:.3s} samples<extra></extra>",
-    )
-
-
-def _batch_line(table: pd.DataFrame, batch: float) -> go.Scatter:
-    return go.Scatter(
-        x=[batch, batch],
-        y=[table["samples"].min(), table["samples"].max()],
-        mode="lines",
-        line={"color": GREEN, "width": 8},
-        opacity=0.3,
-        name="recommended batch",
-        hoverinfo="skip",
     )
 
 

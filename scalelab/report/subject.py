@@ -32,13 +32,7 @@ _EXTRA_COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Labels:
-    """Words that go with the numbers of a report.
-
-    Parameters
-    ----------
-    interval
-        What the bands are, e.g. ``80% interval``; empty where there are none.
-    """
+    """Words that go with the numbers of a report."""
 
     curve: str
     device_word: str
@@ -46,6 +40,7 @@ class Labels:
     mode: str
     baseline: str
     repeats: str
+    # What the bands are, e.g. ``80% interval``; empty where there are none.
     interval: str
     is_emulated: bool
 
@@ -73,27 +68,19 @@ class Labels:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportSubject:
-    """The curve a report shows.
-
-    Parameters
-    ----------
-    observations
-        Everything that was observed, see ``records.columns``.
-    rows : DataFrame
-        Usable observations of the curve: the columns of ``laws.rows.FitRows.frame``,
-        the interval and the phases of the step, ``throughput_samples_per_s``, and
-        ``is_planned``: the batch arithmetic is that of the plan at this allocation.
-    plan
-        The recommendation's rows by world size, as far as device counts can be
-        compared; empty without a recommendation.
-    curves
-        Usable observations by curve; only one of the curves is shown.
-    """
+    """The curve a report shows."""
 
     labels: Labels
+    # Everything that was observed, see ``records.columns``.
     observations: pd.DataFrame
+    # Usable observations of the curve: the columns of ``laws.rows.FitRows.frame``, the
+    # interval and the phases of the step, ``throughput_samples_per_s``, and
+    # ``is_planned``: the batch arithmetic is that of the plan at this allocation.
     rows: pd.DataFrame
+    # The recommendation's rows by world size, as far as device counts can be compared;
+    # empty without a recommendation
     plan: tuple[OutlookRow, ...]
+    # Usable observations by curve; only one of the curves is shown
     curves: Mapping[CurveKey, pd.DataFrame]
 
     @classmethod

@@ -69,7 +69,10 @@ class TextTable:
                 ends = shown[[name, _ENDS[name]]].itertuples(index=False, name=None)
                 write = _writer(before, device_hour_word)
                 title = f"{_title(before)}, from and to"
-                columns[title] = [_range(write, lo, hi) for lo, hi in ends]
+                columns[title] = [
+                    f"{write(lo)} to {write(hi)}" if np.isfinite([lo, hi]).all() else ""
+                    for lo, hi in ends
+                ]
             elif name not in _ENDS.values():
                 write = _writer(name, device_hour_word)
                 columns[_title(name)] = [_cell(value, write) for value in shown[name]]
@@ -109,10 +112,6 @@ def _writer(name: str, device_hour_word: str) -> Callable[[float], str]:
         return change
     is_duration = name.endswith("_s") and not name.endswith("_per_s")
     return duration if is_duration else number
-
-
-def _range(write: Callable[[float], str], lo: float, hi: float) -> str:
-    return f"{write(lo)} to {write(hi)}" if np.isfinite([lo, hi]).all() else ""
 
 
 def _cell(value: object, write: Callable[[float], str]) -> str:

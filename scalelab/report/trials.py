@@ -39,7 +39,7 @@ _MEANINGS = {
 }
 _MAX_FAILURES = 100
 _MAX_CURVES = 60
-_MIB = 2**20
+_MIB, _PEAK = 2**20, "gpu_memory_peak_bytes"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,25 +211,19 @@ def memory_table(observations: pd.DataFrame) -> TextTable:
     for key, part in known.groupby(keys, dropna=False):
         too_large = part.loc[out[part.index], "local_batch_size"]
         if len(too_large):
-            largest = _largest(part[fits[part.index]])
-            rows.append((*_texts(key), *largest, number(too_large.min())))
+            largest, memory = "none", ""
+            fitted = part[fits[part.index]].sort_values("local_batch_size")
+            if len(fitted):
+                batch, peak = fitted[["local_batch_size", _PEAK]].iloc[-1]
+                largest = number(batch)
+                memory = "" if pd.isna(peak) else f"{number(peak / _MIB)} MiB"
+            named: tuple[Any, ...] = key
+            texts = ("" if pd.isna(value) else str(value) for value in named)
+            rows.append((*texts, largest, memory, number(too_large.min())))
     columns = ("workload", "device", "precision", "largest that fitted")
     return TextTable(
         columns=(*columns, "its memory", "smallest that did not"), rows=tuple(rows)
     )
-
-
-def _largest(fitted: pd.DataFrame) -> tuple[str, str]:
-    if fitted.empty:
-        return ("none", "")
-    largest = fitted.sort_values("local_batch_size").iloc[-1]
-    peak = largest["gpu_memory_peak_bytes"]
-    memory = "" if pd.isna(peak) else f"{number(peak / _MIB)} MiB"
-    return number(largest["local_batch_size"]), memory
-
-
-def _texts(values: Iterable[Any]) -> tuple[str, ...]:
-    return tuple("" if pd.isna(value) else str(value) for value in values)
 
 
 def product_check_table(runs: Sequence[WholeRun]) -> TextTable | None:
@@ -266,15 +260,19 @@ def provenance_table(
     observations: pd.DataFrame, provenance: Mapping[str, Any]
 ) -> TextTable:
     """Return when, where and with what the observations were made."""
+    hosts = [cell for cell in observations["hosts"] if isinstance(cell, list)]
+    versions = [
+        _written(_parsed(t)) for t in observations["versions"].dropna().unique()
+    ]
     rows = [
         ("runs", _distinct(observations["run"])),
         ("from", _moment(observations["started_at"].min())),
         ("to", _moment(observations["ended_at"].max())),
-        ("hosts", _distinct(_flattened(observations["hosts"]))),
+        ("hosts", _distinct(name for cell in hosts for name in cell)),
         ("devices", _distinct(observations["device_name"])),
         ("code", _distinct(observations["code_hash"])),
         ("data", _distinct(observations["dataset"])),
-        ("versions", "; ".join(_versions(observations["versions"]))),
+        ("versions", "; ".join(map(_written, versions))),
         *((name, _written(value)) for name, value in provenance.items()),
     ]
     known = tuple((name, value) for name, value in rows if value)
@@ -285,16 +283,8 @@ def _distinct(values: Iterable[Any]) -> str:
     return ", ".join(dict.fromkeys(str(v) for v in values if not pd.isna(v)))
 
 
-def _flattened(cells: Iterable[object]) -> list[object]:
-    return [item for cell in cells if isinstance(cell, list) for item in cell]
-
-
 def _moment(moment: Any) -> str:
     return "" if pd.isna(moment) else f"{moment:%Y-%m-%d %H:%M} UTC"
-
-
-def _versions(cells: pd.Series) -> list[str]:
-    return [_written(_parsed(text)) for text in cells.dropna().unique()]
 
 
 def _parsed(text: str) -> object:

@@ -20,7 +20,7 @@ from scalelab.experiment.program import CommandProgram, Program, framework_of
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.first_words import with_program_beside
 from scalelab.plan.first_trials import FirstTrials
-from scalelab.plan.tracked import TrackedSource, source_of
+from scalelab.plan.tracked import TrackedSource
 from scalelab.records.code import code_paths, snapshot_code
 from scalelab.records.control.events import (
     Event,
@@ -68,7 +68,6 @@ class RunningSweep:
 def run_sweep(
     sweep: Sweep,
     *,
-    source: TrackedSource | None = None,
     budget_gpu_hours: float | None = None,
     on_event: OnEvent = lambda event: None,
     on_start: Callable[[RunningSweep], None] = lambda running: None,
@@ -85,7 +84,7 @@ def run_sweep(
         if earlier := _all_done(sweep, store):
             return earlier
         programs = _programs(sweep, store)
-        source = source or source_of(sweep.experiment, sweep.site)
+        source = sweep.source
         first = FirstTrials(source, programs if sweep.checks_first else ())
         with _Events(sweep.directory, on_event, first) as events:
             events(
@@ -147,13 +146,13 @@ def _all_done(sweep: Sweep, store: RunStore) -> SweepSummary | None:
     """Return the summary of earlier sweeps, if they left nothing to run."""
     if sweep.num_remaining and not sweep.plan.assumes_local_batch:
         return None
-    source, earlier = source_of(sweep.experiment, sweep.site), SweepSummary()
+    earlier = SweepSummary()
     for row in store.recover(retry_failed=sweep.retry_failed):
         if row["outcome"] == Outcome.REFUSED:
             return None  # what did not fit the nodes of that sweep may fit these
-        source.tell(row)
+        sweep.source.tell(row)
         earlier.count_earlier(row)
-    return earlier if source.is_exhausted() else None
+    return earlier if sweep.source.is_exhausted() else None
 
 
 def _patience(site: Site) -> dict[str, Any]:

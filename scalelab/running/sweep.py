@@ -27,10 +27,10 @@ from scalelab.launch.command.first_words import (
     search_path,
     words_of,
 )
-from scalelab.plan.expand import Plan
+from scalelab.plan.expand import Plan, plan
 from scalelab.plan.first_check import is_sound
 from scalelab.plan.source import Observation
-from scalelab.plan.tracked import candidates, source_of
+from scalelab.plan.tracked import TrackedSource, source_of
 from scalelab.records.attempt_io import is_taken
 from scalelab.records.code import check_paths, code_hash, code_of_programs
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
@@ -52,6 +52,8 @@ class Sweep:
     site, site_name
         The site where it runs, and name or path of its profile; None: the experiment
         names it.
+    source
+        What proposes the trials; it knows what earlier sweeps of the run finished.
     plan
         The trials; of a source that does not know them beforehand, all that the
         experiment's lists combine to. See :func:`scalelab.plan.expand.plan`.
@@ -72,6 +74,7 @@ class Sweep:
     text: str
     site: Site
     site_name: str | None
+    source: TrackedSource
     plan: Plan
     is_planned: bool
     directory: Path
@@ -118,8 +121,11 @@ class Sweep:
                 retry_failed = True  # no trial has shown yet that the program works
             if not changes:
                 finished = reader.finished(rows, retry_failed=retry_failed)
-        source = source_of(asked, where, finished, rows=rows)
-        planned, left = candidates(asked, where, source), source.left
+        source = source_of(asked, where, rows=rows)
+        for row in finished:
+            source.resume(row)
+        planned, left = source.plan or plan(asked, where), source.left
+        gpu_hours = source.gpu_hours
         if left is None or left or asked.accept:
             check_workload(asked, where, asked.code_root)
         if left is None or left:
@@ -129,6 +135,7 @@ class Sweep:
             text=read_document(Path(experiment)),
             site=where,
             site_name=site_name,
+            source=source,
             plan=planned,
             is_planned=left is not None,
             directory=home,
@@ -139,7 +146,7 @@ class Sweep:
                 len(finished) if left is None else len(planned.trials) - len(left)
             ),
             num_remaining=source.remaining if left is None else len(left),
-            gpu_hours=source.gpu_hours,
+            gpu_hours=gpu_hours,
             device_hour_word=words_of_run(fingerprint, rows).hour,
             retry_failed=retry_failed,
             checks_first=checks_first,

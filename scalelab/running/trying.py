@@ -40,7 +40,7 @@ class Checked:
     Parameters
     ----------
     program
-        Name of its program; None: the experiment has not several.
+        Name of its program; None: the experiment has only one.
     losses
         The loss at each report, in order; empty: none was read.
     """
@@ -103,7 +103,13 @@ def prepare(experiment: str | Path, *, site: str | None = None) -> Sweep:
     chosen = first_trials(sweep.plan.trials, asked.by_program())
     trials = tuple(_shortened(asked, trial) for trial in chosen)
     plan = Plan(trials=trials)
-    return replace(sweep, plan=plan, num_remaining=len(trials), checks_first=True)
+    return replace(
+        sweep,
+        source=TrackedSource("try", _Listed(plan), programs=_programs(sweep)),
+        plan=plan,
+        num_remaining=len(trials),
+        checks_first=True,
+    )
 
 
 def try_out(
@@ -114,8 +120,7 @@ def try_out(
     on_start: Any = lambda running: None,
 ) -> Tried:
     """Run what :func:`prepare` returned, one trial after the other, and read it."""
-    source = TrackedSource("try", _Listed(sweep.plan), programs=_programs(sweep))
-    run_sweep(sweep, source=source, on_event=on_event, on_start=on_start)
+    run_sweep(sweep, on_event=on_event, on_start=on_start)
     tried = read_first_trials(sweep)
     if tried.is_well and not keep:
         shutil.rmtree(sweep.directory, ignore_errors=True)

@@ -14,8 +14,6 @@ from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import Call
-from scalelab.running.execution import run_sweep
-from scalelab.running.sweep import Sweep
 from scalelab.session.run import Run as Run
 
 if TYPE_CHECKING:
@@ -92,6 +90,8 @@ def sweep(
     StoreError
         If the run cannot be written, or another driver holds it.
     """
+    from scalelab.running.execution import run_sweep
+    from scalelab.running.sweep import Sweep
     from scalelab.session.arguments import SweepArguments
 
     given = {
@@ -247,7 +247,7 @@ def answer_text(answer: Recommendation, width: int, *, explain: bool = False) ->
 
 def steadiness_sentences(observations: pd.DataFrame) -> tuple[str, ...]:
     """Say whether the machine slowed down during the sweep; empty if it was steady."""
-    from scalelab.recommend.prediction.steadiness import steadiness
+    from scalelab.recommend.prediction.consistency import steadiness
 
     found = steadiness(observations)
     return found.sentences if found else ()

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.experiment.job import Job
-from scalelab.experiment.spec import Experiment
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptFiles, AttemptResult
 from scalelab.records.attempt_io import read_result
 from scalelab.records.observations import counting_rows
 from scalelab.records.plain_files import last_log_lines
 from scalelab.records.run_reader import RunReader
-from scalelab.running.status import RunStatus, status_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from scalelab.experiment.spec import Experiment
     from scalelab.inputs.target import Target
     from scalelab.laws.rows import FitRows
     from scalelab.recommend.question.run_site import RunSite
+    from scalelab.running.status import RunStatus
 
 
 class RunRecords:
@@ -74,6 +74,8 @@ class RunRecords:
         """The experiment, with the site where it ran; None for an imported table."""
         if "imported" in self._reader.fingerprint:
             return None
+        from scalelab.experiment.spec import Experiment
+
         asked = Experiment.from_text(
             self.experiment_text, source=f"the experiment of run {self.name}"
         )
@@ -120,6 +122,8 @@ class RunRecords:
 
     def status(self) -> RunStatus:
         """Return what has been done and what is missing."""
+        from scalelab.running.status import status_of
+
         return status_of(self._reader, self.experiment)
 
     @property

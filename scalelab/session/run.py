@@ -122,7 +122,7 @@ class Run(RunRecords):
         """
         from scalelab.recommend.answer.kept import Question
         from scalelab.recommend.answer.notebook import Answer
-        from scalelab.recommend.question.asked_batch import AskedBatch
+        from scalelab.recommend.question.batches import AskedBatch
         from scalelab.recommend.question.objective import Constraints
         from scalelab.session.arguments import RecommendArguments, check_words
 

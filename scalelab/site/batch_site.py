@@ -117,15 +117,13 @@ class BatchSite(RemoteSite, BatchNodeSettings):
         """Each node group by its name, as a site whose nodes are alike."""
         if not self.node_groups:
             return {self._group: self}
-        return {name: self._in_group(name) for name in self.node_groups}
-
-    def _in_group(self, name: str) -> Self:
-        own = self.node_groups[name]
-        said = {key: getattr(own, key) for key in own.model_fields_set}
-        name_of_both = {"name": f"{self.name}.{name}", "node_groups": {}}
-        group = self.model_copy(update={**said, **name_of_both})
-        group._group = name
-        return group
+        groups: dict[str | None, Self] = {}
+        for name, own in self.node_groups.items():
+            said = {key: getattr(own, key) for key in own.model_fields_set}
+            said |= {"name": f"{self.name}.{name}", "node_groups": {}}
+            groups[name] = self.model_copy(update=said)
+            groups[name]._group = name
+        return groups
 
     def for_driver(self, job: DriverJob, after: str | None) -> Self:
         """Return the site as the driver's job sees it: one node, no GPU."""

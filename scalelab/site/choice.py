@@ -65,6 +65,8 @@ def site_of(values: Mapping[str, Any], *, source: str = "site") -> Site:
 
 
 def _scheduler(values: Any) -> Any:
+    if isinstance(values, Site):
+        return values.scheduler
     return values.get("scheduler", LOCAL)
 
 
@@ -119,11 +121,6 @@ def _own_keys(
     return own
 
 
-def _tag(values: Any) -> str:
-    scheduler = values.scheduler if isinstance(values, Site) else _scheduler(values)
-    return f"<{scheduler}>"
-
-
 def _from_outside(values: Any, built_in: ValidatorFunctionWrapHandler) -> Any:
     """Make the site of a scheduler that an installed distribution has added."""
     if isinstance(values, Site) or _scheduler(values) in _BUILT_IN:
@@ -139,7 +136,7 @@ else:
         Union[  # noqa: UP007  its members are only known here
             tuple(Annotated[each, Tag(f"<{name}>")] for name, each in _BUILT_IN.items())
         ],
-        Discriminator(_tag),
+        Discriminator(lambda values: f"<{_scheduler(values)}>"),
         WrapValidator(_from_outside),
         BeforeValidator(_own_settings),
     ]

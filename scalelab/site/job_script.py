@@ -24,6 +24,7 @@ def directives(
     *,
     job_name: str,
     walltime_s: float | None = None,
+    log: Path | None = None,
 ) -> list[str]:
     r"""Return the lines of a job script by which it asks for an allocation.
 
@@ -46,8 +47,12 @@ def directives(
             f"node of site {site.name!r} has {site.gpus_per_node}. Spread it over more "
             "nodes."
         )
-    options = asked.request(allocation, job_name, walltime_s or asked.walltime)
-    return _lines(asked, (*options, *asked.directives))
+    system = asked.batch_system
+    walltime_s = walltime_s or asked.walltime
+    options = [*asked.request(allocation, job_name, walltime_s), *asked.directives]
+    if log is not None:
+        options += system.log_options(log)
+    return [f"{system.directive} {option}" for option in options]
 
 
 def job_script(
@@ -60,16 +65,11 @@ def job_script(
     log: Path | None = None,
 ) -> str:
     """Return a whole job script: directives, the site's prologue, commands."""
-    head = directives(site, allocation, job_name=job_name, walltime_s=walltime_s)
-    if log is not None:
-        asked = with_batch_system(site)
-        head += _lines(asked, asked.batch_system.log_options(log))
-    lines = ["#!/usr/bin/env bash", *head, *site.prologue, *commands]
+    asked = directives(
+        site, allocation, job_name=job_name, walltime_s=walltime_s, log=log
+    )
+    lines = ["#!/usr/bin/env bash", *asked, *site.prologue, *commands]
     return "\n".join(lines) + "\n"
-
-
-def _lines(site: BatchSite, options: Iterable[str]) -> list[str]:
-    return [f"{site.batch_system.directive} {option}" for option in options]
 
 
 def with_batch_system(site: Site) -> BatchSite:
@@ -137,10 +137,15 @@ def node_job_script(
     asked = with_batch_system(site)
     refuse_log_directory(site, directory)
     allocation = Allocation(devices_per_node=(site.devices_per_node,) * num_nodes)
+    start = node_command(site, directory, job_name)
+    if num_nodes > 1:
+        system = asked.batch_system
+        words = start_on_all(asked, system, num_nodes, directory, job_name)
+        start = f"exec {shlex.join(words)}"
     return job_script(
         site,
         allocation,
-        [_start_line(asked, num_nodes, directory, job_name)],
+        [start],
         job_name=job_name,
         log=directory / f"{job_name}.log",
     )
@@ -156,13 +161,6 @@ def refuse_log_directory(site: Site, directory: Path, *, option: str = "--run") 
             "take in the path of a log. Choose another directory for the run with "
             f"{option}."
         )
-
-
-def _start_line(site: BatchSite, num_nodes: int, directory: Path, job: str) -> str:
-    if num_nodes == 1:
-        return node_command(site, directory, job)
-    words = start_on_all(site, site.batch_system, num_nodes, directory, job)
-    return f"exec {shlex.join(words)}"
 
 
 def start_on_all(

@@ -113,17 +113,16 @@ class PbsSite(BatchSite, PbsNodeSettings):
         named = {"-N": _NOT_IN_NAMES.sub("_", job_name)[:MAX_JOB_NAME]}
         settings = {**named, "-q": self.queue, "-A": self.account}
         lines = [f"{name} {value}" for name, value in settings.items() if value]
-        lines += self._nodes(allocation)
+        if self.gpu_request == "torque":
+            lines.append(f"-l {self._torque_chunks(allocation)}")
+        else:
+            place = "scatter:excl" if self.exclusive else "scatter"
+            lines.append(f"-l {self._select_chunks(allocation)}")
+            lines.append(f"-l place={place}")
         if limit := clock(walltime_s):
             lines.append(f"-l walltime={limit}")
         # A rerun would start beside the job that replaces it.
         return [*lines, "-r n"]
-
-    def _nodes(self, allocation: Allocation) -> list[str]:
-        if self.gpu_request == "torque":
-            return [f"-l {self._torque_chunks(allocation)}"]
-        place = "scatter:excl" if self.exclusive else "scatter"
-        return [f"-l {self._select_chunks(allocation)}", f"-l place={place}"]
 
     def _select_chunks(self, allocation: Allocation) -> str:
         chunks = []

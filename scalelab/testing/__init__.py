@@ -19,6 +19,6 @@ import pytest
 
 for _kind in (
     *("installed", "strategies", "launchers", "batch_systems", "resources"),
-    "sources",
+    *("sources", "trainers"),
 ):
     pytest.register_assert_rewrite(f"{__name__}.{_kind}")

@@ -100,7 +100,7 @@ class TorchTrainer(Trainer):
     def preload(self, workload: str, strategies: Iterable[str]) -> tuple[str, ...]:
         """Return the modules of ranks, engines and a built-in workload."""
         built_in = BUILT_IN_WORKLOADS.get(workload)
-        modules = [self.entry.partition(":")[0]]
+        modules = [self.entry.partition(":")[0], "scalelab.training.first_use"]
         if built_in is None or built_in.facts.trains_model:
             # The first optimiser of a process imports it, which takes about a second.
             modules.append("torch._dynamo")
@@ -123,6 +123,8 @@ class TorchTrainer(Trainer):
 
     def obtain(self, data_set: str, directory: Path) -> Path:
         """Download a data set."""
+        if data_set not in self.data_sets:
+            return super().obtain(data_set, directory)
         from scalelab.training.workloads.cifar10 import obtain_cifar10
 
         where = directory.resolve()

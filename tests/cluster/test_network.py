@@ -60,14 +60,14 @@ def test_of_several_the_default_route_s_is_taken_then_the_name_s(
     interfaces: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interfaces(TWO)
-    here = "scalelab.cluster.network"
-    monkeypatch.setattr(f"{here}._default_route", lambda: "10.1.0.5")
+    towards = "scalelab.cluster.network.address_towards"
+    monkeypatch.setattr(towards, lambda url: "10.1.0.5")
     assert own_address(None) == "10.1.0.5"
     assert own_address("ib0") == "10.2.0.5"
-    monkeypatch.setattr(f"{here}._default_route", lambda: None)
-    monkeypatch.setattr(f"{here}._named", lambda: "10.2.0.5")
+    monkeypatch.setattr(towards, lambda url: "10.3.0.5")
+    monkeypatch.setattr(socket, "gethostbyname", lambda name: "10.2.0.5")
     assert own_address(None) == "10.2.0.5"
-    monkeypatch.setattr(f"{here}._named", lambda: "127.0.0.1")
+    monkeypatch.setattr(socket, "gethostbyname", lambda name: "127.0.0.1")
     with pytest.raises(ClusterError, match=r"It has 10\.1\.0\.5, .*driver_interface"):
         own_address(None)
 

@@ -101,7 +101,7 @@ def test_one_command_has_the_id_that_it_always_had() -> None:
         (changed(program=None), "workload and command are both missing"),
         (
             with_second(name="torch"),
-            "the name torch stands there twice, but curves are told apart by it",
+            "the name torch stands there twice, but it tells curves apart",
         ),
         (with_second(name="two words"), "program[1].name='two words' has the wrong"),
         (with_second(name=None), "program[1].name is missing"),

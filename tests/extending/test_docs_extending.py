@@ -12,6 +12,7 @@ from scalelab.kinds.registry import Registry
 from scalelab.kinds.resources import RESOURCES
 from scalelab.kinds.sources import SOURCES
 from scalelab.kinds.strategies import STRATEGIES
+from scalelab.kinds.trainers import TRAINERS
 
 TOY = Path(__file__).with_name("toy")
 TEXT = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
@@ -34,7 +35,7 @@ def test_every_file_of_the_package_is_shown() -> None:
 
 @pytest.mark.parametrize(
     "registry",
-    [STRATEGIES, LAUNCHERS, BATCH_SYSTEMS, RESOURCES, SOURCES],
+    [STRATEGIES, LAUNCHERS, BATCH_SYSTEMS, RESOURCES, SOURCES, TRAINERS],
     ids=lambda registry: registry.group,
 )
 def test_every_kind_has_an_entry(registry: Registry[Any]) -> None:

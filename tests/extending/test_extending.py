@@ -62,6 +62,13 @@ learning_rate: {{base: 0.1, at_batch: 1000000000, rule: [none, linear]}}
 measure: {{kind: convergence, max_epochs: 4000}}
 job: {{target: val_acc >= 0.9, epochs: 4000, samples_per_epoch: 1437}}
 {SITE}"""
+PLAIN = f"""
+name: plain
+workload: {{name: toy/sleep, sample_time_s: 1.0e-3}}
+gpus: [1, 2]
+local_batch_size: 4
+measure: {{steps: 20, repeats: 1, canary_every: 0}}
+{SITE}"""
 QUEUED = """
 name: queued
 workload: digits_mlp
@@ -161,6 +168,29 @@ def test_a_resource_limits_an_answer(run_outside: Run, tmp_path: Path) -> None:
     assert "--max-water 20l" in run_outside("scalelab", "recommend", "--help").stdout
     said = run_outside(*ask[:-1], "--max-water", "100000l").stdout
     assert "Chance of meeting < 100,000 l:" in " ".join(said.split())
+
+
+def test_a_trainer_is_swept_on_plain_processes(
+    run_outside: Run, tmp_path: Path
+) -> None:
+    rows = swept(run_outside, tmp_path, PLAIN).set_index("world_size")
+    assert set(rows["outcome"]) == {"completed"}
+    assert set(rows["workload"]) == {"toy/sleep"}
+    assert dict(rows["num_samples"]) == {1: 80, 2: 160}
+    assert (rows["step_time_s"] >= 4e-3).all()
+    wrong = PLAIN.replace("toy/sleep", "toy/nap")
+    (tmp_path / "wrong.yaml").write_text(wrong)
+    ended = run_outside("scalelab", "plan", "wrong.yaml")
+    assert ended.returncode == 2
+    assert "Valid: sleep" in " ".join(ended.stderr.split())
+
+
+def test_what_is_installed_is_listed(run_outside: Run) -> None:
+    ended = run_outside("scalelab", "doctor", "--kinds")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    lines = [line for line in ended.stdout.splitlines() if "scalelab_toy." in line]
+    kinds = ["strategy", "launcher", "batch", "resource", "source", "trainer"]
+    assert [line.split()[1] for line in lines] == kinds
 
 
 def test_a_source_proposes_and_prunes(run_outside: Run, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from scalelab.experiment.trial import Trial
 from scalelab.kinds.sources import SOURCES, Source
 from scalelab.plan.expand import expand
 from scalelab.plan.source import Decision, TrialSource
-from scalelab.plan.tracked import TrackedSource, candidates, source_of
+from scalelab.plan.tracked import TrackedSource, source_of
 from scalelab.site.profile import LocalSite, Site
 
 TEXT = """\
@@ -104,7 +104,8 @@ def test_a_plan_is_asked_what_is_left() -> None:
     assert source.gpu_hours == pytest.approx(devices * 4.0 / 3600)
     assert not source.is_exhausted()
     assert source_of(asked(), SITE, map(row, trials)).is_exhausted()
-    assert list(candidates(asked(), SITE, source).trials) == trials
+    assert source.plan is not None
+    assert list(source.plan.trials) == trials
 
 
 def test_a_source_without_a_plan_answers_not_known() -> None:
@@ -113,8 +114,23 @@ def test_a_source_without_a_plan_answers_not_known() -> None:
     assert source.plan is source.left is source.gpu_hours is None
     assert source.total is source.remaining is None
     assert source.tell_progress(expand(asked(), SITE)[0], 1, {}) is Decision.KEEP
-    assert len(candidates(asked(), SITE, source).trials) == 8
-    assert [source.is_exhausted() for _ in range(3)] == [False, False, True]
+    assert [source.is_exhausted() for _ in range(3)] == [False, False, False]
+    assert [source.ask() is None for _ in range(3)] == [False, False, True]
+    assert source.is_exhausted()
+
+
+def test_what_an_earlier_sweep_finished_is_told_once_and_what_did_not_fit_runs() -> (
+    None
+):
+    first, refused, *others = expand(asked(), SITE)
+    source = source_of(asked(), SITE)
+    source.resume(row(first))
+    source.resume(row(refused, outcome="refused") | {"device_ids": None})
+    assert source.left == others
+    source.tell(row(first, outcome="failed"))  # the driver reads the records, too
+    assert source.left == others
+    assert source.remaining == 7
+    assert source.ask() == refused
 
 
 @pytest.mark.parametrize(
@@ -167,7 +183,7 @@ def test_what_goes_wrong_in_a_source_is_said_with_its_name() -> None:
         ),
         (None, TWO, "program=None. It must name one of the experiment's. Valid: torch"),
         (7, TWO, "The experiment has none of that name. Valid: torch, jax. Correct"),
-        ("jax", "", "program='jax'. The experiment has not several programs, so it"),
+        ("jax", "", "program='jax'. The experiment has only one program, so it"),
     ],
 )
 def test_a_trial_of_a_program_that_the_experiment_lacks_is_refused(

@@ -15,9 +15,9 @@ from scalelab.inputs.target import Target
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.answer.text import answer_text
-from scalelab.recommend.question.asked_batch import AskedBatch
+from scalelab.recommend.question.batches import AskedBatch
 from scalelab.recommend.question.objective import Constraints
-from scalelab.recommend.question.prices import Price
+from scalelab.recommend.question.run_site import Price
 
 JOB = Job(epochs=10, samples_per_epoch=1_000_000)
 HOUR = 3600.0

@@ -6,7 +6,7 @@ from made_up_sweeps import sweep
 
 from scalelab.experiment.job import Job
 from scalelab.recommend.advice import recommend
-from scalelab.recommend.question.asked_batch import AskedBatch
+from scalelab.recommend.question.batches import AskedBatch
 from scalelab.recommend.question.objective import Constraints
 
 SIZES = (1, 2, 4, 8, 16, 32)

@@ -16,8 +16,7 @@ from scalelab.recommend.answer.note_words import in_words
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.answer.sentences import sentences, texts
 from scalelab.recommend.answer.tables import allocations
-from scalelab.recommend.question.asked_batch import AskedBatch
-from scalelab.recommend.question.batches import BatchRule
+from scalelab.recommend.question.batches import AskedBatch, BatchRule
 from scalelab.recommend.question.candidates import candidates, why_unshared
 from scalelab.records.attempt import AttemptResult
 from scalelab.session import Run, load

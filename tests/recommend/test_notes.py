@@ -25,10 +25,8 @@ from scalelab.recommend.notes import (
     not_witnessed,
     of_unknown_scatter,
 )
-from scalelab.recommend.prediction.contradictions import contradictions
-from scalelab.recommend.prediction.own_rates import disagreeing_rates
-from scalelab.recommend.question.asked_batch import AskedBatch
-from scalelab.recommend.question.batches import BatchRule
+from scalelab.recommend.prediction.consistency import contradictions, disagreeing_rates
+from scalelab.recommend.question.batches import AskedBatch, BatchRule
 
 ROWS = sweep((1, 2, 4), local_batches=(16,), repeats=1)
 TWICE = sweep((1, 2, 4), local_batches=(16,), repeats=2)

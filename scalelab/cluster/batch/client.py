@@ -50,16 +50,16 @@ def client_class(system: BatchSystem) -> type[BatchClient]:
 
 
 def survey(system: BatchSystem | None = None) -> Inventory:
-    """Ask a batch system for the queues, nodes and accounts that there are."""
-    return client_class(system or _system_here()).survey()
+    """Ask a batch system for the queues, nodes and accounts that there are.
 
-
-def _system_here() -> BatchSystem:
-    systems = list(BATCH_SYSTEMS)
-    for system in systems:
-        if shutil.which(system.survey_program):
-            return system
-    *others, last = (system.survey_program for system in systems)
+    By default, the one whose programs can be run here.
+    """
+    if system is not None:
+        return client_class(system).survey()
+    for each in BATCH_SYSTEMS:
+        if shutil.which(each.survey_program):
+            return client_class(each).survey()
+    *others, last = (each.survey_program for each in BATCH_SYSTEMS)
     raise ClusterError(
         f"Neither {', '.join(others)} nor {last} can be run here. Log in to the "
         "cluster, or write the profile by hand: docs/clusters.md."

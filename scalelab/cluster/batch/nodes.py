@@ -105,7 +105,7 @@ class BatchNodes(HubCluster):
         self._deliver = deliver
 
     def request(self, num_nodes: int, group: str | None = None) -> str:
-        """Submit a job of so many nodes of a group; return its name at once."""
+        """Submit a job for nodes of a group; return its name at once."""
         name = f"{self._run_name}-{self._last_number + 1}"
         # In this thread an error ends the sweep; in a task nobody would see it.
         site = self.site.groups[group]
@@ -121,7 +121,7 @@ class BatchNodes(HubCluster):
         self._begin(self._end([name], list(addresses)))
 
     def forget(self, name: str) -> None:
-        """Ask about a job no more, because it has ended."""
+        """Stop asking about a job, because it has ended."""
         self.loop.call_soon_threadsafe(self._jobs.pop, name, None)
 
     def look(self) -> None:

@@ -58,8 +58,8 @@ class PbsClient:
     async def look(self, jobs: Mapping[str, str]) -> dict[str, JobView]:
         """Return what ``qstat`` shows of jobs; see :class:`BatchClient`.
 
-        A job that has ended is known no more where the server keeps no history. One
-        that is neither shown nor called unknown is asked about alone.
+        A job that has ended is unknown where the server keeps no history. One that
+        is neither shown nor called unknown is asked about alone.
         """
         seen, gone = await _shown([*jobs.values()])
         for job_id in jobs.values():

@@ -140,7 +140,12 @@ def _queue(
     values = queues[name]
     is_open = values.get("enabled") == values.get("started") == "True"
     limit_s = seconds(str(values.get("resources_max", {}).get("walltime", "")))
-    if held := _reservation(name):
+    said = ""
+    if RESERVATION.fullmatch(name):
+        answer = answered(["pbs_rstat", "-f", name])
+        said = "" if answer.status else answer.output
+    if said:
+        held = Reservation.read(said)
         # Before it begins its queue is not started, and jobs wait for that.
         is_open, limit_s = values.get("enabled") == "True", held.duration_s
         mine = held.hosts(hosts)
@@ -163,21 +168,12 @@ def _queue(
         is_open=is_open,
         max_walltime_s=limit_s,
         num_away=sum(
-            any(map(_is_away, vnodes)) for vnodes in mine.values() if _host(vnodes)[0]
+            any(_AWAY.search(str(vnode.get("state", ""))) for vnode in vnodes)
+            for vnodes in mine.values()
+            if _host(vnodes)[0]
         ),
         routes_to=tuple(_destinations(values)),
     )
-
-
-def _reservation(queue: str) -> Reservation | None:
-    if not RESERVATION.fullmatch(queue):
-        return None
-    said = answered(["pbs_rstat", "-f", queue])
-    return None if said.status else Reservation.read(said.output)
-
-
-def _is_away(vnode: Values) -> bool:
-    return bool(_AWAY.search(str(vnode.get("state", ""))))
 
 
 def _destinations(queue: Values) -> list[str]:

@@ -147,7 +147,7 @@ class _ScriptedJob:
 
     @classmethod
     async def _close_job(cls, job_id: str | None, cancel_command: str) -> None:
-        """Cancel a job, unless it has ended: what is refused for good is no more."""
+        """Cancel a job; one that has ended is refused, which does not matter."""
         if job_id is not None:
             with suppress(RuntimeError):
                 await cls._call([*shlex.split(cancel_command), job_id])

@@ -12,7 +12,7 @@ from scalelab.errors import BusyError, ClusterError
 
 CALL_TIMEOUT_S = 60.0
 MISSING_LOOKS = 2
-"""So often in a row a queue must not name a job to have forgotten it."""
+"""Looks in a row in which a queue must not name a job to have forgotten it."""
 _CLOCK = re.compile(r"(?:(?P<d>\d+)-)?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)")
 
 
@@ -76,7 +76,7 @@ class QueueSeen:
     Parameters
     ----------
     views
-        By name; a job it does not know any more is not among them.
+        By name; a job that it does not know is not among them.
     asked
         The names of the jobs it was asked about.
     error

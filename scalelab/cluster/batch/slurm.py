@@ -168,7 +168,7 @@ def _group(num_nodes: str, cores: str, megabytes: str, gres: str) -> NodeGroup:
     types = {found["type"] for found in gpus}
     return NodeGroup(
         num_nodes=int(num_nodes),
-        # "32+": at least so many.
+        # "32+": 32 or more.
         cores=int(cores.rstrip("+")),
         memory_bytes=int(megabytes.rstrip("+")) * 2**20 or None,
         gpus=sum(int(found["count"]) for found in gpus),

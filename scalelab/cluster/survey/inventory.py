@@ -143,7 +143,7 @@ class Inventory:
 
 
 def asked_queue(site: BatchSite, inventory: Inventory) -> Queue | None:
-    """Return the queue that a site's jobs go to; None: there is none of that name."""
+    """Return the queue that a site's jobs go to; None: no queue has that name."""
     wanted = site.queue_name
     queues = {each.name: each for each in inventory.queues}
     default = (each for each in inventory.queues if each.is_default and not wanted)

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from scalelab.inputs.fields import Section
 from scalelab.kinds.launchers.launcher import (
     OF_DEVICE,
     Devices,
@@ -20,31 +19,34 @@ from scalelab.kinds.launchers.launcher import (
 )
 
 
-class _Grain(Section):
-    per: Literal["device", "node"] = Field(
-        default="device",
-        description="device starts a process for each device, node one for all devices "
-        "of a node.",
-    )
+class _Framework(Launcher):
+    """A launcher that starts a process per device or, if it is asked to, per node."""
+
+    class Options(Launcher.Options):
+        """Options beside the name."""
+
+        per: Literal["device", "node"] = Field(
+            default="device",
+            description="device starts a process for each device, node one for all "
+            "devices of a node.",
+        )
+
+    options: Options
+
+    def __init__(self, options: Launcher.Options | None = None) -> None:
+        super().__init__(options)
+        self.per = self.options.per
+
+    def environment(self, process: LaunchedProcess) -> Mapping[str, str]:
+        return {
+            "MASTER_ADDR": process.master_addr,
+            "MASTER_PORT": str(process.master_port),
+            # They take the memory of every device that they see.
+            "CUDA_VISIBLE_DEVICES": ",".join(process.device_ids),
+        }
 
 
-class _GrainAndServers(_Grain):
-    parameter_servers: Annotated[int, Field(strict=True, ge=0, le=64)] = Field(
-        default=0,
-        description="Processes on the first node that hold parameters and no device.",
-    )
-
-
-def _environment(process: LaunchedProcess) -> dict[str, str]:
-    return {
-        "MASTER_ADDR": process.master_addr,
-        "MASTER_PORT": str(process.master_port),
-        # Both take the memory of every device that they see.
-        "CUDA_VISIBLE_DEVICES": ",".join(process.device_ids),
-    }
-
-
-class _Jax(Launcher):
+class _Jax(_Framework):
     """The processes of a JAX program, which meet at its coordinator.
 
     ``jax.distributed.initialize(coordinator, num_processes, process_id)`` reads the
@@ -54,16 +56,10 @@ class _Jax(Launcher):
     """
 
     name = "jax"
-    options_model = _Grain
-    options: _Grain
-
-    def __init__(self, options: Section | None = None) -> None:
-        super().__init__(options)
-        self.per = self.options.per
 
     def environment(self, process: LaunchedProcess) -> Mapping[str, str]:
         return {
-            **_environment(process),
+            **super().environment(process),
             "JAX_COORDINATOR_ADDRESS": process.rendezvous,
             "JAX_NUM_PROCESSES": str(process.num_processes),
             "JAX_PROCESS_ID": str(process.rank),
@@ -115,7 +111,7 @@ sys.exit(min(status, 255))
 """
 
 
-class _TfConfig(Launcher):
+class _TfConfig(_Framework):
     """The servers of a TensorFlow cluster, told by ``TF_CONFIG``.
 
     The format is that of https://www.tensorflow.org/guide/distributed_training: the
@@ -126,14 +122,22 @@ class _TfConfig(Launcher):
     """
 
     name = "tf_config"
-    options_model = _GrainAndServers
-    options: _GrainAndServers
     ports_per_process = 1
     holds_ports = True
 
-    def __init__(self, options: Section | None = None) -> None:
+    class Options(_Framework.Options):
+        """Options beside the name."""
+
+        parameter_servers: Annotated[int, Field(strict=True, ge=0, le=64)] = Field(
+            default=0,
+            description="Processes on the first node that hold parameters and no "
+            "device.",
+        )
+
+    options: Options
+
+    def __init__(self, options: Launcher.Options | None = None) -> None:
         super().__init__(options)
-        self.per = self.options.per
         self._num_servers = self.options.parameter_servers
         self._num_first = self._num_servers + 1 if self._num_servers else 0
         self.ends_with_rank_0 = self._num_servers > 0
@@ -155,7 +159,7 @@ class _TfConfig(Launcher):
             cluster = head | cluster
         config = {"cluster": cluster, "task": self._role(process.rank)}
         return {
-            **_environment(process),
+            **super().environment(process),
             "TF_CONFIG": json.dumps(config),
             # The ports of tasks are held for them, and gRPC must be told that it may
             # share.

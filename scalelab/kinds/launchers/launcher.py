@@ -1,4 +1,4 @@
-"""The base class of launchers, and what it is told of processes and jobs.
+"""The base class of launchers, and the processes and jobs that it is given.
 
 A launcher says which processes a node starts, what each of them finds in its
 environment, when the trial is over, and how the recommended job starts its program in a
@@ -272,14 +272,12 @@ class Launcher(ABC):
     Parameters
     ----------
     options
-        What stands beside the launcher's name in an experiment; default: nothing.
+        What stands beside its name in an experiment, of the nested class ``Options``.
 
     Attributes
     ----------
     name
         Value of the key ``launcher``.
-    options_model
-        Model of its options.
     per
         Whether a node starts a process for each device or one for all of them.
     starter
@@ -315,7 +313,6 @@ class Launcher(ABC):
     """
 
     name: str
-    options_model: type[Section] = Section
     per: Literal["device", "node"] = "device"
     starter: str | None = None
     unknown_placeholders: tuple[str, ...] = ()
@@ -327,8 +324,11 @@ class Launcher(ABC):
     ends_with_rank_0: bool = False
     shares_reports: bool = False
 
-    def __init__(self, options: Section | None = None) -> None:
-        self.options = options or self.options_model()
+    class Options(Section):
+        """Options that stand beside the launcher's name, with their defaults."""
+
+    def __init__(self, options: Options | None = None) -> None:
+        self.options = options or self.Options()
 
     def with_options(self, options: Mapping[str, Scalar]) -> Self:
         """Return the launcher with options that stand beside its name.
@@ -338,13 +338,13 @@ class Launcher(ABC):
         SpecError
             If it has none, or not these.
         """
-        if options and not self.options_model.model_fields:
+        if options and not self.Options.model_fields:
             raise SpecError(
                 f"launcher={self.name} has no options: remove {', '.join(options)}, or "
                 "write only the name."
             )
         source = f"launcher={self.name}"
-        return type(self)(validated(self.options_model, options, source=source))
+        return type(self)(validated(self.Options, options, source=source))
 
     def processes(self, device_ids: Devices, node_rank: int) -> tuple[Devices, ...]:
         """Return the devices of each process that a node starts.

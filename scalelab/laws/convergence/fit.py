@@ -49,31 +49,25 @@ class BatchData:
 
     All logs are relative to ``log_batch_unit`` and ``log_sample_unit``, so that a
     change of the user's units changes no prediction.
-
-    Parameters
-    ----------
-    log_batch, log_normalization : ndarray, shape (n_batches,)
-        Of each distinct pair; the normalisation relative to its geometric mean.
-    scatter, freedom
-        Sum of squared deviations of log samples from those of their pair, over all
-        runs; the number of runs less that of pairs.
-    log_noise_scale
-        Log gradient noise scale in samples; NaN where not measured.
-    log_batch_unit, log_sample_unit, log_normalization_unit
-        Geometric means of the batches, of the samples and of the normalisation batches;
-        NaN where there are none.
     """
 
+    # shape (n_batches,): of each distinct pair; the normalisation relative to its
+    # geometric mean
     log_batch: np.ndarray
     log_normalization: np.ndarray
     count: np.ndarray
     middle: np.ndarray
+    # Sum of squared deviations of log samples from those of their pair, over all runs;
+    # the number of runs less that of pairs
     scatter: float
     freedom: float
     bounds: np.ndarray
     bound_count: np.ndarray
     bound_at: np.ndarray
+    # Log gradient noise scale in samples; NaN where not measured
     log_noise_scale: float
+    # Geometric means of the batches, of the samples and of the normalisation batches;
+    # NaN where there are none
     log_batch_unit: float
     log_sample_unit: float
     log_normalization_unit: float

@@ -358,12 +358,6 @@ class ConvergenceLaw:
         return table[["curve", "parameter", "identified", "remedy"]]
 
 
-def _middle(draws: np.ndarray) -> np.ndarray:
-    """Return the mean of the central 80% of draws, which varies less than a median."""
-    cut = int(_TRIMMED * len(draws))
-    return np.asarray(np.sort(draws, axis=0)[cut : len(draws) - cut].mean(axis=0))
-
-
 def _predict(curve: BatchCurve, frame: pd.DataFrame, interval: float) -> pd.DataFrame:
     batch = positive(frame, "global_batch_size")
     budget = np.log(positive_if_given(frame, "budget_samples"))
@@ -371,11 +365,15 @@ def _predict(curve: BatchCurve, frame: pd.DataFrame, interval: float) -> pd.Data
     norm = positive_if_given(frame, "normalization_batch_size")
     logs = curve.log_samples(batch, norm)
     lo, hi = central(curve.log_one_run(logs), interval)
+    # the mean of the central 80% of draws varies less than a median
+    medians = np.sort(curve.log_median(batch, norm), axis=0)
+    cut = int(_TRIMMED * len(medians))
+    middle = medians[cut : len(medians) - cut].mean(axis=0)
     support = curve.support(batch)
     known = support != Support.NOT_MEASURED
     within = ndtr((budget - logs) / curve.spread) * curve.reaching(batch)
     values = {
-        "samples_to_target": np.exp(_middle(curve.log_median(batch, norm))),
+        "samples_to_target": np.exp(middle),
         "samples_lo": np.exp(lo),
         "samples_hi": np.exp(hi),
         "probability_of_reaching": within.mean(axis=0),

@@ -32,9 +32,16 @@ def read_target(
     tried = observations[np.array(is_kind, dtype=bool)]
     curves = _curves(streams, target.metric)
     if tried.empty or not curves:
-        raise FitError(_not_evaluated(target.metric, _evaluated(observations, streams)))
+        named = streams.select_dtypes("number").dropna(axis=1, how="all").columns
+        seen = {str(n) for n in named if n not in _PLAIN and not str(n).endswith("_s")}
+        evaluated = sorted(seen | _tried_for(observations))
+        raise FitError(_not_evaluated(target.metric, evaluated))
     keys = list(zip(tried["trial_id"], tried["attempt"], strict=True))
-    is_read = np.array([key in curves for key in keys]) & _is_steady(tried)
+    schedules = cells(tried, "schedule")
+    is_steady = [not isinstance(s, str) or s.endswith(_CONSTANT) for s in schedules]
+    is_read = np.array([key in curves for key in keys]) & np.array(
+        is_steady, dtype=bool
+    )
     read = [curves[key] for key, kept in zip(keys, is_read, strict=True) if kept]
     reached = [_first(curve, target) for curve in read]
     rows: pd.DataFrame = tried[is_read]
@@ -47,20 +54,6 @@ def read_target(
         metric_mode=str(target.mode),
         target_value=target.value,
     )
-
-
-def _is_steady(rows: pd.DataFrame) -> np.ndarray:
-    """Tell which learning rates did not depend on the planned length of the run."""
-    schedules = cells(rows, "schedule")
-    is_steady = [not isinstance(s, str) or s.endswith(_CONSTANT) for s in schedules]
-    return np.array(is_steady, dtype=bool)
-
-
-def _evaluated(observations: pd.DataFrame, streams: pd.DataFrame) -> list[str]:
-    """Return the metrics that any run evaluated, sorted."""
-    named = streams.select_dtypes("number").dropna(axis=1, how="all").columns
-    read = {str(n) for n in named if n not in _PLAIN and not str(n).endswith("_s")}
-    return sorted(read | _tried_for(observations))
 
 
 def _tried_for(observations: pd.DataFrame) -> set[str]:
@@ -109,27 +102,20 @@ def answering(
     observations: pd.DataFrame, streams: Callable[[], pd.DataFrame], target: Target
 ) -> pd.DataFrame:
     """Return observations of a target, measured or read from metric curves."""
-    if _is_measured(observations, target):
+    is_measured = is_equal(observations, "target_metric", target.metric)
+    is_measured &= numbers(observations, "target_value") == target.value
+    if is_measured.any():
         return observations
     evaluations = streams()
     try:
         rows = read_target(observations, evaluations, target)
     except FitError:
-        if _is_evaluated(observations, evaluations, target.metric):
+        is_evaluated = target.metric in _tried_for(observations) or (
+            target.metric in evaluations.columns
+            and evaluations[target.metric].notna().any()
+        )
+        if is_evaluated:
             return observations
         raise
     others = observations.drop(index=rows.index)
     return pd.concat([others, rows]).sort_index()
-
-
-def _is_evaluated(
-    observations: pd.DataFrame, streams: pd.DataFrame, metric: str
-) -> bool:
-    if metric in _tried_for(observations):
-        return True
-    return metric in streams.columns and bool(streams[metric].notna().any())
-
-
-def _is_measured(observations: pd.DataFrame, target: Target) -> bool:
-    same = is_equal(observations, "target_metric", target.metric)
-    return bool((same & (numbers(observations, "target_value") == target.value)).any())

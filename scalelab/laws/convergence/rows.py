@@ -54,16 +54,11 @@ _IDENTITY = ("run", "trial_id", "attempt", "repeat", "seed")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetRows:
-    """The rows that tried to reach a target, and how many were left out.
+    """The rows that tried to reach a target, and how many were left out."""
 
-    Parameters
-    ----------
-    frame
-        Has the columns that tell curves apart, ``global_batch_size``,
-        ``normalization``, ``noise_scale`` (samples), ``samples`` (to the target, or
-        trained when the trial stopped) and ``censored``.
-    """
-
+    # Has the columns that tell curves apart, ``global_batch_size``, ``normalization``,
+    # ``noise_scale`` (samples), ``samples`` (to the target, or trained when the trial
+    # stopped) and ``censored``
     frame: pd.DataFrame
     left_out: Mapping[str, int]
 
@@ -111,10 +106,11 @@ def is_learnt_so(key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
 
 def told_apart(frame: pd.DataFrame) -> pd.DataFrame:
     """Add what convergence depends on besides: workers, and options that alter it."""
-    return _with_altering_options(_with_workers(frame))
-
-
-def _with_altering_options(frame: pd.DataFrame) -> pd.DataFrame:
+    stale = np.array([not each.is_synchronous for each in strategies(frame)], bool)
+    if stale.any():
+        ranks = numbers(frame, "data_parallel_size")
+        ranks = np.where(np.isfinite(ranks), ranks, numbers(frame, "world_size"))
+        frame = frame.assign(**{WORKERS: np.where(stale, ranks, np.nan)})
     texts = [
         " ".join(f"{name}={_in_words(value)}" for name, value in options.items())
         for options in altering_options(frame)
@@ -128,15 +124,6 @@ def _with_altering_options(frame: pd.DataFrame) -> pd.DataFrame:
 def _in_words(value: Scalar) -> str:
     # A column in which some rows have no value may hold 2 as 2.0.
     return value if isinstance(value, str) else f"{value:g}"
-
-
-def _with_workers(frame: pd.DataFrame) -> pd.DataFrame:
-    stale = np.array([not each.is_synchronous for each in strategies(frame)], bool)
-    if not stale.any():
-        return frame
-    ranks = numbers(frame, "data_parallel_size")
-    ranks = np.where(np.isfinite(ranks), ranks, numbers(frame, "world_size"))
-    return frame.assign(**{WORKERS: np.where(stale, ranks, np.nan)})
 
 
 def target_rows(observations: pd.DataFrame) -> TargetRows:

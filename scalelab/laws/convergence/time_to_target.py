@@ -56,23 +56,16 @@ Rows = TypeVar("Rows")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factorisation:
-    """The error of the product of the two laws, measured by end-to-end trials.
+    """The error of the product of the two laws, measured by end-to-end trials."""
 
-    Parameters
-    ----------
-    trials
-        One row per end-to-end trial that was compared: its configuration,
-        ``measured_s``, ``predicted_s`` and ``log_error`` (measured over predicted).
-    log_bias, log_bias_deviation
-        The log correction of the product, and its standard deviation.
-    log_spread
-        Standard deviation of a single log error around the correction, beyond the
-        uncertainty of the two laws.
-    """
-
+    # One row per end-to-end trial that was compared: its configuration, ``measured_s``,
+    # ``predicted_s`` and ``log_error`` (measured over predicted)
     trials: pd.DataFrame
+    # The log correction of the product, and its standard deviation
     log_bias: float
     log_bias_deviation: float
+    # Standard deviation of a single log error around the correction, beyond the
+    # uncertainty of the two laws
     log_spread: float
 
     @classmethod
@@ -135,10 +128,9 @@ def measured_factorisation(
     except (FitError, SpecError):  # too few other trials, or of several curves
         return None
     known = np.isfinite(product).all(axis=0)
-    return _compare(trials[known], product[:, known]) if known.any() else None
-
-
-def _compare(trials: pd.DataFrame, log_product: np.ndarray) -> Factorisation:
+    if not known.any():
+        return None
+    trials, log_product = trials[known], product[:, known]
     measured = numbers(trials, "time_to_target_s")
     middle = np.median(log_product, axis=0)
     names = [n for n in ("world_size", "num_nodes") if n in trials.columns]
@@ -154,8 +146,10 @@ def _log_product(
     step_time: StepTimeLaw, convergence: ConvergenceLaw, trials: pd.DataFrame
 ) -> np.ndarray:
     """Draw log times of trials, (n_draws, n_trials); NaN where a law has no support."""
-    frame = _with_batch(trials)
-    asked = _key_columns(step_time, frame)
+    total = checked_configurations(trials)["global_batch_size"]
+    frame = trials.assign(global_batch_size=total)
+    in_keys = {name for key in step_time.curves for name, _ in key}
+    asked = frame.drop(columns=[n for n in curve_columns(frame) if n not in in_keys])
     draws = np.log(step_time.sample(asked, one_run=True))
     batch = numbers(frame, "global_batch_size")
     norm = numbers(frame, "normalization_batch_size")
@@ -180,17 +174,6 @@ def _compared(trials: pd.DataFrame) -> pd.DataFrame:
     order = np.lexsort(numeric.T)
     chosen: pd.DataFrame = trials.iloc[order[is_fit[order]]]
     return chosen.reset_index(drop=True)
-
-
-def _with_batch(frame: pd.DataFrame) -> pd.DataFrame:
-    total = checked_configurations(frame)["global_batch_size"]
-    return frame.assign(global_batch_size=total)
-
-
-def _key_columns(law: StepTimeLaw, frame: pd.DataFrame) -> pd.DataFrame:
-    """Drop the curve columns that no curve of the law has in its key."""
-    known = {name for key in law.curves for name, _ in key}
-    return frame.drop(columns=[n for n in curve_columns(frame) if n not in known])
 
 
 def _fit_without(fit: Callable[[Rows], Law], factors: Rows, everything: Rows) -> Law:

@@ -108,13 +108,13 @@ class WholeRunLaw:
 
     def sample(self, configurations: pd.DataFrame) -> np.ndarray:
         """Draw the time to target of one further run, seconds, (n_draws, n)."""
-        batch, at = (
-            positive(configurations, "global_batch_size"),
-            self._at(configurations),
-        )
+        batch = positive(configurations, "global_batch_size")
+        at = self._at(configurations)
         each = np.log(self._each_step_s(configurations))
         beyond = np.maximum(np.log2(at.world_size / self.largest), 0.0)
-        noise = np.sqrt(_NOISE**2 + (_PER_DOUBLING * beyond) ** 2 + _scatter(each) ** 2)
+        low, high = np.quantile(each, [0.25, 0.75], axis=0)
+        scatter = (high - low) / (2 * ndtri(0.75))  # of the middle formulas
+        noise = np.sqrt(_NOISE**2 + (_PER_DOUBLING * beyond) ** 2 + scatter**2)
         steps = np.median(each, axis=0) + noise * normals(SEED + 10)
         return np.asarray(np.exp(steps) * self.samples(batch) / batch)
 
@@ -166,12 +166,6 @@ def _measured(runs: pd.DataFrame) -> pd.DataFrame:
     has_all = (np.isfinite(values) & (values > 0)).all(axis=1)
     chosen: pd.DataFrame = table.loc[has_all].drop_duplicates()
     return chosen.sort_values([*chosen.columns], ignore_index=True)
-
-
-def _scatter(logs: np.ndarray) -> np.ndarray:
-    """Return how far the middle formulas lie apart, as a standard deviation."""
-    low, high = np.quantile(logs, [0.25, 0.75], axis=0)
-    return np.asarray((high - low) / (2 * ndtri(0.75)))
 
 
 def _level(law: ConvergenceLaw, runs: pd.DataFrame) -> tuple[float, float]:

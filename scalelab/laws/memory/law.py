@@ -42,17 +42,12 @@ _SAFETY = 0.95  # of a device is planned with: allocators fragment memory
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryCurve:
-    """The memory law of one workload on one device at one precision.
-
-    Parameters
-    ----------
-    peaks
-        The fitted peak memory; None with fewer than two different measured peaks.
-    """
+    """The memory law of one workload on one device at one precision."""
 
     batches: np.ndarray
     shards: np.ndarray
     failed: np.ndarray
+    # The fitted peak memory; None with fewer than two different measured peaks
     peaks: Peaks | None
 
     @classmethod
@@ -114,7 +109,9 @@ class MemoryLaw:
                 "No row with a local_batch_size completed or ran out of memory. Run a "
                 "throughput trial."
             )
-        groups = group_rows(rows, _columns(rows))
+        timing_only = {"device_type", "threads_per_rank", "emulated"}
+        columns = [name for name in curve_columns(rows) if name not in timing_only]
+        groups = group_rows(rows, columns)
         return cls(curves={key: MemoryCurve.fit(part) for key, part in groups.items()})
 
     def largest_local_batch(
@@ -200,11 +197,6 @@ class MemoryLaw:
         ]
         curves = [[self.curves[key] for key in agreeing(self.curves, s)] for s in said]
         return list(zip(curves, _shards(frame).tolist(), strict=True))
-
-
-def _columns(frame: pd.DataFrame) -> list[str]:
-    timing_only = {"device_type", "threads_per_rank", "emulated"}
-    return [name for name in curve_columns(frame) if name not in timing_only]
 
 
 def _shards(frame: pd.DataFrame) -> np.ndarray:

@@ -35,25 +35,18 @@ _LEAST_SCATTER = 1e-3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peaks:
-    """The fitted peak of one device.
+    """The fitted peak of one device."""
 
-    Parameters
-    ----------
-    terms : ndarray, shape (3,)
-        Bytes replicated, bytes sharded and bytes per sample.
-    least_shards
-        With fewer shards no batch is planned. Where all peaks had the same number of
-        shards, sharded state cannot be distinguished from replicated state, and fewer
-        ranks would each hold more of it.
-    least_batch
-        Smaller batches count as this one. Where all peaks had the same batch, memory
-        that does not grow with the batch cannot be distinguished from memory that does.
-    """
-
+    # shape (3,): bytes replicated, bytes sharded and bytes per sample
     terms: np.ndarray
     covariance: np.ndarray
     scatter: float
+    # With fewer shards no batch is planned. Where all peaks had the same number of
+    # shards, sharded state cannot be distinguished from replicated state, and fewer
+    # ranks would each hold more of it.
     least_shards: float
+    # Smaller batches count as this one. Where all peaks had the same batch, memory that
+    # does not grow with the batch cannot be distinguished from memory that does.
     least_batch: float
 
     @classmethod

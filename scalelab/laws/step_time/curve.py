@@ -31,17 +31,12 @@ _MISTAKEN = np.log(2.0)  # what differs less may be true of its configuration af
 
 @dataclass(frozen=True, kw_only=True)
 class FittedCurve(ABC):
-    """A model of the step time along one curve, as a law fits it.
-
-    Parameters
-    ----------
-    doubted
-        The rows that lie far from what the law says of their configuration, with
-        ``predicted_s``.
-    """
+    """A model of the step time along one curve, as a law fits it."""
 
     points: Points
     coverage: Coverage
+    # The rows that lie far from what the law says of their configuration, with
+    # ``predicted_s``
     doubted: pd.DataFrame
 
     @property
@@ -97,9 +92,13 @@ class Curve(FittedCurve):
         )
         doubted = curve._doubted(frame)
         believed = frame.drop(index=doubted.index)
+        # a further run may be like a row that was doubted, if it is not far off
+        far = np.abs(np.log(doubted["step_time_s"] / doubted["predicted_s"]))
+        plausible = far < _MISTAKEN
+        deviation = far[plausible].to_numpy(float)
         return replace(
             curve,
-            points=_open_to(points, doubted),
+            points=points.deviating(doubted[plausible], deviation),
             coverage=Coverage.of(believed, informed),
             doubted=doubted,
         )
@@ -156,10 +155,3 @@ class Curve(FittedCurve):
     def parameters(self, interval: float) -> pd.DataFrame:
         """Return name, value, lo, hi, unit, identified and remedy of each parameter."""
         return parameter_table(self.ensemble, self.points, self.gaps, interval)
-
-
-def _open_to(points: Points, doubted: pd.DataFrame) -> Points:
-    """Return the points where a further run may be like a row that was doubted."""
-    far = np.abs(np.log(doubted["step_time_s"] / doubted["predicted_s"]))
-    plausible = far < _MISTAKEN
-    return points.deviating(doubted[plausible], far[plausible].to_numpy(float))

@@ -35,21 +35,14 @@ _BLOCK = 4000  # configurations predicted at once, which bounds the memory
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ensemble:
-    """The shapes fitted to one curve, and the discrepancy they share.
+    """The shapes fitted to one curve, and the discrepancy they share."""
 
-    Parameters
-    ----------
-    process
-        The discrepancy, conditioned on the points.
-    fits
-        The fit of each shape.
-    components_within, components_across
-        The components of the predictive mixture, for configurations on one node and on
-        several; their weights add up to 1.
-    """
-
+    # The discrepancy, conditioned on the points
     process: DiscrepancyProcess
+    # The fit of each shape
     fits: Mapping[Shape, ShapeFit]
+    # The components of the predictive mixture, for configurations on one node and on
+    # several; their weights add up to 1
     components_within: tuple[LinearisedNode, ...]
     components_across: tuple[LinearisedNode, ...]
 
@@ -162,10 +155,7 @@ def _linear(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and slopes of the log time by component, discrepancy included.
 
-    Parameters
-    ----------
-    components
-        The components, those of a shape beside each other.
+    Components of a shape are beside each other.
 
     Returns
     -------

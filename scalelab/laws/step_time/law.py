@@ -200,7 +200,8 @@ class StepTimeLaw:
             if one_run:
                 scale, freedom = curve.points.further_run(frame)
                 mixture = mixture.of_one_run(scale, freedom)
-                logs = logs + scale * _luck(len(frame))
+                luck = np.random.default_rng(SEED + 3).standard_normal(logs.shape)
+                logs = logs + scale * luck
             draws[:, frame.index] = np.exp(mixture.ranked(logs))
         return draws
 
@@ -321,8 +322,3 @@ class StepTimeLaw:
         return pd.DataFrame(
             rows, columns=["curve", "parameter", "identified", "remedy"]
         )
-
-
-def _luck(columns: int) -> np.ndarray:
-    """Draw standard normals for repeated runs, shape (n_draws, columns)."""
-    return np.random.default_rng(SEED + 3).standard_normal((NUM_DRAWS, columns))

@@ -24,18 +24,13 @@ _NEAR_MEDIAN = 1e-3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mixture:
-    """A mixture of normal parts for the log time of each of n configurations.
-
-    Parameters
-    ----------
-    scale, freedom : ndarray, shape (n,)
-        Scale and degrees of freedom of the t by which a further run deviates; a scale
-        of 0: the mixture is of expected times.
-    """
+    """A mixture of normal parts for the log time of each of n configurations."""
 
     weights: np.ndarray
     means: np.ndarray
     variances: np.ndarray
+    # shape (n,): scale and degrees of freedom of the t by which a further run deviates;
+    # a scale of 0: the mixture is of expected times
     scale: np.ndarray | float = 0.0
     freedom: np.ndarray | float = np.inf
 

@@ -34,15 +34,10 @@ _LEAST_HALF, _MOST_HALF = 0.1, 1e4  # of degrees of freedom, between which they 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scatter:
-    """How further runs deviate from their expected log time: by Student's t.
+    """How further runs deviate from their expected log time: by Student's t."""
 
-    Parameters
-    ----------
-    spread, freedom
-        Scale and degrees of freedom at a configuration without repeats; the less the
-        repeats of a curve tell, the fewer degrees.
-    """
-
+    # Scale and degrees of freedom at a configuration without repeats; the less the
+    # repeats of a curve tell, the fewer degrees
     spread: float
     freedom: float
     spreads: np.ndarray
@@ -78,21 +73,15 @@ class Scatter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Points:
-    """Distinct configurations of one curve, sorted, in the curve's own units.
+    """Distinct configurations of one curve, sorted, in the curve's own units."""
 
-    Parameters
-    ----------
-    at
-        Configurations; samples in units of ``batch_unit``.
-    time_unit_s, batch_unit
-        Typical time of a pass (s) and samples per device of the curve. Laws are fitted
-        in these units, so that a change of the user's units changes no prediction.
-    """
-
+    # Configurations; samples in units of ``batch_unit``
     at: Configurations
     log_time: np.ndarray
     num_repeats: np.ndarray
     scatter: Scatter
+    # Typical time of a pass (s) and samples per device of the curve. Laws are fitted in
+    # these units, so that a change of the user's units changes no prediction.
     time_unit_s: float
     batch_unit: float
     gradient_bytes: float = float("nan")
@@ -219,7 +208,12 @@ def _moderation(degrees: np.ndarray, squares: np.ndarray) -> tuple[float, float]
     mean = float((weights * typical).sum())
     variance = float((weights * (typical - mean) ** 2).sum())
     variance += float(weights.sum(axis=1) @ polygamma(1, _FREEDOMS / 2)) / 4
-    freedom = _freedom_of(variance)
+
+    def excess(half: float) -> float:
+        return float(polygamma(1, half)) / 4 - variance
+
+    # of degrees of freedom that give a log standard deviation this variance
+    freedom = 2 * float(brentq(excess, _LEAST_HALF, _MOST_HALF))
     return float(np.exp(mean - _log_excess(freedom))), freedom
 
 
@@ -227,12 +221,3 @@ def _log_excess(freedom: np.ndarray | float) -> np.ndarray:
     """Return the mean log of a standard deviation over the scale of its Student's t."""
     half = np.asarray(freedom) / 2
     return np.asarray((np.log(half) - digamma(half)) / 2)
-
-
-def _freedom_of(variance: float) -> float:
-    """Return the degrees of freedom that give a log standard deviation a variance."""
-
-    def excess(half: float) -> float:
-        return float(polygamma(1, half)) / 4 - variance
-
-    return 2 * float(brentq(excess, _LEAST_HALF, _MOST_HALF))

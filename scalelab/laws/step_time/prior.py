@@ -64,29 +64,18 @@ _OF_WORKLOAD = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Relative:
-    """A fitted curve of the same machine or the same workload, which informs a prior.
-
-    Parameters
-    ----------
-    informs
-        Parameters that its own configurations determine, named as in
-        :class:`scalelab.laws.support.Gap`.
-    """
+    """A fitted curve of the same machine or workload, which informs a prior."""
 
     key: CurveKey
     points: Points
     fits: Mapping[Shape, ShapeFit]
+    # Parameters that its own configurations determine, named as in Gap.
     informs: frozenset[str]
 
     def exchange_at(self, shape: Shape, log_rate: float) -> Evidence:
         """Return the evidence, the exchange scaled with the bytes if they are known.
 
-        Parameters
-        ----------
-        shape
-            The shape.
-        log_rate
-            Log of the bytes that the informed curve exchanges in the time of a pass.
+        ``log_rate`` is that of the informed curve, see :attr:`Points.log_rate`.
         """
         evidence, more = self.fits[shape].evidence, log_rate - self.points.log_rate
         if not np.isfinite(more):
@@ -179,10 +168,16 @@ class StepTimePrior:
     ) -> dict[CurveKey, Relative]:
         """Fit the curves with most rows, at most 24 of them."""
         largest = sorted(curves, key=lambda key: -len(curves[key]))
-        return {
-            key: _relative(key, curves[key], self.priors)
-            for key in largest[:_MOST_RELATIVES]
-        }
+        found = {}
+        for key in largest[:_MOST_RELATIVES]:
+            points = Points.of(curves[key])
+            found[key] = Relative(
+                key=key,
+                points=points,
+                fits=Ensemble.fit(points, self.priors).fits,
+                informs=Coverage.of(curves[key], frozenset()).determined(),
+            )
+        return found
 
     def of_curve(self, key: CurveKey, points: Points) -> Mapping[Shape, ShapePrior]:
         """Return the prior of each shape for a curve whose points are known."""
@@ -196,13 +191,7 @@ class StepTimePrior:
     def about(
         self, key: CurveKey, batch_unit: float, log_rate: float = float("nan")
     ) -> Mapping[Shape, ShapePrior]:
-        """Return the prior of each shape for one curve, as its relatives inform it.
-
-        Parameters
-        ----------
-        log_rate
-            Log of the bytes it exchanges in the time of a typical pass; NaN: unknown.
-        """
+        """Return the prior of each shape for one curve, as its relatives inform it."""
         same_work = [r for r in self.relatives if _is_same_work(r.key, key)]
         same_machine = [r for r in self.relatives if _on_same_machine(r.key, key)]
         priors = {}
@@ -250,18 +239,6 @@ def _are_measured(*keys: CurveKey) -> bool:
 def are_related(one: CurveKey, other: CurveKey) -> bool:
     """Tell whether a curve may inform the prior of another one."""
     return _on_same_machine(one, other) or _is_same_work(one, other)
-
-
-def _relative(
-    key: CurveKey, frame: pd.DataFrame, priors: Mapping[Shape, ShapePrior]
-) -> Relative:
-    points = Points.of(frame)
-    return Relative(
-        key=key,
-        points=points,
-        fits=Ensemble.fit(points, priors).fits,
-        informs=Coverage.of(frame, frozenset()).determined(),
-    )
 
 
 def _shares(by_name: Mapping[str, float]) -> np.ndarray:

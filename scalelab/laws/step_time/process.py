@@ -47,16 +47,12 @@ _JITTER = 1e-8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiscrepancyProcess:
-    """A Gaussian process over the log errors at a curve's points.
-
-    Parameters
-    ----------
-    factors : ndarray, shape (n_points,)
-        Factor on the variance of each single point; large for an outlier.
-    """
+    """A Gaussian process over the log errors at a curve's points."""
 
     points: Points
     log_amplitudes: np.ndarray
+    # shape (n_points,): factor on the variance of each single point; large for an
+    # outlier
     factors: np.ndarray
     parts: np.ndarray
     inverse: np.ndarray
@@ -122,13 +118,9 @@ class DiscrepancyProcess:
         """Return the process with the most probable amplitudes, and their evidence.
 
         The evidence is the log probability of the errors, up to a constant that is the
-        same for all processes of the points.
-
-        Parameters
-        ----------
-        may_be_rough
-            Whether the curve may be one that no shape describes. Allow it only once
-            outliers have been found: a single one does not make a curve rough.
+        same for all processes of the points. Allow a curve to be rough, so that no
+        shape describes it, only once outliers have been found: a single one does not
+        make a curve rough.
         """
         chosen = spread_out(len(self.points), _MOST_POINTS)
         points = self.points.take(chosen)

@@ -40,14 +40,9 @@ _JUMP_REACH, _JUMP_STEP, _LEAST_JUMPS = 2.0, 0.8, 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinearisedNode:
-    """One normal part of a posterior: the log time is linear around its parameters.
+    """One normal part of a posterior: the log time is linear around its parameters."""
 
-    Parameters
-    ----------
-    shape
-        The shape that was fitted.
-    """
-
+    # The shape that was fitted
     shape: Shape
     parameters: np.ndarray
     covariance: np.ndarray
@@ -58,25 +53,18 @@ class LinearisedNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShapeFit:
-    """A shape fitted to a curve.
-
-    Parameters
-    ----------
-    evidence
-        What the points alone say of the parameters, for the prior of related curves.
-        Their feeds are their own.
-    nodes_across
-        The same with more parts, for configurations on several nodes where no such
-        configuration was measured.
-    log_evidence
-        Log probability of the points (Laplace's approximation), up to a constant that
-        is the same for all shapes of one process.
-    """
+    """A shape fitted to a curve."""
 
     parameters: np.ndarray
+    # What the points alone say of the parameters, for the prior of related curves.
+    # Their feeds are their own.
     evidence: Evidence
     nodes: tuple[LinearisedNode, ...]
+    # The same with more parts, for configurations on several nodes where no such
+    # configuration was measured
     nodes_across: tuple[LinearisedNode, ...]
+    # Log probability of the points (Laplace's approximation), up to a constant that is
+    # the same for all shapes of one process
     log_evidence: float
 
     @classmethod

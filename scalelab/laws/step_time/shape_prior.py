@@ -108,15 +108,10 @@ class ShapePrior:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """The evidence of one curve about the parameters of a shape, without the prior.
+    """The evidence of one curve about the parameters of a shape, without the prior."""
 
-    Parameters
-    ----------
-    information : ndarray, shape (14, 14)
-        Precision of the parameters given the curve's points alone; singular where the
-        step times of the points do not depend on a parameter.
-    """
-
+    # shape (14, 14): precision of the parameters given the curve's points alone;
+    # singular where the step times of the points do not depend on a parameter
     information: np.ndarray
     information_vector: np.ndarray
     amplitudes: np.ndarray
@@ -175,7 +170,8 @@ def informed(
     amplitudes = np.mean([relative.amplitudes for relative in relatives], axis=0)
     weight = len(relatives) / (len(relatives) + _OWN_AMPLITUDES)
     return ShapePrior(
-        mean=_without_scale(known @ information_vector),
+        # each curve has its own unit of time
+        mean=np.append(0.0, (known @ information_vector)[1:]),
         covariance=free_scale(known + own_covariance),
         amplitude_mean=weight * amplitudes + (1 - weight) * prior.amplitude_mean,
         amplitude_spread=prior.amplitude_spread,
@@ -188,11 +184,6 @@ def free_scale(covariance: np.ndarray) -> np.ndarray:
     freed[0, :] = freed[:, 0] = 0.0
     freed[0, 0] = _FREE_SCALE**2
     return freed
-
-
-def _without_scale(mean: np.ndarray) -> np.ndarray:
-    """Return a mean with log scale zero: each curve has its own unit of time."""
-    return np.asarray(np.append(0.0, mean[1:]))
 
 
 @cache

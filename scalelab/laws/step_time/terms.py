@@ -36,12 +36,6 @@ class Terms(NamedTuple):
     Or of shape (n_sets, n_configurations), for several sets of parameters.
 
     Of an exchange, only what computation does not hide is a part of the step.
-
-    Parameters
-    ----------
-    unexplained
-        Difference between the predicted step time and the sum of the other parts: what
-        the discrepancy process adds. It may be negative.
     """
 
     fixed: np.ndarray
@@ -51,6 +45,8 @@ class Terms(NamedTuple):
     intra_node: np.ndarray
     inter_node: np.ndarray
     feed: np.ndarray
+    # Difference between the predicted step time and the sum of the other parts: what
+    # the discrepancy process adds. It may be negative.
     unexplained: np.ndarray
 
     @property

@@ -19,7 +19,7 @@ from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
 from scalelab.kinds.resources import RESOURCES
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.recommend.question.asked_batch import AskedBatch
+from scalelab.recommend.question.batches import AskedBatch
 from scalelab.recommend.question.objective import Constraints
 from scalelab.records.cache import own_file, write_cache
 from scalelab.records.plain_files import parse_json

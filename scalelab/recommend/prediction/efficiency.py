@@ -23,16 +23,13 @@ class Efficiency:
 
     The baseline computes the global batch of the row on its own devices, by gradient
     accumulation, so that another batch is no gain or loss of scale.
-
-    Parameters
-    ----------
-    draws : ndarray, shape (n_draws, n_rows)
-        Device-hours of the baseline over those of the row; NaN where the devices of the
-        baseline cannot share the batch of the row, or their time for it is open.
     """
 
     baseline: int
     name: str
+    # shape (n_draws, n_rows): device-hours of the baseline over those of the row; NaN
+    # where the devices of the baseline cannot share the batch of the row, or their time
+    # for it is open
     draws: np.ndarray
 
     @classmethod
@@ -42,9 +39,10 @@ class Efficiency:
         """Compare each row with the baseline at its batch."""
         index, name = baseline_index(frame, word)
         parts = [_at_baseline(frame, asked, i, index) for i in range(len(frame))]
-        parts = [
-            None if part is None or _is_open(law, part) else part for part in parts
-        ]
+        for i, part in enumerate(parts):
+            gaps = () if part is None else law.gaps_at(part)
+            if any("compute_fixed" in gap.parameters for gap in gaps):
+                parts[i] = None  # one local batch was measured, and this is another one
         parts[index] = asked.iloc[[index]]
         known = np.array([i for i, part in enumerate(parts) if part is not None])
         base = pd.concat([part for part in parts if part is not None])
@@ -80,12 +78,6 @@ def baseline_index(frame: pd.DataFrame, device_word: str) -> tuple[int, str]:
             return int(full[0]), "one full node"
     count = int(sizes.iloc[0])
     return 0, counted(count, device_word)
-
-
-def _is_open(law: StepTimeLaw, part: pd.DataFrame) -> bool:
-    """Tell whether only one local batch was measured, and this is another one."""
-    gaps = law.gaps_at(part)
-    return any("compute_fixed" in gap.parameters for gap in gaps)
 
 
 def _at_baseline(

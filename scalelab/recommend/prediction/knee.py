@@ -33,15 +33,10 @@ _SURE = 0.7  # share of the draws in which a cause leads that is named alone
 
 @dataclass(frozen=True, kw_only=True)
 class InputWait:
-    """The measured shares of a step in which ranks waited for input.
+    """The measured shares of a step in which ranks waited for input."""
 
-    Parameters
-    ----------
-    curves
-        For each curve its rows with ``world_size``, ``global_batch_size`` and
-        ``share``, in [0, 1]; rows that do not record the wait are not among them.
-    """
-
+    # For each curve its rows with ``world_size``, ``global_batch_size`` and ``share``,
+    # in [0, 1]; rows that do not record the wait are not among them
     curves: Mapping[CurveKey, pd.DataFrame]
 
     @classmethod

@@ -24,7 +24,7 @@ from scalelab.laws.rows import numbers
 from scalelab.laws.support import Gap
 from scalelab.recommend.answer.recommendation import BatchPlan, NextTrial, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
-from scalelab.recommend.prediction.contradictions import is_among
+from scalelab.recommend.prediction.consistency import is_among
 from scalelab.recommend.prediction.knee import last_paying
 from scalelab.recommend.prediction.outlook import Outlook
 from scalelab.recommend.question.candidates import allocation_label

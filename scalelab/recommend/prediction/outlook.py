@@ -36,23 +36,17 @@ _MOST_AT_A_PLACE = 4  # measured candidates, and as many others, that are looked
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outlook:
-    """The best configuration of each world size, and draws of its time and cost.
+    """The best configuration of each world size, and draws of its time and cost."""
 
-    Parameters
-    ----------
-    frame
-        One row per world size: configuration, curve columns, ``samples_rule`` of the
-        convergence curve used, ``support``, ``step_time_s``, ``step_time_lo_s``,
-        ``step_time_hi_s``, ``throughput_samples_per_s``, ``is_allowed_batch``,
-        ``is_eligible``.
-    spent
-        Time, device-hours and money of one run, each of shape (n_draws, n_rows).
-    """
-
+    # One row per world size: configuration, curve columns, ``samples_rule`` of the
+    # convergence curve used, ``support``, ``step_time_s``, ``step_time_lo_s``,
+    # ``step_time_hi_s``, ``throughput_samples_per_s``, ``is_allowed_batch``,
+    # ``is_eligible``
     frame: pd.DataFrame
     questions: pd.DataFrame
     samples: np.ndarray
     expected_s: np.ndarray
+    # Time, device-hours and money of one run, each of shape (n_draws, n_rows)
     spent: Spending
     held: np.ndarray
 

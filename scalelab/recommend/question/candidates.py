@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import SpecError
+from scalelab.experiment.command_values import Untold
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import Layout
@@ -18,14 +20,19 @@ from scalelab.kinds.strategy import Strategy, TrialSizes
 from scalelab.laws.rows import CONFIGURATION, CurveKey
 from scalelab.recommend.answer.facts import Fact, Kind
 from scalelab.recommend.question.batches import BatchRule
-from scalelab.recommend.question.runnable import Runnable, UntoldByProgram
-from scalelab.records.columns import OPTION_PREFIX
+from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
 
 _FURTHEST = 4  # times the largest measured world size
 _MOST_MULTIPLES = 128  # of whole nodes
 
 Place = tuple[int, int]
 """World size and number of nodes."""
+Split = tuple[int, int]
+"""Local batch and accumulated passes."""
+UntoldByProgram = Mapping[str | None, Set[Untold]]
+"""What the command of each program is not told of; programs that are told have none."""
+# Parameters that every pass gathers: all passes exchange, and not the last alone
+_SHARDED = re.compile(r"fsdp|full_shard|zero[\s_-]*(stage)?[\s_-]*3")
 
 
 def places(
@@ -38,7 +45,8 @@ def places(
     if allocations is not None:
         return sorted(known | {(a.world_size, a.num_nodes) for a in allocations})
     sizes = {size for size, _ in known}
-    per_node = _devices_on_node(known, devices_on_node)
+    measured_on_node = max(-(-size // nodes) for size, nodes in known)
+    per_node = max(measured_on_node, devices_on_node or (2 if sizes == {1} else 1))
     most = _FURTHEST * max(sizes)
     nodes = range(1, min(most // per_node, _MOST_MULTIPLES) + 1)
     further = {*_doublings(sizes), *(per_node * count for count in nodes)} - sizes
@@ -62,12 +70,6 @@ def is_printed(
 def _measured_places(measured: pd.DataFrame) -> set[Place]:
     pairs = measured[["world_size", "num_nodes"]].drop_duplicates()
     return {(int(size), int(nodes)) for size, nodes in pairs.to_numpy()}
-
-
-def _devices_on_node(known: set[Place], declared: int | None) -> int:
-    per_node = max(-(-size // nodes) for size, nodes in known)
-    is_single = {size for size, _ in known} == {1}
-    return max(per_node, declared or (2 if is_single else 1))
 
 
 def _doublings(sizes: set[int]) -> set[int]:
@@ -119,6 +121,63 @@ def candidates(
         whole = {name: "Int64" for name, value in key if type(value) is int}
         frames.append(table.assign(**dict(key)).astype(whole))
     return pd.concat(frames, ignore_index=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runnable:
+    """What a further trial of a curve could run.
+
+    A program that does not get a value runs as it did: with the measured local batches,
+    or the one global batch that all trials had; with the measured numbers of passes.
+    Where the parameters themselves are sharded among several ranks, these are all that
+    is known of accumulation, too.
+    """
+
+    missing: Set[Untold]
+    gathers: bool
+    passes: Set[int]
+    local_batches: Set[int]
+    global_batches: Set[int]
+
+    @classmethod
+    def of(
+        cls, measured: pd.DataFrame, key: CurveKey, untold: UntoldByProgram
+    ) -> Runnable:
+        """Read off the rows of a curve what its program ran."""
+        program = dict(key).get(PROGRAM_COLUMN)
+        passes, local_batches, global_batches = (
+            {*np.ceil(measured[name]).astype(int)}
+            for name in (
+                *("gradient_accumulation_steps", "local_batch_size"),
+                "global_batch_size",
+            )
+        )
+        return cls(
+            missing=untold.get(None if program is None else str(program), frozenset()),
+            gathers=any(
+                _SHARDED.search(f"{name.removeprefix(OPTION_PREFIX)} {value}".lower())
+                for name, value in key
+            ),
+            passes=passes,
+            local_batches=local_batches,
+            global_batches=global_batches,
+        )
+
+    def among(self, splits: Sequence[Split], data_parallel_size: int) -> list[Split]:
+        """Return the splits that could run."""
+        found = list(splits)
+        gathers = data_parallel_size > 1 and self.gathers
+        if Untold.ACCUMULATION in self.missing or gathers:
+            found = [each for each in found if each[1] in self.passes]
+        if Untold.LOCAL_BATCH not in self.missing:
+            return found
+        if len(self.global_batches) == 1:
+            return [
+                each
+                for each in found
+                if each[0] * each[1] * data_parallel_size in self.global_batches
+            ]
+        return [each for each in found if each[0] in self.local_batches]
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,15 +67,10 @@ class History:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LawWithTransfer:
-    """A step-time law fitted under a prior that related curves have informed.
-
-    Parameters
-    ----------
-    note
-        Which other runs informed the prior; None: none did.
-    """
+    """A step-time law fitted under a prior that related curves have informed."""
 
     law: StepTimeLaw
+    # Which other runs informed the prior; None: none did
     note: Fact | None
 
     @classmethod

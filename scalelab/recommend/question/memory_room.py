@@ -15,15 +15,10 @@ from scalelab.recommend.answer.facts import Fact, Kind
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryRoom:
-    """The memory law of the observations, and the memory of a device.
-
-    Parameters
-    ----------
-    capacity_bytes
-        The least memory that a rank had; None if no row recorded it.
-    """
+    """The memory law of the observations, and the memory of a device."""
 
     law: MemoryLaw
+    # The least memory that a rank had; None if no row recorded it
     capacity_bytes: float | None
 
     @classmethod

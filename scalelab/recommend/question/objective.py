@@ -20,7 +20,7 @@ from scalelab.kinds.resources import (
     Resource,
     Usage,
 )
-from scalelab.recommend.question.prices import Price
+from scalelab.recommend.question.run_site import Price
 
 _ALIKE = 0.02  # of what is nearest to the limits: within it the cheaper one is shown
 _TIE = 0.01  # of what is kept small: below it the faster allocation wins
@@ -135,14 +135,10 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """How much allocations take of each resource.
+    """How much allocations take of each resource."""
 
-    Parameters
-    ----------
-    amounts : mapping of ndarray, shape (..., n_rows)
-        By the resource's name; None where the amount cannot be computed.
-    """
-
+    # shape (..., n_rows): by the resource's name; None where the amount cannot be
+    # computed.
     amounts: Mapping[str, np.ndarray | None]
 
     @classmethod

@@ -28,16 +28,11 @@ _MAX_LISTED = 6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskedCurves:
-    """Observations of one workload on one kind of device.
-
-    Parameters
-    ----------
-    every_group
-        ``frame`` and the observations of the other node groups: how many samples
-        training needs does not depend on the node group.
-    """
+    """Observations of one workload on one kind of device."""
 
     frame: pd.DataFrame
+    # ``frame`` and the observations of the other node groups: how many samples training
+    # needs does not depend on the node group
     every_group: pd.DataFrame
     workload: str
     device_name: str

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scalelab.errors import SpecError
-from scalelab.inputs.problems import shown
+from scalelab.inputs.problems import did_you_mean, shown
 from scalelab.inputs.wording import Option
 from scalelab.records.columns import COLUMNS_BY_NAME, CURVE_COLUMNS, OPTION_PREFIX
 from scalelab.records.tables.file import ForeignTable, TableRow
@@ -184,7 +184,7 @@ def _check_names(table: ForeignTable, asked: ImportOptions) -> None:
         if name not in SETTABLE and not name.startswith(OPTION_PREFIX) and not is_unit:
             raise SpecError(
                 f"{name!r} is no column that a table can fill. "
-                f"{_nearest(name, SETTABLE)}Columns: {', '.join(SETTABLE)}, "
+                f"{did_you_mean(SETTABLE, name)}Columns: {', '.join(SETTABLE)}, "
                 f"{OPTION_PREFIX}<axis>."
             )
     for theirs, purpose in (
@@ -195,7 +195,8 @@ def _check_names(table: ForeignTable, asked: ImportOptions) -> None:
         if theirs not in table.names:
             raise SpecError(
                 f"{table.path} has no column {shown(theirs)}, which is to {purpose}. "
-                f"{_nearest(theirs, table.names)}Its columns: {listed(table.names)}."
+                f"{did_you_mean(table.names, theirs)}Its columns: "
+                f"{listed(table.names)}."
             )
 
 
@@ -260,12 +261,6 @@ def _hints(table: ForeignTable, wanted: set[str], others: list[str]) -> Iterator
             "The time of a step is in seconds, unless its name says otherwise "
             "(step_time_ms)."
         )
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    """Return a question for the name that was perhaps meant; empty if none is near."""
-    close = difflib.get_close_matches(name, list(names), n=1)
-    return f"Did you mean {close[0]!r}? " if close else ""
 
 
 def melted(table: ForeignTable, asked: ImportOptions) -> ForeignTable:

@@ -74,6 +74,11 @@ def read_table(path: Path, header_row: int | None = None) -> ForeignTable:
             f"{path} cannot be read: {error.strerror}. Give a CSV or Parquet file."
         ) from error
     if content.startswith(b"PAR1"):
+        if header_row is not None:
+            raise SpecError(
+                f"{path} is a Parquet file, which names its columns itself.",
+                f"Leave {Option('header_row', header_row)} out.",
+            )
         separator, records = "", _parquet_records(path, content)
     else:
         lines = list(io.StringIO(_decode(path, content), newline=""))

@@ -1,4 +1,4 @@
-"""The provisioner: keeps as many nodes as the waiting trials need, and no more.
+"""The provisioner: keeps the number of nodes that the waiting trials need.
 
 Three views are brought together at every tick: what the batch system shows of the jobs,
 which nodes have answered over Dask, and what the plan still needs.
@@ -107,7 +107,7 @@ class Provision:
             return False
         if isinstance(message, NodeLeft):
             self._pool.leave(message.address)
-        self._looks.allow_at_once()
+        self._looks.next_s = 0.0
         self._next_tick_s = 0.0
         return True
 
@@ -325,32 +325,29 @@ class Provision:
         if self._pool.num_held_devices or not any(wanted.values()):
             self._idle_since_s = None
             return
-        verdicts = [self._verdict(group) for group in wanted if wanted[group]]
+        verdicts = [
+            self._demands[group].backoff.verdict
+            if all(job.is_up for job in self._jobs_of(group))
+            else ""  # its nodes may come
+            for group in wanted
+            if wanted[group]
+        ]
         if all(verdicts):
             raise ClusterError(
                 f"{verdicts[0]}\nWaiting trials: {self._pool.placer.num_waiting}. "
                 "What has ended is recorded; correct the site, or try later: "
                 "the same command goes on."
             )
-        self._check_idle(now_s)
-
-    def _verdict(self, group: str | None) -> str:
-        """Return why a group gets no further nodes; empty: it may get some."""
-        is_coming = any(not job.is_up for job in self._jobs_of(group))
-        return "" if is_coming else self._demands[group].backoff.verdict
-
-    def _check_idle(self, now_s: float) -> None:
-        """End a sweep whose nodes wait in vain for others."""
         if not self._pool.num_devices:
             self._idle_since_s = None
         elif self._idle_since_s is None:
             self._idle_since_s = now_s
         elif now_s - self._idle_since_s > self._site.max_idle:
-            up = sum(len(job.nodes) for job in self._jobs.values())
+            num_up = sum(len(job.nodes) for job in self._jobs.values())
             raise ClusterError(
-                f"{up} nodes have waited idle for {self._site.max_idle:g} s for others "
-                "that a trial needs besides them. Write provision: one_job in the "
-                "site, so that all are granted together, or a longer max_idle."
+                f"{num_up} nodes have waited idle for {self._site.max_idle:g} s for "
+                "others that a trial needs besides them. Write provision: one_job in "
+                "the site, so that all are granted together, or a longer max_idle."
             )
 
 

@@ -24,14 +24,15 @@ class QueueLooks:
 
     Attributes
     ----------
-    started_s
-        When the latest look began, on the monotonic clock; 0: there was none.
+    started_s, next_s
+        When the latest look began, and when the next one is due, on the monotonic
+        clock; 0: there was none, and at once.
     """
 
     def __init__(self, look: Callable[[], None], longest_s: float) -> None:
         self._look = look
         self._longest_s = longest_s
-        self._next_s = 0.0
+        self.next_s = 0.0
         self._every_s = FIRST_LOOK_S
         self._is_looking = False
         self.started_s = 0.0
@@ -39,19 +40,15 @@ class QueueLooks:
     def hurry(self) -> None:
         """Look soon, and then less and less often, because a job has changed."""
         self._every_s = FIRST_LOOK_S
-        self._next_s = min(self._next_s, time.monotonic() + FIRST_LOOK_S)
-
-    def allow_at_once(self) -> None:
-        """Let the next look be due at once."""
-        self._next_s = 0.0
+        self.next_s = min(self.next_s, time.monotonic() + FIRST_LOOK_S)
 
     def begin(self, now_s: float) -> None:
         """Look at the queue if that is due and the last look has been answered."""
-        if not self._is_looking and now_s >= self._next_s:
+        if not self._is_looking and now_s >= self.next_s:
             self._is_looking = True
             self.started_s = now_s
             self._look()
-            self._next_s = now_s + self._every_s
+            self.next_s = now_s + self._every_s
             self._every_s = min(self._every_s * 2, self._longest_s)
 
     def end(self) -> None:

@@ -8,17 +8,20 @@ from scalelab_toy.launcher import Toyrun
 from scalelab_toy.resource import WATER
 from scalelab_toy.source import CUTOFF
 from scalelab_toy.strategy import Paired
+from scalelab_toy.trainer import ToyTrainer
 
 from scalelab.kinds.batch_systems import BatchSystem
 from scalelab.kinds.launchers import Launcher
 from scalelab.kinds.resources import Resource
 from scalelab.kinds.sources import Source
 from scalelab.kinds.strategy import Strategy
+from scalelab.kinds.trainers import Trainer
 from scalelab.testing.batch_systems import BatchSystemContract
 from scalelab.testing.launchers import LauncherContract
 from scalelab.testing.resources import ResourceContract
 from scalelab.testing.sources import SourceContract
 from scalelab.testing.strategies import StrategyContract
+from scalelab.testing.trainers import TrainerContract
 
 
 class TestPaired(StrategyContract):
@@ -51,3 +54,9 @@ class TestCutoff(SourceContract):
     @pytest.fixture
     def row(self) -> Source:
         return CUTOFF
+
+
+class TestToyTrainer(TrainerContract):
+    @pytest.fixture
+    def row(self) -> Trainer:
+        return ToyTrainer()

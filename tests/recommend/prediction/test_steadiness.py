@@ -5,7 +5,7 @@ import pytest
 from scalelab.experiment.trial import FIRST_CANARY
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.answer.evidence import Steadiness
-from scalelab.recommend.prediction.steadiness import steadiness
+from scalelab.recommend.prediction.consistency import steadiness
 
 HOURS = 4.0
 

@@ -7,8 +7,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.laws.rows import configurations
 from scalelab.recommend.question import batches
-from scalelab.recommend.question.asked_batch import AskedBatch
-from scalelab.recommend.question.batches import BatchRule
+from scalelab.recommend.question.batches import AskedBatch, BatchRule
 
 NOTHING = AskedBatch()
 JOB = Job(epochs=1, samples_per_epoch=1_000_000)

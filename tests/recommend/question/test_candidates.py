@@ -5,15 +5,14 @@ import pytest
 from scalelab.experiment.command_values import Untold
 from scalelab.inputs.allocation import Allocation
 from scalelab.laws.rows import configurations
-from scalelab.recommend.question.asked_batch import AskedBatch
-from scalelab.recommend.question.batches import BatchRule
+from scalelab.recommend.question.batches import AskedBatch, BatchRule
 from scalelab.recommend.question.candidates import (
+    Runnable,
     allocation_label,
     candidates,
     is_printed,
     places,
 )
-from scalelab.recommend.question.runnable import Runnable
 from scalelab.records.columns import PROGRAM_COLUMN
 
 

@@ -11,7 +11,7 @@ from scalelab.recommend.question.objective import (
     choose,
     pareto,
 )
-from scalelab.recommend.question.prices import Price
+from scalelab.recommend.question.run_site import Price
 
 
 @pytest.mark.parametrize(

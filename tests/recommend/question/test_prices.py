@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.recommend.question.prices import Price
+from scalelab.recommend.question.run_site import Price
 from scalelab.site.choice import site_of
 from scalelab.site.profile import Site
 

@@ -103,6 +103,8 @@ def test_parquet_and_csv_give_the_same_rows(
     first = import_table(path, tmp_path / "1" / "run").rows()
     second = import_table(tmp_path / "table.parquet", tmp_path / "2" / "run").rows()
     assert first == second
+    with pytest.raises(SpecError, match="which names its columns itself"):
+        import_table(tmp_path / "table.parquet", tmp_path / "run", header_row=2)
 
 
 def test_a_spreadsheets_habits_are_accepted(

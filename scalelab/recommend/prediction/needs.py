@@ -1,8 +1,9 @@
-"""Training samples that the job needs at each global batch."""
+"""What training needs at a global batch: samples, and a learning rate."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -11,6 +12,7 @@ import pandas as pd
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.experiment.job import Job
+from scalelab.experiment.rates import LearningRateRule, scaled_rate
 from scalelab.inputs.numerals import every
 from scalelab.inputs.support import Support
 from scalelab.inputs.target import Target
@@ -18,6 +20,7 @@ from scalelab.laws.convergence.law import BatchCurve, ConvergenceLaw
 from scalelab.laws.convergence.rows import is_learnt_so
 from scalelab.laws.interval import NUM_DRAWS
 from scalelab.laws.rows import CurveKey, numbers
+from scalelab.recommend.answer.recommendation import LearningRatePlan
 
 
 class Normalization(StrEnum):
@@ -43,20 +46,13 @@ class Normalization(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleNeed:
-    """The number of samples that a job needs: stated, or from the convergence law.
+    """The number of samples that a job needs: stated, or from the convergence law."""
 
-    Parameters
-    ----------
-    job
-        The job; with a target its stated length is an upper limit.
-    target
-        The metric to reach; None: the job is its stated length.
-    law, keys
-        The convergence law (None if it cannot be fitted) and its curves for the target.
-    """
-
+    # The job; with a target its stated length is an upper limit
     job: Job | None
+    # The metric to reach; None: the job is its stated length
     target: Target | None
+    # The convergence law (None if it cannot be fitted) and its curves for the target
     law: ConvergenceLaw | None
     keys: tuple[CurveKey, ...]
     num_missed: int
@@ -72,7 +68,9 @@ class SampleNeed:
         """
         if target is None and job is not None:
             target = job.target
-        law = _convergence(frame)
+        law = None
+        with suppress(FitError):
+            law = ConvergenceLaw.fit(frame)
         tried = {} if law is None else _tried(law, target)
         keys = tuple(key for key, curve in tried.items() if curve.num_reached)
         missed = 0 if keys else sum(curve.num_censored for curve in tried.values())
@@ -140,7 +138,10 @@ class SampleNeed:
 
     def within_cap(self, samples: np.ndarray, batch: Sequence[int]) -> np.ndarray:
         """Tell which draws are within the job's stated length; same shape."""
-        caps = np.array([self._cap(b) for b in batch]) if self.uses_law else np.inf
+        caps = np.full(len(batch), np.inf)
+        if self.uses_law and self.job is not None:
+            amounts = [self.job.num_samples(each) for each in batch]
+            caps = np.array([np.inf if a is None else float(a) for a in amounts])
         return np.asarray(samples <= caps)
 
     def _amount(self, batch: int) -> float:
@@ -154,17 +155,6 @@ class SampleNeed:
                 "job={'samples': 4500000}."
             )
         return float(amount)
-
-    def _cap(self, batch: int) -> float:
-        amount = None if self.job is None else self.job.num_samples(batch)
-        return float("inf") if amount is None else float(amount)
-
-
-def _convergence(frame: pd.DataFrame) -> ConvergenceLaw | None:
-    try:
-        return ConvergenceLaw.fit(frame)
-    except FitError:
-        return None
 
 
 def _tried(law: ConvergenceLaw, target: Target | None) -> dict[CurveKey, BatchCurve]:
@@ -191,7 +181,14 @@ def _how_to_measure(law: ConvergenceLaw | None, num_missed: int) -> str:
             f"{every(num_missed, 'run')} with this target stopped before it. Let them "
             f"train longer, ask for a target they came to, {otherwise}"
         )
-    measured = [] if law is None else sorted({_target_text(k) for k in law.curves})
+    measured = sorted(
+        {
+            f"{values.get('target_metric')} "
+            f"{'>=' if values.get('metric_mode') == 'max' else '<='} "
+            f"{values.get('target_value')}"
+            for values in map(dict, law.curves if law else ())
+        }
+    )
     seen = f"Measured targets: {', '.join(measured)}. " if measured else ""
     return (
         f"{seen}Run convergence trials with this target over the global batches in "
@@ -199,7 +196,37 @@ def _how_to_measure(law: ConvergenceLaw | None, num_missed: int) -> str:
     )
 
 
-def _target_text(key: CurveKey) -> str:
-    values = dict(key)
-    sign = ">=" if values.get("metric_mode") == "max" else "<="
-    return f"{values.get('target_metric')} {sign} {values.get('target_value')}"
+def learning_rate(
+    frame: pd.DataFrame, global_batch_size: int, rule: str = ""
+) -> LearningRatePlan | None:
+    """Return the learning rate at a batch: measured, or scaled by its rule.
+
+    It is scaled from the measured rate at the nearest batch.
+    """
+    rate, batch = numbers(frame, "learning_rate"), numbers(frame, "global_batch_size")
+    known = np.isfinite(rate) & (batch > 0)
+    if not known.any() or "lr_rule" not in frame.columns:
+        return None
+    rules = frame["lr_rule"].fillna("none").astype(str)
+    wanted = rule or str(rules[known].mode().iloc[0])
+    same = known & (rules == wanted).to_numpy()
+    if not same.any():
+        return None
+    distance = np.full(len(frame), np.inf)
+    distance[same] = np.abs(np.log(batch[same] / global_batch_size))
+    nearest = int(distance.argmin())
+    is_of_staleness = wanted == LearningRateRule.STALENESS
+    if is_of_staleness and len({*rate[same].tolist()}) > 1:
+        return None
+    value, at_batch = float(rate[nearest]), int(batch[nearest])
+    if at_batch == global_batch_size:
+        return LearningRatePlan(rule=wanted, value=value)
+    if wanted not in list(LearningRateRule):
+        return None
+    scaled = scaled_rate(
+        value,
+        rule=LearningRateRule(wanted),
+        at_batch=at_batch,
+        global_batch_size=global_batch_size,
+    )
+    return LearningRatePlan(rule=wanted, value=scaled)

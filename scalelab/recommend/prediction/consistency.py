@@ -1,14 +1,15 @@
-"""Steadiness of the machine: drift over the sweep, slow nodes, disturbed canaries.
+"""Do measurements agree? With their repeats, with the program's clock, over time.
 
 Repeats of a trial differ only in when and where they ran. So log step times are
 explained by the configuration, the moment and the node, by least squares over all
-repeated throughput trials. The canaries (``plan.expand``) are control trials at
+repeated throughput trials. The canaries (``experiment.trial``) are control trials at
 both ends of the sweep and evenly between, which make a drift visible.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,9 @@ from scalelab.laws.rows import (
     numbers,
     prepared,
 )
+from scalelab.plan.first_check import DOUBTED_BEYOND, RATE_DISAGREES
 from scalelab.recommend.answer.evidence import DISTURBED, SlowNode, Steadiness
+from scalelab.recommend.answer.facts import Fact, Kind
 
 MATERIAL = 0.02
 """The least relative change that is reported; smaller ones are usual noise."""
@@ -33,6 +36,55 @@ _SIGNIFICANCE = (
     0.025  # ... of 95%: one steady sweep in twenty is reported to drift by chance
 )
 _SINGULAR = 1e-9
+_APART = 2.0  # longest over shortest; what shares a machine stays below
+_BEYOND = np.log(DOUBTED_BEYOND)
+
+
+def contradictions(rows: FitRows) -> pd.DataFrame:
+    """Return the configurations whose runs contradict one another, the worst first."""
+    what = [*curve_columns(rows.frame), *CONFIGURATION]
+    times = rows.frame.groupby(what, dropna=False, sort=False)["step_time_s"]
+    found = times.agg(num_runs="count", least_s="min", most_s="max").reset_index()
+    factor = found["most_s"] / found["least_s"]
+    order = factor[factor >= _APART].sort_values(ascending=False, kind="stable").index
+    return found.loc[order].reset_index(drop=True)
+
+
+def is_among(asked: pd.DataFrame, found: pd.DataFrame) -> np.ndarray:
+    """Tell which configurations are among those found, shape (n_rows,)."""
+    what = [*curve_columns(asked), *CONFIGURATION]
+    shared = [name for name in what if name in found.columns]
+    known = found[shared].astype(object).drop_duplicates()
+    matched = asked[shared].astype(object).merge(known, how="left", indicator=True)
+    return (matched["_merge"] == "both").to_numpy(bool)
+
+
+def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:
+    """Note both figures of the rows whose two clocks differ most.
+
+    A row that is marked for it is left out: a count by a factor of the batch is wrong.
+    Of others the measured wall time counts.
+    """
+    frame = rows.observations
+    ours, own = numbers(frame, "step_time_s"), numbers(frame, "reported_step_time_s")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        apart = np.abs(np.log(ours / own))
+    marked = np.array([RATE_DISAGREES in str(reason) for reason in rows.reasons])
+    used = np.array(rows.reasons == "", dtype=bool)
+    for are_asked, is_left_out in ((marked, True), (used, False)):
+        asked = np.flatnonzero(are_asked & (apart > _BEYOND))
+        if not len(asked):
+            continue
+        at = asked[np.argmax(apart[asked])]
+        values = {
+            "num_trials": len(asked),
+            "world_size": int(numbers(frame, "world_size")[at]),
+            "global_batch_size": int(numbers(frame, "global_batch_size")[at]),
+            "reported_step_time_s": float(own[at]),
+            "step_time_s": float(ours[at]),
+            "is_left_out": is_left_out,
+        }
+        yield Fact(Kind.OWN_RATE_DIFFERS, values)
 
 
 def steadiness(observations: Observed) -> Steadiness | None:
@@ -82,7 +134,12 @@ class _Repeats:
         moments_h = since_first.dt.total_seconds().to_numpy(float) / 3600
         self.hours = float(moments_h.max())
         moments = self._within(moments_h / (self.hours or 1.0))
-        ran_on = [_only(hosts) for hosts in rows["hosts"]]
+        ran_on = [  # None: on several
+            str(hosts[0])
+            if isinstance(hosts, list | np.ndarray) and len(hosts) == 1
+            else None
+            for hosts in rows["hosts"]
+        ]
         names = sorted({name for name in ran_on if name is not None})
         nodes = np.array([[host == name for name in names] for host in ran_on], float)
         nodes = self._within(nodes.reshape(len(rows), len(names)))
@@ -144,13 +201,6 @@ class _Repeats:
         ends = (value, value - reach, value + reach)
         value, lo, hi = (math.expm1(end) for end in ends)
         return Interval(value=value, lo=lo, hi=hi)
-
-
-def _only(hosts: object) -> str | None:
-    """Return the host of a trial on one node; None if it ran on several."""
-    if isinstance(hosts, list | np.ndarray) and len(hosts) == 1:
-        return str(hosts[0])
-    return None
 
 
 def _is_significant(change: Interval | None) -> bool:
