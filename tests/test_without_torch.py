@@ -54,7 +54,7 @@ workload: {name: digits_mlp, hidden_sizes: [16, 16, 16]}
 measure: {warmup_steps: 1, steps: 5, repeats: 2}
 job: {samples: 100000}
 gpus: [2, 4]
-local_batch_size: [8, 16]
+local_batch_size: 8
 parallelism: [ddp, fsdp, local_sgd, parameter_server, pipeline]
 options: {averaging_period: 4, split_size: 4, stages: 2}
 site: {device_type: cpu, gpus_per_node: 4}
