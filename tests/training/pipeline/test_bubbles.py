@@ -1,5 +1,4 @@
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,13 +70,3 @@ def test_what_cannot_run_is_refused() -> None:
         even(3).bubble_share(2, "zero")
     with pytest.raises(SpecError, match=r"^forward_s has 2 times and backward_s 1\."):
         VirtualPipeline(forward_s=(1, 1), backward_s=(1,))
-
-
-def test_the_example_of_the_documentation_runs(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "strategies.md").read_text()
-    example = page.rpartition("```python\n")[2].partition("```")[0]
-    exec(example, {})
-    shares = [float(share) for share in capsys.readouterr().out.split()]
-    assert shares == pytest.approx([0.2, 0.3846], abs=1e-4)
