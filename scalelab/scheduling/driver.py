@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from distributed.client import ClosedClientError
+
 from scalelab.cluster.batch.queue import QueueEvent
 from scalelab.cluster.dask_nodes import DaskNodes
 from scalelab.cluster.node_plugin import run_attempt
@@ -21,7 +23,7 @@ from scalelab.cluster.watch import (
     NodeSilent,
     NodeWatch,
 )
-from scalelab.errors import StoreError
+from scalelab.errors import ClusterError, StoreError
 from scalelab.experiment.fingerprint import words_of_run
 from scalelab.experiment.program import Program, saving_s
 from scalelab.experiment.trial import Trial
@@ -167,8 +169,13 @@ class Driver:
                 for node in self._cluster.nodes():
                     self._pool.join(node)
                 self._loop()
-        except BaseException:
+        except BaseException as error:
             self._abandon()
+            if isinstance(error, ClosedClientError):
+                raise ClusterError(
+                    "The connection to the scheduler of the nodes is closed. Check the "
+                    "network and run the same command again: the sweep goes on."
+                ) from error
             raise
         for request in self._pool.placer.waiting():
             reason = f"not started: {self._summary.stopped}"

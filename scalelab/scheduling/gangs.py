@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from distributed.client import ClosedClientError
 from distributed.scheduler import KilledWorker, NoValidWorkerError
 
 from scalelab.cluster.node_plugin import (
@@ -352,9 +353,12 @@ class Gangs:
         self._deliver(PartEnded(attempt_id, node_rank, value))
 
     def _notify(self, address: str, function: Callable[..., None], *args: Any) -> None:
-        future = self._client.submit(
-            function, *args, workers=[address], pure=False, priority=1
-        )
+        try:
+            future = self._client.submit(
+                function, *args, workers=[address], pure=False, priority=1
+            )
+        except ClosedClientError:
+            return  # nodes whose scheduler is gone end what they run by themselves
         self._notices.add(future)
         future.add_done_callback(self._notices.discard)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from distributed.client import FutureCancelledError
+from distributed.client import ClosedClientError, FutureCancelledError
 from distributed.scheduler import KilledWorker
 from provision_scenes import Clock
 
@@ -216,6 +216,21 @@ def test_an_attempt_cancelled_before_its_rendezvous_is_open_never_starts(
     assert verdict.result.outcome is Outcome.CANCELLED
     assert verdict.result.reason == "The sweep was stopped."
     assert client.called(run_attempt) == []
+
+
+def test_attempts_end_also_when_the_way_to_their_nodes_is_closed(
+    gangs: Gangs, client: FakeClient, launch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt_id, *addresses = launch(2)
+    gangs.take(PartEnded(attempt_id, RENDEZVOUS, "tcp://n0:29500"))
+
+    def closed(*_: object, **__: object) -> None:
+        raise ClosedClientError("Client is closed.")
+
+    monkeypatch.setattr(client, "submit", closed)
+    gangs.cancel_all("The sweep ended with an error.")
+    verdicts = [each for at in addresses for each in gangs.node_left(at)]
+    assert [each.attempt_id for each in verdicts] == [attempt_id]
 
 
 @pytest.mark.parametrize(
