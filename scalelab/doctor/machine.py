@@ -85,7 +85,7 @@ def examine(runs: Path) -> Iterator[Finding]:
     trainers = list(TRAINERS)
     for trainer in trainers:
         if trainer.framework:
-            yield _package(trainer.framework, trainer.extra)
+            yield _package(trainer.framework, trainer.extra, is_needed=False)
     yield _package("distributed", "run")
     yield _frameworks()
     yield from _mpi_as_root()
@@ -107,11 +107,18 @@ def _devices() -> Finding:
     return ok("devices", text)
 
 
-def _package(name: str, extra: str) -> Finding:
+def _package(name: str, extra: str, *, is_needed: bool = True) -> Finding:
     try:
         import_module(name)
     except ImportError as error:
-        return broken(name, f"{error}. Sweeps need it: pip install 'scalelab[{extra}]'")
+        install = f"pip install 'scalelab[{extra}]'"
+        if is_needed or not isinstance(error, ModuleNotFoundError):
+            return broken(name, f"{error}. Sweeps need it: {install}")
+        return note(
+            name,
+            f"{error}. Workloads and launcher torchrun need it: {install}; commands "
+            "with launcher none, per_node or mpirun are swept without",
+        )
     return ok(name, metadata.version(name))
 
 
@@ -169,7 +176,8 @@ def _tried(subject: str, attempt: Callable[[], str]) -> Finding:
     try:
         return ok(subject, attempt())
     except ImportError as error:
-        return broken(subject, f"not tried: {error}")
+        say = note if isinstance(error, ModuleNotFoundError) else broken
+        return say(subject, f"not tried: {error}")
     except (ScaleLabError, OSError) as error:
         return broken(subject, str(error))
 
