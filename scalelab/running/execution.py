@@ -87,11 +87,12 @@ def run_sweep(
         source = sweep.source
         first = FirstTrials(source, programs if sweep.checks_first else ())
         with _Events(sweep.directory, on_event, first) as events:
+            frameworks = {framework_of(each) for each in programs.values()} - {""}
             events(
                 SweepStarted(
                     host=socket.gethostname(),
                     pid=os.getpid(),
-                    imports_torch="torch" in map(framework_of, programs.values()),
+                    frameworks=tuple(sorted(frameworks)),
                 )
             )
             with _nodes(sweep, programs.values()) as cluster:

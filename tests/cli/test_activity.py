@@ -43,7 +43,7 @@ def started(directory: Path) -> TrialStarted:
 def test_nodes_start_then_a_trial_waits_for_its_first_step(tmp_path: Path) -> None:
     activity = Activity()
     assert activity.of_nodes(90) == "starting nodes"
-    activity.take(SweepStarted(host="h", pid=1, imports_torch=True), 100)
+    activity.take(SweepStarted(host="h", pid=1, frameworks=("torch",)), 100)
     assert activity.of_nodes(112) == "starting nodes: importing torch, 12 s"
     activity.take(started(tmp_path), 120)
     assert activity.of_trial(120) == "", "it has just begun"
@@ -73,13 +73,13 @@ def test_a_line_is_printed_where_nothing_was_said(
     monkeypatch.setattr(module, "SILENT_S", 0.05)
     console = Console(file=io.StringIO())
     with LineView(console, "core-h", is_quiet=False) as lines:
-        lines(SweepStarted(host="h", pid=1, imports_torch=True))
+        lines(SweepStarted(host="h", pid=1, frameworks=("torch",)))
         start = "starting nodes: importing torch"
         wait_until(lambda: start in said(console), "a line about the nodes")
     assert said(console).count("\n") >= 1
     quiet = Console(file=io.StringIO())
     with LineView(quiet, "core-h", is_quiet=True) as lines:
-        lines(SweepStarted(host="h", pid=1, imports_torch=True))
+        lines(SweepStarted(host="h", pid=1, frameworks=("torch",)))
     assert said(quiet) == ""
 
 

@@ -88,7 +88,7 @@ def test_status_says_what_the_driver_reported_last(
 ) -> None:
     store = measured_run(tmp_path / "run")
     with closing(EventLog(store.directory)) as log:
-        log.append(SweepStarted(host="h", pid=1, imports_torch=False))
+        log.append(SweepStarted(host="h", pid=1, frameworks=()))
         log.append(NodeUp(node="a", host="h", num_devices=2))
         log.append(NodeUp(node="b", host="h", num_devices=2))
         log.append(NodeLost(node="b"))

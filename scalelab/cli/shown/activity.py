@@ -30,7 +30,7 @@ class Activity:
 
     def __init__(self) -> None:
         self._nodes_since_s: float | None = None
-        self._imports_torch = False
+        self._frameworks: tuple[str, ...] = ()
         self._trial: FollowedStream | None = None
         self._trial_since_s = 0.0
         self._step: int | None = None
@@ -41,7 +41,7 @@ class Activity:
         match event:
             case SweepStarted():
                 self._nodes_since_s = now_s
-                self._imports_torch = event.imports_torch
+                self._frameworks = event.frameworks
             case TrialStarted() if self._trial is None:
                 self._trial = FollowedStream(AttemptFiles(Path(event.directory)).stream)
                 self._trial_since_s = now_s
@@ -51,8 +51,8 @@ class Activity:
     def of_nodes(self, now_s: float) -> str:
         """Say that nodes start."""
         text = "starting nodes"
-        if self._imports_torch:
-            text += ": importing torch"
+        if self._frameworks:
+            text += f": importing {', '.join(self._frameworks)}"
         if self._nodes_since_s is not None and now_s - self._nodes_since_s >= 1:
             text += f", {duration(round(now_s - self._nodes_since_s))}"
         return text

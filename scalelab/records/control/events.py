@@ -50,11 +50,17 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepStarted:
-    """A driver has taken the run and is about to start its nodes."""
+    """A driver has taken the run and is about to start its nodes.
+
+    Parameters
+    ----------
+    frameworks
+        Packages that nodes import before they start the processes of trials.
+    """
 
     host: str
     pid: int
-    imports_torch: bool
+    frameworks: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

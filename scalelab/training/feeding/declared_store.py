@@ -39,21 +39,6 @@ class HostTime:
             time.sleep(remaining_s)
 
 
-@dataclass(slots=True)
-class VirtualTime:
-    """Time that passes only by waiting: exact, and at once."""
-
-    passed_s: float = 0.0
-
-    def now(self) -> float:
-        """Return the time, seconds."""
-        return self.passed_s
-
-    def wait_until(self, moment: float) -> None:
-        """Let the time pass."""
-        self.passed_s = max(self.passed_s, moment)
-
-
 @dataclass(kw_only=True, slots=True)
 class DeclaredStore:
     """A store whose every connection has a declared speed.

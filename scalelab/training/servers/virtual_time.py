@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from scalelab.errors import SpecError
-from scalelab.inputs.target import Target
 from scalelab.training import feed
 from scalelab.training.engines.number_format import NumberFormat
 from scalelab.training.order import SampleOrder, Share
@@ -92,13 +91,6 @@ class Course:
 
     evaluations: list[VirtualEvaluation] = field(default_factory=list)
     staleness: Staleness = field(default_factory=Staleness)
-
-    def first_reaching(self, target: Target) -> VirtualEvaluation | None:
-        """Return the first evaluation that reaches a target; None: none does."""
-        for each in self.evaluations:
-            if target.is_reached_by(each.metrics[target.metric]):
-                return each
-        return None
 
 
 def asynchronous(

@@ -36,7 +36,7 @@ PROGRESS = Progress(
     used_gpu_s=4.5,
     num_devices=2,
 )
-STARTED = SweepStarted(host="h", pid=7, imports_torch=True)
+STARTED = SweepStarted(host="h", pid=7, frameworks=("torch",))
 EVERY: tuple[Event, ...] = (
     STARTED,
     Resumed(num_finished=1),

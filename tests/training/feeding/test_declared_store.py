@@ -14,7 +14,7 @@ from picture_folders import make_pictures
 from virtual_feed import data_waits
 
 from scalelab.training.feed import order_of, training_batches
-from scalelab.training.feeding.declared_store import DeclaredStore, VirtualTime
+from scalelab.training.feeding.declared_store import DeclaredStore
 from scalelab.training.feeding.picture_data import Pictures, StreamedPictures
 from scalelab.training.feeding.pictures import PictureFiles
 from scalelab.training.feeding.read_ahead import read_ahead
@@ -35,6 +35,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tarfile.open(place / "shards" / "0.tar", "w") as tar:
         tar.add(place / "pictures", arcname=".")
     return place
+
+
+@dataclass(slots=True)
+class VirtualTime:
+    """Time that passes only by waiting: exact, and at once."""
+
+    passed_s: float = 0.0
+
+    def now(self) -> float:
+        return self.passed_s
+
+    def wait_until(self, moment: float) -> None:
+        self.passed_s = max(self.passed_s, moment)
 
 
 @dataclass
