@@ -14,19 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.lines import one_line
-from scalelab.inputs.placeholders import PLACEHOLDERS
-from scalelab.running.proposal.meanings import (
-    ACCUMULATION,
-    EPOCHS,
-    GLOBAL_BATCH,
-    LOCAL_BATCH,
-    PRECISION,
-    RATE,
-    SEED,
-    STEPS,
-    Understood,
-    understood,
-)
+from scalelab.running.proposal.meanings import understood
 from scalelab.running.proposal.options import ScriptOption
 from scalelab.running.proposal.sample_log import PLAIN, LogReading
 from scalelab.running.proposal.script import Script
@@ -57,37 +45,34 @@ def draft(
 ) -> Draft:
     """Return the experiment that is proposed for a script."""
     rows = understood(script)
+    given = [(row.option, row.value) for row in rows if row.placeholder]
     filled = {row.meaning: row for row in reversed(rows) if row.placeholder}
     counts = {row.meaning: row.count for row in reversed(rows)}
-    taken = [row.option for row in rows if row.placeholder]
+    taken = [option for option, _ in given]
     kept = [option for option in script.options if option not in taken]
     required = [option for option in kept if option.is_required]
     around = surroundings(script, directory, kept)
-    words = [
-        *((row.option, row.value) for row in rows if row.placeholder),
-        *around.elsewhere,
-        *((option, option.placeholder) for option in required),
+    unknown = [
+        (option, option.flag.lstrip("-").replace("-", "_").upper())
+        for option in required
     ]
-    steps = counts.get(STEPS)
-    length = f"steps: {steps}" if steps else f"epochs: {counts.get(EPOCHS) or 'NUMBER'}"
+    steps, epochs = counts.get("steps"), counts.get("epochs")
     missing = "global_batch_size" if steps else "samples_per_epoch"
     guessed = [row for row in PRESETS.values() if script.packages & {*row.packages}]
     preset = log.preset if log else next(iter(guessed), None)
     expression = log.expression if log else None
     files = None if expression else script.files
     to_fill_in = [f"{each.flag} in the command" for each in required]
-    if not counts.keys() & {LOCAL_BATCH, GLOBAL_BATCH}:
+    if not counts.keys() & {"local_batch_size", "global_batch_size"}:
         to_fill_in.append("how the script takes its batch size, {local_batch_size}")
     if not (preset or files or expression):
         to_fill_in.append(
             "metrics.regex, the expression for a line that reports a step"
         )
     to_fill_in.append(f"job.{missing}, and remove the # before job")
-    rate = filled[RATE].number if RATE in filled else None
-    accumulates = (
-        ACCUMULATION in filled
-        and filled[ACCUMULATION].placeholder == ACCUMULATION.placeholder
-    )
+    batch = counts.get("local_batch_size") or counts.get("global_batch_size") or 32
+    accumulation, rate = "gradient_accumulation_steps", filled.get("learning_rate")
+    accumulates = accumulation in {row.placeholder for row in rows}
     environment = Environment(
         loader=PackageLoader("scalelab.running.proposal"),
         undefined=StrictUndefined,
@@ -102,9 +87,10 @@ def draft(
         to_fill_in=to_fill_in,
         name=_name(script.path),
         rows=rows,
-        told=_told,
         python=python,
-        command=_command(script, words, around.root, python),
+        command=_command(
+            script, [*given, *around.elsewhere, *unknown], around.root, python
+        ),
         code=_code(around, directory.resolve()),
         preset=preset and preset.name,
         imported=min(
@@ -114,19 +100,17 @@ def draft(
         counted=log.counted if log else "",
         expression=expression or PLAIN,
         presets=", ".join(PRESETS),
-        length=length,
+        length=f"steps: {steps}" if steps else f"epochs: {epochs or 'NUMBER'}",
         missing=missing,
         gpus=_devices(script),
-        batch=min(
-            counts.get(LOCAL_BATCH) or counts.get(GLOBAL_BATCH) or 32, _MOST_BATCH
-        ),
-        accumulation=accumulates and (counts[ACCUMULATION] or 1),
-        rate=RATE in filled and (rate if rate and rate > 0 else 0.1),
-        seed=SEED in filled and counts[SEED],
-        precision=PRECISION in filled and filled[PRECISION].option.default,
+        batch=min(batch, _MOST_BATCH),
+        accumulation=accumulates and (counts[accumulation] or 1),
+        rate=rate and (rate.number if rate.number and rate.number > 0 else 0.1),
+        seed="seed" in filled and counts["seed"],
+        precision="precision" in filled and filled["precision"].option.default,
     )
     Experiment.from_text(text, source="the proposed experiment", directory=directory)
-    found = tuple(row.words for row in rows if row.placeholder)
+    found = tuple(option.with_value(value) for option, value in given)
     return Draft(text=text, found=found, to_fill_in=tuple(to_fill_in))
 
 
@@ -140,17 +124,9 @@ def _name(path: Path) -> str:
     return plain if is_text else json.dumps(plain)
 
 
-def _told(row: Understood) -> str:
-    means = PLACEHOLDERS[row.placeholder] if row.placeholder else row.meaning.what
-    known = "" if row.number is None else f", {row.number:g} by default"
-    because = f"; {one_line(row.because)[:60]}" if row.because else ""
-    return f"{means}{known}{because}"
-
-
 def _command(
     script: Script, given: list[tuple[ScriptOption, str]], root: Path, python: str
 ) -> str:
-    """Return the command as YAML: folded, unless that would change it."""
     # What has no flag is known by its place: such words come last, as defined.
     given.sort(key=lambda each: not each[0].joint and script.options.index(each[0]) + 1)
     path = script.path.relative_to(root).as_posix()
@@ -160,7 +136,7 @@ def _command(
         *(option.with_value(value) for option, value in given),
     ]
     line = " ".join(words)
-    if not line.isascii() or "  " in line:
+    if not line.isascii() or "  " in line:  # folding would change it
         return json.dumps(line)
     unbroken = " ".join(word.replace(" ", "\0") for word in words)
     folded = textwrap.wrap(
@@ -182,7 +158,6 @@ def _code(around: Surroundings, directory: Path) -> str:
 
 
 def _devices(script: Script) -> list[int]:
-    """Return the powers of two up to the devices of this machine, at most 8."""
     if not (script.trains_on_several or script.drives_all_devices):
         return [1]
     most = min(num_visible_gpus() or num_cores(), 8)

@@ -150,11 +150,8 @@ def _parsed(path: Path) -> ast.Module:
 def _modules(
     path: Path, tree: ast.Module, root: Path, package: tuple[str, ...]
 ) -> tuple[dict[Path, ast.Module], set[Path]]:
-    """Return the modules that a script imports from beside it, and what holds them.
-
-    Those that it imports itself come first, then what these import. A package counts as
-    a whole.
-    """
+    # Those that the script imports come first, then what these import. A package counts
+    # as a whole.
     trees, waiting = {path: tree}, [(path, package)]
     beside = {root / package[0]} if package else set()
     while waiting and len(trees) < _MOST_FILES:
@@ -180,7 +177,6 @@ def _modules(
 
 
 def _imported(tree: ast.Module, package: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield the dotted names that a module imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -192,7 +188,6 @@ def _imported(tree: ast.Module, package: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def _named(node: ast.AST) -> str:
-    """Return the name that a part of a script uses; empty: none."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value if node.value.isupper() else ""  # of the environment
     if isinstance(node, ast.Name):

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from scalelab.errors import SpecError
@@ -76,7 +77,6 @@ def surroundings(
 
 
 def _path_below(folder: Path, default: object) -> Path | None:
-    """Return the file or folder that a default value names; None: it names none."""
     if not isinstance(default, str) or not default or os.path.isabs(default):
         return None
     try:
@@ -87,9 +87,5 @@ def _path_below(folder: Path, default: object) -> Path | None:
 
 
 def _is_small(path: Path) -> bool:
-    total = 0
-    for file in (path, *path.rglob("*")):
-        total += file.stat().st_size if file.is_file() else 0
-        if total > MOST_COPIED_BYTES:
-            return False
-    return True
+    sizes = (file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+    return all(total <= MOST_COPIED_BYTES for total in accumulate(sizes))
