@@ -8,7 +8,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from scalelab.errors import SpecError
-from scalelab.experiment.batch_sizes import samples_on_node
 from scalelab.experiment.keys import ExperimentKeys
 from scalelab.experiment.sections import AutoBatch, LayoutAxes
 from scalelab.experiment.trial import Trial, TrialKind
@@ -305,17 +304,15 @@ def placeholder_values(
 ) -> dict[str, object]:
     """Return the values of the placeholders that all processes of a node share."""
     accumulation = trial.gradient_accumulation_steps
+    replicas = trial.data_parallel_size
+    # At least one: a replica may be spread over nodes.
+    on_node = max(1, devices_on_node * replicas // trial.world_size)
     values: dict[str, object] = {
         "local_batch_size": trial.local_batch_size,
         "global_batch_size": trial.global_batch_size,
-        "batch_size_per_node": samples_on_node(
-            trial.local_batch_size,
-            devices=devices_on_node,
-            world_size=trial.world_size,
-            data_parallel_size=trial.data_parallel_size,
-        ),
+        "batch_size_per_node": trial.local_batch_size * on_node,
         "gradient_accumulation_steps": accumulation,
-        "accumulation_steps_of_all_ranks": accumulation * trial.data_parallel_size,
+        "accumulation_steps_of_all_ranks": accumulation * replicas,
         "world_size": trial.world_size,
         "num_nodes": trial.allocation.num_nodes,
         "gpus_per_node": devices_on_node,

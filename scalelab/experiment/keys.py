@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Self, TypeVar
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from scalelab.errors import SpecError
-from scalelab.experiment.batch_sizes import ScalingMode
 from scalelab.experiment.job import Job
 from scalelab.experiment.measure import Measure, Metrics
 from scalelab.experiment.rates import Rates
@@ -20,6 +19,7 @@ from scalelab.experiment.sections import (
     LauncherChoice,
     LayoutAxes,
     Precision,
+    ScalingMode,
     SourceChoice,
     Stop,
     WorkloadChoice,
@@ -65,21 +65,16 @@ Variables = Annotated[dict[Text, EnvironmentValue], AfterValidator(_named_as_var
 VariableNames = Annotated[OneOrMany[Text], AfterValidator(_named_as_variables)]
 
 
-def _kind_of_batch(value: Any) -> str:
-    return "<auto>" if isinstance(value, str | dict | AutoBatch) else "<sizes>"
-
-
-def _kind_of_site(value: Any) -> str:
-    return "<name>" if isinstance(value, str) else "<inline>"
+def _has_type(*types: type) -> Discriminator:
+    return Discriminator(lambda value: "<yes>" if isinstance(value, types) else "<no>")
 
 
 LocalBatch = Annotated[
-    Annotated[AutoBatch, Tag("<auto>")] | Annotated[OneOrMany[Count], Tag("<sizes>")],
-    Discriminator(_kind_of_batch),
+    Annotated[AutoBatch, Tag("<yes>")] | Annotated[OneOrMany[Count], Tag("<no>")],
+    _has_type(str, dict, AutoBatch),
 ]
 SiteChoice = Annotated[
-    Annotated[Text, Tag("<name>")] | Annotated[AnySite, Tag("<inline>")],
-    Discriminator(_kind_of_site),
+    Annotated[Text, Tag("<yes>")] | Annotated[AnySite, Tag("<no>")], _has_type(str)
 ]
 
 

@@ -45,6 +45,13 @@ class Precision(StrEnum):
     FP16 = "fp16"
 
 
+class ScalingMode(StrEnum):
+    """Strong scaling fixes the global batch, weak scaling the local one."""
+
+    STRONG = "strong"
+    WEAK = "weak"
+
+
 MAX_GRACE_S = 100.0
 """Seconds; ``scalelab stop --now`` waits a little longer."""
 

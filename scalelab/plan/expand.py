@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
-from scalelab.experiment.batch_sizes import BatchRequest
 from scalelab.experiment.command_values import check_received
 from scalelab.experiment.rates import LearningRateRule
 from scalelab.experiment.sections import AutoBatch
@@ -22,6 +21,7 @@ from scalelab.experiment.trial import Trial, TrialKind, with_canaries
 from scalelab.inputs.allocation import Allocation
 from scalelab.plan.configurations import (
     AutoBatchSearch,
+    BatchRequest,
     Configuration,
     Setup,
     configurations,
@@ -85,10 +85,9 @@ def plan(
     Without ``local_batch_sizes`` an ``auto`` batch is assumed to be the largest that
     will be tried.
     """
-    found = configurations(experiment, site, local_batch_sizes)
+    feasible, left_out, search = configurations(experiment, site, local_batch_sizes)
     families = [
-        (kind, _varied(experiment, kind, found.feasible))
-        for kind in experiment.measure.kind
+        (kind, _varied(experiment, kind, feasible)) for kind in experiment.measure.kind
     ]
     refuse_above_limit(sum(math.prod(map(len, axes)) for _, axes in families))
     distinct: dict[str, Trial] = {}
@@ -103,15 +102,14 @@ def plan(
     is_open = isinstance(experiment.local_batch_size, AutoBatch)
     return Plan(
         trials=tuple(trials),
-        left_out=found.left_out,
-        search=found.search if is_open and local_batch_sizes is None else None,
+        left_out=tuple(left_out),
+        search=search if is_open and local_batch_sizes is None else None,
     )
 
 
 def _varied(
     experiment: Experiment, kind: TrialKind, feasible: Sequence[Configuration]
 ) -> _Axes:
-    """Return what trials of a kind vary, with ``product: true`` the full grid."""
     rates, seeds = experiment.learning_rate, experiment.seed
     rules = rates.rule if rates else (LearningRateRule.NONE,)
     is_convergence = kind is TrialKind.CONVERGENCE
@@ -170,15 +168,11 @@ def _where_convergence_runs(
 def _place_for(
     setup: Setup, places: Iterable[Allocation], local: int, total: int, limit: int
 ) -> Allocation:
-    """Return the most devices up to a limit whose batches divide, else the fewest."""
-    fitting = sorted(
-        (
-            place
-            for place in places
-            if total % (local * setup.data_parallel_size(place)) == 0
-        ),
-        key=lambda place: place.world_size,
-    )
+    fitting = [
+        place
+        for place in sorted(places, key=lambda place: place.world_size)
+        if total % (local * setup.data_parallel_size(place)) == 0
+    ]
     allowed = [place for place in fitting if place.world_size <= limit]
     return allowed[-1] if allowed else fitting[0]
 

@@ -68,12 +68,11 @@ def findings(
         return [_of_no_measurement(row, outcome)]
     if outcome is Outcome.OUT_OF_MEMORY:
         return [Finding(sign=Sign.DOES_NOT_FIT, stops=False, advice=_halved(row))]
-    found = [each for each in [_of_rates(row, regex)] if each is not None]
-    found += [
+    doubts = (
         Finding(sign=sign, stops=False, figures=figures)
         for sign, figures in _doubts(row, losses)
-    ]
-    return found
+    )
+    return [*_of_rates(row, regex), *doubts]
 
 
 def is_sound(row: Observation) -> bool:
@@ -102,17 +101,10 @@ def _halved(row: Observation) -> Mapping[str, object]:
     return {"local_batch_size": local // 2} if local > 1 else {}
 
 
-def _of_rates(row: Observation, regex: Sequence[str]) -> Finding | None:
-    """Hold the measured step time against the one that the program's own rate says."""
+def _of_rates(row: Observation, regex: Sequence[str]) -> Iterator[Finding]:
     ours, own = row["step_time_s"], row["reported_step_time_s"]
     if not (ours and own) or _factor(ours, own) <= DOUBTED_BEYOND:
-        return None
-    figures = {
-        "step_time_s": ours,
-        "reported_step_time_s": own,
-        "throughput_samples_per_s": row["global_batch_size"] / ours,
-        "reported_samples_per_s": row["global_batch_size"] / own,
-    }
+        return
     accumulation = row["gradient_accumulation_steps"]
     batches = {row["local_batch_size"], row["global_batch_size"]} - {1}
     factor = own / ours
@@ -123,24 +115,28 @@ def _of_rates(row: Observation, regex: Sequence[str]) -> Finding | None:
         sign, group = Sign.STEPS_AS_PASSES, "step_of_epoch"
     elif any(_factor(factor, batch) < _ALIKE for batch in batches):
         sign, group = Sign.SAMPLES_AS_STEPS, "samples_of_epoch"
-    return Finding(
+    yield Finding(
         sign=sign,
         stops=_factor(ours, own) > WRONG_BEYOND,
-        figures=figures,
+        figures={
+            "step_time_s": ours,
+            "reported_step_time_s": own,
+            "throughput_samples_per_s": row["global_batch_size"] / ours,
+            "reported_samples_per_s": row["global_batch_size"] / own,
+        },
         advice=_renamed(regex, group) if group and regex else {},
     )
 
 
+# The group that says how many there are in all, by the group that counts.
 _LENGTHS = {
     "samples_of_epoch": "samples_in_epoch",
     "batch_of_epoch": "batches_of_epoch",
     "step_of_epoch": "steps_of_epoch",
 }
-"""The group that says how many there are in all, by the group that counts."""
 
 
 def _renamed(regex: Sequence[str], group: str) -> Mapping[str, object]:
-    """Return the expressions, with the group that counts under another name."""
     names = dict.fromkeys(("step", "step_of_epoch", "batch_of_epoch"), group)
     lengths = ("steps_in_all", "steps_of_epoch", "batches_of_epoch")
     names |= dict.fromkeys(lengths, _LENGTHS[group])
@@ -170,11 +166,9 @@ def _doubts(
     wait, step = row["data_wait_s"], row["step_time_s"]
     if wait and step and wait >= MUCH_WAITING * step:
         yield Sign.WAITS_FOR_INPUT, {"share": wait / step}
-    marks = [mark for mark in row["validity"] or () if mark != RATE_DISAGREES]
-    if marks:
+    if marks := [mark for mark in row["validity"] or () if mark != RATE_DISAGREES]:
         yield Sign.MARKED, {"marks": ", ".join(marks)}
 
 
 def _factor(one: float, other: float) -> float:
-    """Return how many times the larger of two positive numbers is the smaller."""
     return math.exp(abs(math.log(one / other)))

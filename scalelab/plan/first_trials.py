@@ -46,7 +46,7 @@ def first_trials(
 ) -> list[Trial]:
     """Return the smallest trial of each program, then the smallest of several ranks."""
     groups = [(several, name) for several in (False, True) for name in programs]
-    found = [_smallest(t for t in trials if _group_of(t) == group) for group in groups]
+    found = (_smallest(t for t in trials if _group_of(t) == group) for group in groups)
     return [trial for trial in found if trial is not None]
 
 
@@ -94,7 +94,7 @@ class FirstTrials(TrialSource):
         """Return the next first trial, or the source's next where all were checked."""
         if self._held is not None or self.has_stopped:
             return None
-        if (first := self._next_first()) is not None:
+        if first := self._next_first():
             return self._begin(first)
         while (trial := self._source.ask()) is not None:
             if trial.trial_id in self._first or trial.program in self.failures:
@@ -144,8 +144,7 @@ class FirstTrials(TrialSource):
 
     def withheld(self) -> list[Trial]:
         """Return the trials that were not proposed because a first one was unsound."""
-        left = self._source.left or []
-        return [t for t in left if t.program in self.failures]
+        return [t for t in self._source.left or [] if t.program in self.failures]
 
     @property
     def _knows_trials(self) -> bool:
@@ -158,7 +157,7 @@ class FirstTrials(TrialSource):
         left = [t for t in self._source.left or [] if t.trial_id not in self._first]
         for group in sorted(self._unchecked, key=str):
             ours = [trial for trial in left if _group_of(trial) == group]
-            if group[1] not in self.failures and (found := _smallest(ours)) is not None:
+            if group[1] not in self.failures and (found := _smallest(ours)):
                 return found
             self._unchecked.discard(group)
         return None
@@ -177,5 +176,5 @@ class FirstTrials(TrialSource):
             self.wants_progress = self._source.wants_progress
 
     def _pass(self, group: _Group) -> None:
-        """Count a program as checked; who works with several ranks does with one."""
+        # Who works with several ranks does with one.
         self._unchecked -= {group, (False, group[1])}

@@ -89,9 +89,8 @@ def memory_limits(rows: Iterable[Observation]) -> tuple[MemoryLimit, ...]:
 def limits_in_words(limits: Iterable[MemoryLimit]) -> list[str]:
     """Return sentences about memory limits, of many the first."""
     texts = list(map(str, limits))
-    more = len(texts) - _MOST_SAID
-    if more > 0:
-        texts[_MOST_SAID:] = [f"So in {counted(more, 'further setting')}."]
+    if more := texts[_MOST_SAID:]:
+        texts[_MOST_SAID:] = [f"So in {counted(len(more), 'further setting')}."]
     return texts
 
 
