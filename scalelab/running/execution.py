@@ -19,7 +19,7 @@ from scalelab.errors import SpecError, StoreError
 from scalelab.experiment.program import CommandProgram, Program, framework_of
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.first_words import with_program_beside
-from scalelab.plan.first_trials import FirstTrials
+from scalelab.plan.first_check import FirstTrials
 from scalelab.plan.tracked import TrackedSource
 from scalelab.records.code import code_paths, snapshot_code
 from scalelab.records.control.events import (

@@ -16,8 +16,7 @@ from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import PROGRAM, Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.expand import Plan
-from scalelab.plan.first_check import Finding, findings
-from scalelab.plan.first_trials import first_trials
+from scalelab.plan.first_check import Finding, findings, first_trials
 from scalelab.plan.source import Observation, TrialSource
 from scalelab.plan.tracked import TrackedSource
 from scalelab.records.attempt import AttemptFiles
