@@ -81,10 +81,14 @@ def findings(
     return [*_of_rates(row, regex), *doubts]
 
 
+def is_measurement(row: Observation) -> bool:
+    """Tell whether a row is a measurement."""
+    return Outcome(row["outcome"]).is_measurement
+
+
 def is_sound(row: Observation) -> bool:
     """Tell whether a row is a measurement in which the check finds nothing wrong."""
-    is_measurement = Outcome(row["outcome"]).is_measurement
-    return is_measurement and not any(finding.stops for finding in findings(row))
+    return is_measurement(row) and not any(each.stops for each in findings(row))
 
 
 def _of_no_measurement(row: Observation, outcome: Outcome) -> Finding:

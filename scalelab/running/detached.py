@@ -97,7 +97,19 @@ def waiting_driver_text(run: Path) -> str | None:
 def _detach_process(run: Path, arguments: Sequence[str]) -> Detached:
     log = run / LOG
     start = log.stat().st_size if log.exists() else 0
-    pid = _start([sys.executable, "-m", "scalelab", *arguments], log)
+    command = [sys.executable, "-m", "scalelab", *arguments]
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    pid = os.posix_spawn(
+        command[0],
+        command,
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), flags, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
     status: int | None = None
     try:
         while status is None and not _has_begun(run, pid):
@@ -113,21 +125,6 @@ def _detach_process(run: Path, arguments: Sequence[str]) -> Detached:
     return Detached(
         text=f"Begun: process {pid} on host {socket.gethostname()} runs the sweep of "
         f"{run}, whatever becomes of this shell. {_what_next(run)}"
-    )
-
-
-def _start(command: list[str], log: Path) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    return os.posix_spawn(
-        command[0],
-        command,
-        os.environ,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(log), flags, 0o644),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-        setsid=True,
     )
 
 
@@ -168,7 +165,9 @@ def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
             said = last_log_lines(log, _TAIL, since=start) or last_log_lines(
                 job_log(run, record.name), _TAIL
             )
-            if _is_done(asked):
+            store = asked.open_store()
+            finished = store.finished(store.rows())
+            if source_of(asked.experiment, asked.site, finished).is_exhausted():
                 return Detached(text=said)
             how = "" if view is None else f" ({view.reason})"
             raise ClusterError(
@@ -185,12 +184,6 @@ def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
                 text=f"Queued: {_described(record, view)}, and then runs the sweep of "
                 f"{run}. {_what_next(run)}"
             )
-
-
-def _is_done(asked: Sweep) -> bool:
-    store = asked.open_store()
-    finished = store.finished(store.rows())
-    return source_of(asked.experiment, asked.site, finished).is_exhausted()
 
 
 def _what_next(run: Path) -> str:
@@ -240,7 +233,7 @@ class DriverJobLife:
         running.driver.kill()
 
     def _renew(self, running: RunningSweep) -> bool:
-        """Submit the next job; tell whether there is one, or shall be none."""
+        # Whether there is a next job, or shall be none.
         from scalelab.cluster.batch.driver_queue import submit_driver
 
         if running.stop_requests.came:

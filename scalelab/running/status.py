@@ -100,13 +100,10 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
     )
 
 
-_KILLED = "its driver was killed, or its host went down"
-
-
 def _of_last_sweep(
     run: Path,
 ) -> tuple[dict[str, int], list[str], str | None, str | None]:
-    """Return devices of nodes that are up, what trials wait for, and why it stops."""
+    # Devices of nodes that are up, what trials wait for, why it stops, and stopped.
     nodes: dict[str, int] = {}
     waiting: list[str] = []
     stopping = stopped = None
@@ -114,7 +111,8 @@ def _of_last_sweep(
     for event in events_of_last_sweep(run, kinds):
         match event:
             case SweepStarted():
-                stopped = _KILLED  # without a last word
+                # Unless a last word follows.
+                stopped = "its driver was killed, or its host went down"
             case NodeUp():
                 nodes[event.node] = event.num_devices
                 waiting.clear()
@@ -130,7 +128,6 @@ def _of_last_sweep(
 
 
 def _why_unused(row: Observation) -> str | None:
-    """Return why a trial is no measurement, or none that counts; None: it is one."""
     if not Outcome(row["outcome"]).is_measurement:
         return row["reason"] or ""
     ours, own = row.get("step_time_s"), row.get("reported_step_time_s")

@@ -78,14 +78,6 @@ class Tried:
         return not self.not_tried and all(each.is_well for each in self.trials)
 
 
-def scratch_of(name: str) -> Path:
-    """Return the directory of the trials of an experiment before it is swept.
-
-    It lies where runs do, which all nodes can reach, under a name that no run has.
-    """
-    return (RUNS / f".{name}.try").absolute()
-
-
 def prepare(experiment: str | Path, *, site: str | None = None) -> Sweep:
     """Read and check an experiment, and return the sweep of its first trials.
 
@@ -95,7 +87,8 @@ def prepare(experiment: str | Path, *, site: str | None = None) -> Sweep:
     from scalelab.running.detached import refuse_second_driver
 
     asked = Experiment.from_file(experiment)
-    home = scratch_of(asked.name)
+    # Where runs lie, which all nodes can reach, under a name that no run has.
+    home = (RUNS / f".{asked.name}.try").absolute()
     refuse_second_driver(home)
     shutil.rmtree(home, ignore_errors=True)
     sweep = Sweep.prepare(experiment, site=site, directory=home)
@@ -104,7 +97,7 @@ def prepare(experiment: str | Path, *, site: str | None = None) -> Sweep:
     plan = Plan(trials=trials)
     return replace(
         sweep,
-        source=TrackedSource("try", _Listed(plan), programs=_programs(sweep)),
+        source=TrackedSource("try", _Listed(plan), programs=[*asked.by_program()]),
         plan=plan,
         num_remaining=len(trials),
         checks_first=True,
@@ -166,8 +159,6 @@ def read_first_trials(sweep: Sweep, rows: Sequence[Observation] | None = None) -
 
 
 class _Listed(TrialSource):
-    """Proposes the trials of a plan, in their order."""
-
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._waiting = list(plan.trials)
@@ -192,12 +183,8 @@ class _Listed(TrialSource):
         self._num_told += 1
 
 
-def _programs(sweep: Sweep) -> list[str | None]:
-    return list(sweep.experiment.by_program())
-
-
 def _shortened(asked: Experiment, trial: Trial) -> Trial:
-    """Return a trial as a few steps of throughput, with a batch that is sure to fit."""
+    # A few steps of throughput, with a batch that is sure to fit.
     measurement = replace(
         trial.measurement,
         warmup_steps=min(trial.measurement.warmup_steps, MOST_WARMUP_STEPS),
@@ -220,7 +207,6 @@ def _shortened(asked: Experiment, trial: Trial) -> Trial:
 
 
 def _what_would_read(log: Path) -> Mapping[str, object]:
-    """Return the metrics that find steps in a log of which none was read, if any do."""
     from scalelab.running.proposal.sample_log import read_log
 
     try:
