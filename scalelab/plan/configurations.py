@@ -35,7 +35,7 @@ class BatchSizes:
     global_batch_size: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class BatchRequest:
     """The batch sizes that were asked for, before the number of ranks is known.
 
@@ -221,16 +221,10 @@ def configurations(
     left_out: list[str] = []
     allocations = _allocations(experiment, site, left_out)
     listed = experiment.local_batch_size
+    sizes = listed if isinstance(listed, tuple) else (None,)
     requests = [
-        BatchRequest(
-            local_batch_size=local,
-            global_batch_size=total,
-            gradient_accumulation_steps=experiment.gradient_accumulation_steps or 1,
-        )
-        for local, total in product(
-            listed if isinstance(listed, tuple) else (None,),
-            experiment.global_batch_size or (None,),
-        )
+        BatchRequest(local, total, experiment.gradient_accumulation_steps or 1)
+        for local, total in product(sizes, experiment.global_batch_size or (None,))
     ]
     every = [(each, allocations[each.node_group]) for each in setups(experiment, site)]
     most = _largest(experiment, every)
