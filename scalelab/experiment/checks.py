@@ -105,12 +105,10 @@ def check_workload(asked: ExperimentKeys, site: Site, code_directory: Path) -> N
     names = trainer.names(own_name, code_directory if is_run_by_this else None)
     if names is None:
         return
-    axes = {axis: values[0] for axis, values in asked.options.items()}
-    for strategy in asked.parallelism:
-        for axis in STRATEGIES[strategy].options:
-            axes.pop(axis, None)
-    name = asked.workload.name
-    given = {**asked.workload.parameters, **axes}
+    of_strategies = {o for each in asked.parallelism for o in STRATEGIES[each].options}
+    axes = {name: values[0] for name, values in asked.options.items()}
+    own = {name: value for name, value in axes.items() if name not in of_strategies}
+    name, given = asked.workload.name, {**asked.workload.parameters, **own}
     names.check_parameters(name, given, trainer.process_parameters)
     if _evaluates(asked) and asked.job and asked.job.target:
         names.check_metric(name, asked.job.target.metric)
@@ -149,16 +147,13 @@ def _check_strategy(
     strategy.check_options(experiment.options)
     facts = facts_of(workload.name)
     if facts and not facts.trains_model:
-        lacks = {
-            "parameters to serve": strategy.num_servers(2, {}) > 0,
-            "layers to divide": strategy.splits_model,
-        }
-        for what, is_lacking in lacks.items():
-            if is_lacking:
-                raise SpecError(
-                    f"workload={workload.name} trains no model, so parallelism="
-                    f"{strategy.name} has no {what}. Leave it out."
-                )
+        serves = strategy.num_servers(2, {}) > 0
+        if serves or strategy.splits_model:
+            what = "parameters to serve" if serves else "layers to divide"
+            raise SpecError(
+                f"workload={workload.name} trains no model, so parallelism="
+                f"{strategy.name} has no {what}. Leave it out."
+            )
     if strategy.splits_model and isinstance(experiment.local_batch_size, AutoBatch):
         raise SpecError(
             f"local_batch_size=auto does not go with parallelism={strategy.name}, "

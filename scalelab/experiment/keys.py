@@ -239,10 +239,8 @@ class ExperimentKeys(Section):
                 f"exactly one: a workload ({', '.join((*known, 'module:Class'))}), "
                 "a command, or several programs."
             )
-        if self.program is None:
-            return self
-        names = [each.name for each in self.program]
-        if not names:
+        names = [each.name for each in self.program or ()]
+        if self.program is not None and not names:
             raise SpecError(
                 "program is empty. List programs, such as program: [{name: torch, "
                 "command: ...}, {name: jax, command: ...}], or write one command."
@@ -252,7 +250,7 @@ class ExperimentKeys(Section):
                 f"program: the name {twice[0]} stands there twice, but it tells curves "
                 "apart. Rename one."
             )
-        if PROGRAM in self.options:
+        if self.program and PROGRAM in self.options:
             raise SpecError(
                 f"options.{PROGRAM} has the name of the axis of programs. Rename the "
                 "option."
@@ -314,12 +312,11 @@ class ExperimentKeys(Section):
                     "operations. Give both, or neither."
                 )
         warmup = self.learning_rate and self.learning_rate.warmup
-        if warmup and warmup.epochs:
-            if not (job and job.samples_per_epoch):
-                raise SpecError(
-                    "learning_rate.warmup.epochs needs job.samples_per_epoch. Add it, "
-                    "or give the warm-up in samples."
-                )
+        if warmup and warmup.epochs and not (job and job.samples_per_epoch):
+            raise SpecError(
+                "learning_rate.warmup.epochs needs job.samples_per_epoch. Add it, "
+                "or give the warm-up in samples."
+            )
         if self.accept and {*self.measure.kind} == {TrialKind.THROUGHPUT}:
             raise SpecError(
                 f"accept: {self.accept[0]} judges trained models, and throughput "

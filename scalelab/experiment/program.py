@@ -27,20 +27,10 @@ EPOCH, STEPS_IN_ALL = "epoch", "steps_in_all"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricsSource:
-    """Where a command workload reports its steps: in one kind of file, or its output.
+    """Where a command reports its steps: in one kind of file, or in its output."""
 
-    Parameters
-    ----------
-    jsonl
-        Path template of a JSON-lines file the command appends to. The default,
-        :data:`METRICS_FILE`, is what ``$SCALELAB_METRICS`` holds inside a trial.
-    regex
-        Regular expressions with named groups, matched against each line of standard
-        output and error of rank 0.
-    """
-
-    jsonl: str | None = None
-    regex: tuple[str, ...] = ()
+    jsonl: str | None = None  # a path template, as are csv and tensorboard
+    regex: tuple[str, ...] = ()  # matched against each line that rank 0 prints
     evaluation: tuple[str, ...] = ()
     csv: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -73,50 +63,30 @@ class StopRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkloadProgram:
-    """A workload class, built in or the user's own, run in forked ranks.
-
-    Parameters
-    ----------
-    code_directory
-        Put first on ``sys.path`` of the ranks; None for built-in workloads.
-    """
+    """A workload class, built in or the user's own, run in forked ranks."""
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    code_directory: str | None = None
+    code_directory: str | None = None  # first on sys.path of the ranks; None: built in
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandProgram:
     """Any command line, started as it is, in the environment its launcher sets.
 
-    Parameters
-    ----------
-    launcher
-        Name of the row of :data:`~scalelab.kinds.launchers.LAUNCHERS` that starts its
-        processes.
-    code_directory
-        Snapshot of the user's code; the working directory of the command.
-    name
-        What the command is called in records: the experiment's name. It changes nothing
-        of what runs.
-    stop
-        How it is asked to save what it has; None: it is not. It changes nothing of what
-        runs.
-    samples_per_epoch, tokens_per_sample
-        What the job says of its data, to hold against what the command prints; None:
-        nothing. They change nothing of what runs.
+    Name, stop and what the job says of its data change nothing of what runs.
     """
 
     command: str
-    launcher: str
+    launcher: str  # name of its row in LAUNCHERS
     env: Mapping[str, str]
     metrics: MetricsSource
-    code_directory: str
-    name: str = ""
+    code_directory: str  # snapshot of the user's code, its working directory
+    name: str = ""  # what records call it: the experiment's name
     inherited: Mapping[str, str] = field(default_factory=dict)
-    stop: StopRequest | None = None
+    stop: StopRequest | None = None  # how it is asked to save what it has
     launcher_options: Mapping[str, Scalar] = field(default_factory=dict)
+    # What the job says of its data, to hold against what the command prints.
     samples_per_epoch: int | None = None
     tokens_per_sample: int | None = None
 

@@ -37,14 +37,9 @@ class BatchSizes:
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """The batch sizes that were asked for, before the number of ranks is known.
+    """The batch sizes that were asked for; those that are None follow from the other.
 
-    Parameters
-    ----------
-    local_batch_size
-        Samples per rank per forward pass; None: follows from the global batch.
-    global_batch_size
-        Samples per optimiser step; None: follows from the local batch.
+    Local: samples per rank per forward pass. Global: samples per optimiser step.
     """
 
     local_batch_size: int | None = None

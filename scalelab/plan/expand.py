@@ -41,27 +41,19 @@ _Axes = tuple[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """The trials of an experiment.
+    """The trials of an experiment, in the order they are proposed.
 
-    Parameters
-    ----------
-    trials
-        In the order they are proposed: repeats interleaved, so that slow drifts of the
-        machine spread over all configurations; canaries where they are due.
-    left_out
-        Why combinations of listed values are not run, one sentence each.
-    search
-        How ``local_batch_size: auto`` is resolved; the trials assume the largest size
-        that will be tried. None: the local batches are known.
+    Repeats are interleaved, so that slow drifts of the machine spread over all
+    configurations; canaries stand where they are due.
     """
 
     trials: tuple[Trial, ...]
-    left_out: tuple[str, ...] = ()
-    search: AutoBatchSearch | None = None
+    left_out: tuple[str, ...] = ()  # why other combinations are not run
+    search: AutoBatchSearch | None = None  # None: the local batches are known
 
     @property
     def assumes_local_batch(self) -> bool:
-        """``local_batch_size: auto`` is not resolved yet."""
+        """``auto`` is not resolved yet: trials have the largest batch to be tried."""
         return self.search is not None
 
     def counts(self) -> dict[str, int]:

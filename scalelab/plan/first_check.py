@@ -229,18 +229,8 @@ class FirstTrials(TrialSource):
     step only. What an earlier sweep has measured well is not checked again. Where a
     first trial is unsound no further trial of its program is proposed.
 
-    Parameters
-    ----------
-    source
-        Proposes the trials. Where it does not know them beforehand, or looks for a
-        local batch, its own first trial is the first one.
-    programs
-        Names of the programs; None alone: the experiment has only one.
-
-    Attributes
-    ----------
-    failures
-        The rows of unsound first trials, by program.
+    Where the source does not know its trials, or looks for a local batch, its own first
+    trial is the first one. ``failures`` are rows of unsound first trials, by program.
     """
 
     def __init__(

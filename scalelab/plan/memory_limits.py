@@ -23,20 +23,13 @@ _MOST_SAID = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryLimit:
-    """The local batch at which trials of one setting ran out of device memory.
+    """The local batch at which trials of one setting ran out of device memory."""
 
-    Parameters
-    ----------
-    settings
-        What tells the setting from the others that were measured, by column;
-        ``world_size`` where ranks share the model's state.
-    largest_fitting
-        The largest below it that did; None: none was measured.
-    """
-
+    # What tells the setting from the others that were measured, by column; world_size
+    # where ranks share the model's state.
     settings: Mapping[str, Scalar]
     local_batch_size: int
-    largest_fitting: int | None
+    largest_fitting: int | None  # below it; None: none was measured
     num_trials: int
 
     def __str__(self) -> str:

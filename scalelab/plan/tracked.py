@@ -107,12 +107,8 @@ class Durations:
 class TrackedSource(TrialSource):
     """A trial source that knows which trials are left and how long they take.
 
-    Made by :func:`source_of`. What goes wrong in the source is said with its name.
-
-    Parameters
-    ----------
-    programs
-        Names of the programs of the experiment; None alone: it has only one.
+    What goes wrong in the source is said with its name. ``programs`` are the names of
+    the experiment's programs; None alone: it has only one.
     """
 
     def __init__(

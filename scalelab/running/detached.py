@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,16 +36,10 @@ _TAIL = 40
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Detached:
-    """The state of a sweep that was started apart from this process.
-
-    Parameters
-    ----------
-    exit_code
-        Of the sweep, where it has ended already; else 0.
-    """
+    """The state of a sweep that was started apart from this process."""
 
     text: str
-    exit_code: int = 0
+    exit_code: int = 0  # of the sweep, where it has ended already
 
 
 def detach(asked: Sweep, arguments: Sequence[str]) -> Detached:
@@ -75,12 +68,12 @@ def refuse_second_driver(run: Path) -> None:
 
 
 def _described(record: DriverRecord, view: JobView) -> str:
-    parts = [f"job {record.job_id} ({record.name}) waits in the queue"]
-    if view.reason:
-        parts.append(view.reason)
-    if view.estimated_start:
-        parts.append(f"start expected {view.estimated_start}")
-    return ", ".join(parts)
+    parts = [
+        f"job {record.job_id} ({record.name}) waits in the queue",
+        view.reason,
+        view.estimated_start and f"start expected {view.estimated_start}",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def waiting_driver_text(run: Path) -> str | None:
@@ -110,18 +103,17 @@ def _detach_process(run: Path, arguments: Sequence[str]) -> Detached:
         ],
         setsid=True,
     )
-    status: int | None = None
     try:
-        while status is None and not _has_begun(run, pid):
+        while not _has_begun(run, pid):
             time.sleep(_LOOK_AGAIN_S)
             ended, word = os.waitpid(pid, os.WNOHANG)
-            status = os.waitstatus_to_exitcode(word) if ended else None
+            if ended:
+                said = last_log_lines(log, _TAIL, since=start)
+                status = os.waitstatus_to_exitcode(word)
+                return Detached(text=said, exit_code=abs(status))
     except KeyboardInterrupt:
         os.kill(pid, signal.SIGTERM)
         raise
-    if status is not None:
-        said = last_log_lines(log, _TAIL, since=start)
-        return Detached(text=said, exit_code=abs(status))
     return Detached(
         text=f"Begun: process {pid} on host {socket.gethostname()} runs the sweep of "
         f"{run}, whatever becomes of this shell. {_what_next(run)}"
@@ -267,6 +259,5 @@ def leave_job(environment: os._Environ[str] | dict[str, str]) -> str | None:
     for name in list(environment):
         is_of_job = any(each.is_of_job(name) for each in BATCH_SYSTEMS)
         if is_of_job or name.startswith(_OF_MPI):
-            with suppress(KeyError):
-                del environment[name]
+            environment.pop(name, None)
     return job_id

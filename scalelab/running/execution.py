@@ -48,19 +48,11 @@ FIRST_TRIAL = "the first trial failed its check"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunningSweep:
-    """A sweep whose nodes are up: where to watch it, and how to stop it.
-
-    Parameters
-    ----------
-    driver
-        The driver that runs the trials; ``drain`` and ``kill`` stop it.
-    dashboard_link
-        The address of Dask's dashboard; None: the site wants none.
-    """
+    """A sweep whose nodes are up: where to watch it, and how to stop it."""
 
     driver: Driver
     source: TrackedSource
-    dashboard_link: str | None
+    dashboard_link: str | None  # of Dask; None: the site wants none
     stop_requests: StopRequests
 
 

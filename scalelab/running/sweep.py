@@ -43,45 +43,22 @@ RUNS = Path("runs")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sweep:
-    """A sweep that is ready to run: the experiment, the site and earlier results.
-
-    Parameters
-    ----------
-    site, site_name
-        The site where it runs, and name or path of its profile; None: the experiment
-        names it.
-    source
-        What proposes the trials; it knows what earlier sweeps of the run finished.
-    plan
-        The trials; of a source that does not know them beforehand, all that the
-        experiment's lists combine to. See :func:`scalelab.plan.expand.plan`.
-    directory
-        The run's directory, absolute; it need not exist.
-    fingerprint
-        What the trials' numbers depend on besides their configuration: code, command
-        and measurement.
-    changes
-        How that differs from what the run holds; empty: comparable.
-    num_remaining
-        Trials still to run; of an unresolved ``auto`` batch, about; None: not known.
-    gpu_hours
-        Device-hours they will take, by the run's own trials; None: not known yet.
-    """
+    """A sweep that is ready to run: the experiment, the site and earlier results."""
 
     experiment: Experiment
     text: str
     site: Site
-    site_name: str | None
-    source: TrackedSource
-    plan: Plan
+    site_name: str | None  # name or path of its profile; None: the experiment names it
+    source: TrackedSource  # it knows what earlier sweeps of the run finished
+    plan: Plan  # of a source without one, all that the experiment's lists combine to
     is_planned: bool
-    directory: Path
+    directory: Path  # absolute; it need not exist
     fingerprint: dict[str, Any]
-    changes: tuple[str, ...]
+    changes: tuple[str, ...]  # of it since the run's trials; empty: comparable
     has_measurements: bool
     num_finished: int
-    num_remaining: int | None
-    gpu_hours: float | None
+    num_remaining: int | None  # of an unresolved auto batch about; None: not known
+    gpu_hours: float | None  # that they will take, by the run's own trials
     device_hour_word: str
     retry_failed: bool
     checks_first: bool
@@ -123,7 +100,6 @@ class Sweep:
         for row in finished:
             source.resume(row)
         planned, left = source.plan or plan(asked, where), source.left
-        gpu_hours = source.gpu_hours
         if left is None or left or asked.accept:
             check_workload(asked, where, asked.code_root)
         if left is None or left:
@@ -144,7 +120,7 @@ class Sweep:
                 len(finished) if left is None else len(planned.trials) - len(left)
             ),
             num_remaining=source.remaining if left is None else len(left),
-            gpu_hours=gpu_hours,
+            gpu_hours=source.gpu_hours,
             device_hour_word=words_of_run(fingerprint, rows).hour,
             retry_failed=retry_failed,
             checks_first=checks_first,
@@ -233,8 +209,7 @@ class Sweep:
 def check_start(file: str | Path, experiment: Experiment, site: Site) -> None:
     """Refuse code that is not there, before anything starts.
 
-    Of several programs each fails its own trials alone. What is no path from the code
-    is looked for where trials run on this machine.
+    Of several programs each fails its own trials alone.
     """
     root, copied = experiment.code_root, experiment.snapshot_paths
     try:

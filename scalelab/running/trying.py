@@ -34,19 +34,11 @@ MOST_STEPS = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """A first trial that has ended, with what it shows.
-
-    Parameters
-    ----------
-    program
-        Name of its program; None: the experiment has only one.
-    losses
-        The loss at each report, in order; empty: none was read.
-    """
+    """A first trial that has ended, with what it shows."""
 
     row: Observation
-    program: str | None
-    losses: tuple[float, ...]
+    program: str | None  # None: the experiment has only one
+    losses: tuple[float, ...]  # at each report, in order
     findings: tuple[Finding, ...]
     log: Path
 
@@ -60,17 +52,11 @@ class Checked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """The first trials of an experiment.
-
-    Parameters
-    ----------
-    directory
-        Where records and logs are; None: they were deleted, since all was well.
-    """
+    """The first trials of an experiment."""
 
     trials: tuple[Checked, ...]
     not_tried: tuple[Trial, ...]
-    directory: Path | None
+    directory: Path | None  # of records and logs; None: deleted, since all was well
 
     @property
     def is_well(self) -> bool:
