@@ -99,16 +99,14 @@ def check_workload(asked: ExperimentKeys, site: Site, code_directory: Path) -> N
     if asked.workload is None:
         return
     trainer, own_name = trainer_of(asked.workload.name)
-    is_run_by_this = not any(
-        group.python or group.prologue for group in site.groups.values()
-    )
-    names = trainer.names(own_name, code_directory if is_run_by_this else None)
+    is_run_by_other = any(each.python or each.prologue for each in site.groups.values())
+    names = trainer.names(own_name, None if is_run_by_other else code_directory)
     if names is None:
         return
     of_strategies = {o for each in asked.parallelism for o in STRATEGIES[each].options}
-    axes = {name: values[0] for name, values in asked.options.items()}
-    own = {name: value for name, value in axes.items() if name not in of_strategies}
-    name, given = asked.workload.name, {**asked.workload.parameters, **own}
+    name, given = asked.workload.name, asked.workload.parameters
+    axes = {axis: values[0] for axis, values in asked.options.items()}
+    given |= {axis: value for axis, value in axes.items() if axis not in of_strategies}
     names.check_parameters(name, given, trainer.process_parameters)
     if _evaluates(asked) and asked.job and asked.job.target:
         names.check_metric(name, asked.job.target.metric)
@@ -136,8 +134,7 @@ def check_trials(asked: ExperimentKeys, site: Site, trials: Iterable[Trial]) -> 
             data_parallel_size=ranks,
             has_files=site.is_this_machine,
         )
-        parameters = {**asked.workload.parameters, **dict(axes)}
-        trainer.check_trials(own_name, parameters, demand)
+        trainer.check_trials(own_name, asked.workload.parameters | dict(axes), demand)
 
 
 def _check_strategy(

@@ -179,8 +179,9 @@ def _check_layout(
             "node may see the same samples. Use {local_batch_size}, the samples per "
             "replica, or {global_batch_size}."
         )
-    is_split = layout.micro_batches is MicroBatches.SPLIT
-    if is_split and isinstance(experiment.local_batch_size, AutoBatch):
+    if layout.micro_batches is MicroBatches.SPLIT and isinstance(
+        experiment.local_batch_size, AutoBatch
+    ):
         raise SpecError(
             "local_batch_size=auto does not go with layout.micro_batches=split, where "
             "each stage of the pipeline needs a sample of it. List local batches."
@@ -209,13 +210,10 @@ def check_received(experiment: ExperimentKeys, trials: Sequence[Trial]) -> None:
         own = [trial for trial in trials if trial.program == name]
         with naming(name):
             _check_values(alone, own)
-        of = f" of program={name}" if name else ""
-        launcher = alone.launcher.row()
+        launcher, of = alone.launcher.row(), f" of program={name}" if name else ""
         for trial in own:
-            launcher.check_nodes(
-                trial.allocation.num_nodes,
-                f"the trial{of} on {trial.world_size} devices",
-            )
+            words = f"the trial{of} on {trial.world_size} devices"
+            launcher.check_nodes(trial.allocation.num_nodes, words)
 
 
 def _check_values(experiment: ExperimentKeys, trials: Sequence[Trial]) -> None:
@@ -249,10 +247,9 @@ def _check_values(experiment: ExperimentKeys, trials: Sequence[Trial]) -> None:
     for trial in trials:  # on the same devices, batches must be told apart
         on_node = max(trial.allocation.devices_per_node)
         values = placeholder_values(trial, devices_on_node=on_node, directory="")
+        told = [values[name] for name in sorted(received & {*names, *_ACCUMULATION})]
         # The command knows its layout, since it must receive its axes.
-        told = sorted(received & {*names, *_ACCUMULATION})
-        alike = tuple(values[name] for name in told)
-        other = first.setdefault((trial.allocation, trial.layout, *alike), trial)
+        other = first.setdefault((trial.allocation, trial.layout, *told), trial)
         for axis in ("local_batch_size", "gradient_accumulation_steps"):
             _check_axis(axis, (getattr(each, axis) for each in (other, trial)), [axis])
 

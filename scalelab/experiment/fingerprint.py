@@ -46,9 +46,8 @@ def fingerprint_changes(
     changes: list[str] = []
     for key in sorted({*before, *after} - {ACCEPT}):
         is_family = key.startswith((_OF_MEASUREMENT, _OF_PROGRAM))
-        if is_family and (key not in before or key not in after):
-            continue
-        changes += _changes(key, before.get(key), after.get(key))
+        if not is_family or (key in before and key in after):
+            changes += _changes(key, before.get(key), after.get(key))
     return tuple(changes)
 
 

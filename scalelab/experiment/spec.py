@@ -38,16 +38,17 @@ class Experiment(ExperimentKeys):
     @classmethod
     def from_file(cls, path: str | Path) -> Experiment:
         """Read an experiment from a YAML file."""
-        text = read_document(Path(path))
-        return cls.from_text(text, source=str(path), directory=Path(path).parent)
+        path = Path(path)
+        return cls.from_text(
+            read_document(path), source=str(path), directory=path.parent
+        )
 
     @classmethod
     def from_text(
         cls, text: str, *, source: str = "experiment", directory: Path | None = None
     ) -> Experiment:
         """Read an experiment from YAML text."""
-        values = parse_document(text, source=source)
-        experiment = validated(cls, values, source=source)
+        experiment = validated(cls, parse_document(text, source=source), source=source)
         experiment._directory = directory or Path()
         return experiment
 
@@ -183,8 +184,9 @@ class Experiment(ExperimentKeys):
     def _fingerprint_of_metrics(self) -> dict[str, Any]:
         # Keys that are not used are left out, unless runs before them have them.
         values = (self.metrics or DEFAULT_METRICS).model_dump(mode="json")
-        old = ("jsonl", "regex")
-        return {name: of for name, of in values.items() if of or name in old}
+        return {
+            name: of for name, of in values.items() if of or name in ("jsonl", "regex")
+        }
 
     def _fingerprint_of(self, kind: TrialKind) -> Mapping[str, Any]:
         if kind is TrialKind.THROUGHPUT:

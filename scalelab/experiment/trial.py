@@ -155,8 +155,8 @@ class Trial:
     @property
     def further_axes(self) -> dict[str, Scalar]:
         """The axes without a field of their own in records, by name."""
-        degrees = self.layout.degrees if self.layout else {}
         program = {PROGRAM: self.program} if self.program else {}
+        degrees = self.layout.degrees if self.layout else {}
         return {**program, **self.options, **degrees}
 
     @property
@@ -207,31 +207,27 @@ class Trial:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Trial:
         """Rebuild a trial from :meth:`to_json`."""
-        fields = dict(values)
-        fields["kind"] = TrialKind(fields["kind"])
-        fields["allocation"] = Allocation(
-            devices_per_node=tuple(fields["allocation"]["devices_per_node"])
-        )
-        rate = fields.get("learning_rate")
-        fields["learning_rate"] = LearningRate(**rate) if rate else None
-        layout = fields.get("layout")
-        fields["layout"] = Layout(**layout) if layout else None
-        measurement = dict(fields["measurement"])
-        if target := measurement.get("target"):
-            measurement["target"] = Target(
-                metric=target["metric"],
-                mode=MetricMode(target["mode"]),
-                value=target["value"],
-            )
+        rate, layout = values.get("learning_rate"), values.get("layout")
+        measurement = dict(values["measurement"])
         measurement["judged_by"] = tuple(measurement.get("judged_by", ()))
-        fields["measurement"] = Measurement(**measurement)
-        return cls(**fields)
+        if target := measurement.get("target"):
+            mode = MetricMode(target["mode"])
+            measurement["target"] = Target(**{**target, "mode": mode})
+        typed = {
+            "kind": TrialKind(values["kind"]),
+            "allocation": Allocation(
+                devices_per_node=tuple(values["allocation"]["devices_per_node"])
+            ),
+            "learning_rate": LearningRate(**rate) if rate else None,
+            "layout": Layout(**layout) if layout else None,
+            "measurement": Measurement(**measurement),
+        }
+        return cls(**{**values, **typed})
 
     def __str__(self) -> str:
-        devices = counted(self.world_size, "device")
         return (
-            f"{self.trial_id} ({self.kind}, {devices} on {self.allocation}, "
-            f"global batch {self.global_batch_size})"
+            f"{self.trial_id} ({self.kind}, {counted(self.world_size, 'device')} on "
+            f"{self.allocation}, global batch {self.global_batch_size})"
         )
 
 
@@ -244,19 +240,18 @@ def with_canaries(trials: Sequence[Trial], every: int) -> list[Trial]:
     the first in the plan. Its repeat index says when it is due, so that a plan that is
     resumed, or extended, asks for the same canaries and for no more than it lacks.
     """
-    candidates = [trial for trial in trials if trial.kind is TrialKind.THROUGHPUT]
     planned = list(trials)
-    if not every or len(trials) < every or not candidates:
-        return planned
     cheapest = min(
-        candidates,
+        (trial for trial in trials if trial.kind is TrialKind.THROUGHPUT),
         key=lambda trial: (
             trial.global_batch_size,
             trial.world_size,
             trial.allocation.num_nodes,
         ),
+        default=None,
     )
-    moments = [*range(0, len(trials) - every + 1, every), len(trials)]
-    for moment in reversed(moments):
+    if not every or len(trials) < every or cheapest is None:
+        return planned
+    for moment in (len(trials), *range(0, len(trials) - every + 1, every)[::-1]):
         planned.insert(moment, replace(cheapest, repeat=FIRST_CANARY + moment))
     return planned

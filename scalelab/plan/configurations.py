@@ -216,10 +216,10 @@ def configurations(
     left_out: list[str] = []
     allocations = _allocations(experiment, site, left_out)
     listed = experiment.local_batch_size
-    sizes = listed if isinstance(listed, tuple) else (None,)
     requests = [
         BatchRequest(local, total, experiment.gradient_accumulation_steps or 1)
-        for local, total in product(sizes, experiment.global_batch_size or (None,))
+        for local in (listed if isinstance(listed, tuple) else (None,))
+        for total in experiment.global_batch_size or (None,)
     ]
     every = [(each, allocations[each.node_group]) for each in setups(experiment, site)]
     most = _largest(experiment, every)
@@ -330,8 +330,10 @@ def _axes(
         own = listed.pop(parallelism)
         foreign = {name for options in listed.values() for name in options} - {*own}
     names = sorted(experiment.options.keys() - foreign)
-    combinations = product(*(experiment.options[name] for name in names))
-    axes = [tuple(zip(names, values, strict=True)) for values in combinations]
+    axes = [
+        tuple(zip(names, values, strict=True))
+        for values in product(*(experiment.options[name] for name in names))
+    ]
     if not experiment.workload:
         return axes
     effective = strategy_of(parallelism).effective_options
@@ -399,11 +401,10 @@ def _largest(
     That is the least of ``at_most``, an epoch, what the smallest allocation needs of
     the largest global batch, and 16,384 where ``at_most`` is not given.
     """
-    auto = experiment.local_batch_size
-    asked = auto.at_most if isinstance(auto, AutoBatch) else None
-    limits = [asked or DEFAULT_LARGEST_LOCAL_BATCH]
-    if experiment.job and experiment.job.samples_per_epoch:
-        limits.append(experiment.job.samples_per_epoch)
+    auto, job = experiment.local_batch_size, experiment.job
+    at_most = auto.at_most if isinstance(auto, AutoBatch) else None
+    epoch = job.samples_per_epoch if job else None
+    limits = [at_most or DEFAULT_LARGEST_LOCAL_BATCH, epoch]
     if experiment.global_batch_size:
         sizes = []
         for setup, places in every:
@@ -412,4 +413,4 @@ def _largest(
                     sizes.append(setup.data_parallel_size(place))
         smallest = min(sizes, default=1)
         limits.append(max(1, max(experiment.global_batch_size) // smallest))
-    return min(limits)
+    return min(filter(None, limits))

@@ -91,11 +91,11 @@ def plan(
             distinct.setdefault(trial.trial_id, trial)
     trials = with_canaries([*distinct.values()], experiment.measure.canary_every)
     check_received(experiment, trials)
-    is_open = isinstance(experiment.local_batch_size, AutoBatch)
+    is_auto = isinstance(experiment.local_batch_size, AutoBatch)
     return Plan(
         trials=tuple(trials),
         left_out=tuple(left_out),
-        search=search if is_open and local_batch_sizes is None else None,
+        search=search if is_auto and local_batch_sizes is None else None,
     )
 
 
@@ -104,14 +104,12 @@ def _varied(
 ) -> _Axes:
     rates, seeds = experiment.learning_rate, experiment.seed
     rules = rates.rule if rates else (LearningRateRule.NONE,)
-    is_convergence = kind is TrialKind.CONVERGENCE
-    if is_convergence and not experiment.product:
+    if kind is TrialKind.CONVERGENCE and not experiment.product:
         feasible = _where_convergence_runs(experiment, feasible)
     elif not experiment.product:
         seeds, rules = seeds[:1], rules[:1]
-    is_repeated = kind is TrialKind.THROUGHPUT
-    repeats = range(experiment.measure.repeats if is_repeated else 1)
-    return repeats, seeds, feasible, rules
+    repeats = experiment.measure.repeats if kind is TrialKind.THROUGHPUT else 1
+    return range(repeats), seeds, feasible, rules
 
 
 def _where_convergence_runs(

@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -74,11 +75,7 @@ def findings(
         return [_of_no_measurement(row, outcome)]
     if outcome is Outcome.OUT_OF_MEMORY:
         return [Finding(sign=Sign.DOES_NOT_FIT, stops=False, advice=_halved(row))]
-    doubts = (
-        Finding(sign=sign, stops=False, figures=figures)
-        for sign, figures in _doubts(row, losses)
-    )
-    return [*_of_rates(row, regex), *doubts]
+    return [*_of_rates(row, regex), *_doubts(row, losses)]
 
 
 def is_measurement(row: Observation) -> bool:
@@ -94,19 +91,17 @@ def is_sound(row: Observation) -> bool:
 def _of_no_measurement(row: Observation, outcome: Outcome) -> Finding:
     if outcome.is_retried or (outcome is Outcome.REFUSED and not row["device_ids"]):
         return Finding(sign=Sign.LOST, stops=False)
-    advice: Mapping[str, object] = {}
-    sign = Sign.NOT_MEASURED
+    sign, advice = Sign.NOT_MEASURED, dict[str, object]()
     if outcome is Outcome.STALLED:
         sign, advice = Sign.TOO_SILENT, {"measure": {"stall_timeout": "10min"}}
     elif outcome is Outcome.HOST_OUT_OF_MEMORY:
         sign, advice = Sign.DOES_NOT_FIT, _halved(row)
     elif row["world_size"] > 1:
-        sign = Sign.SEVERAL_RANKS_FAIL
-        advice = {"gpus": [1], "launcher": "none"}
+        sign, advice = Sign.SEVERAL_RANKS_FAIL, {"gpus": [1], "launcher": "none"}
     return Finding(sign=sign, stops=True, advice=advice)
 
 
-def _halved(row: Observation) -> Mapping[str, object]:
+def _halved(row: Observation) -> dict[str, object]:
     local = row["local_batch_size"]
     return {"local_batch_size": local // 2} if local > 1 else {}
 
@@ -165,19 +160,20 @@ def loss_ends(losses: Sequence[float]) -> tuple[float, float] | None:
     return fmean(losses[:third]), fmean(losses[-third:])
 
 
-def _doubts(
-    row: Observation, losses: Sequence[float]
-) -> Iterator[tuple[Sign, Mapping[str, float | str]]]:
+def _doubts(row: Observation, losses: Sequence[float]) -> Iterator[Finding]:
+    def doubt(sign: Sign, **figures: float | str) -> Finding:
+        return Finding(sign=sign, stops=False, figures=figures)
+
     if row["world_size"] > 1 and row["ranks_witness"] in (None, NOT_WITNESSED):
-        yield Sign.RANKS_NOT_WITNESSED, {"world_size": row["world_size"]}
+        yield doubt(Sign.RANKS_NOT_WITNESSED, world_size=row["world_size"])
     ends = loss_ends(losses)
     if ends is not None and not ends[1] < ends[0]:
-        yield Sign.LOSS_NOT_FALLING, {"first": ends[0], "last": ends[1]}
+        yield doubt(Sign.LOSS_NOT_FALLING, first=ends[0], last=ends[1])
     wait, step = row["data_wait_s"], row["step_time_s"]
     if wait and step and wait >= MUCH_WAITING * step:
-        yield Sign.WAITS_FOR_INPUT, {"share": wait / step}
+        yield doubt(Sign.WAITS_FOR_INPUT, share=wait / step)
     if marks := [mark for mark in row["validity"] or () if mark != RATE_DISAGREES]:
-        yield Sign.MARKED, {"marks": ", ".join(marks)}
+        yield doubt(Sign.MARKED, marks=", ".join(marks))
 
 
 def _factor(one: float, other: float) -> float:
@@ -216,7 +212,7 @@ def first_trials(
     trials: Collection[Trial], programs: Iterable[str | None]
 ) -> list[Trial]:
     """Return the smallest trial of each program, then the smallest of several ranks."""
-    groups = [(several, name) for several in (False, True) for name in programs]
+    groups = product((False, True), programs)
     found = (_smallest(t for t in trials if _group_of(t) == group) for group in groups)
     return [trial for trial in found if trial is not None]
 
@@ -238,9 +234,7 @@ class FirstTrials(TrialSource):
     ) -> None:
         self._source = source
         self._programs = frozenset(programs)
-        self._unchecked = {
-            (several, name) for name in self._programs for several in (False, True)
-        }
+        self._unchecked = {*product((False, True), self._programs)}
         self._first: dict[str, Trial] = {}
         self._held: str | None = None
         self.wants_progress = source.wants_progress

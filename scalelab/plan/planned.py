@@ -132,13 +132,12 @@ class PlannedTrials(TrialSource):
             return
         for setup, search in self._searches.items():
             while (size := search.ask()) is not None:
-                row = self._told.get(self._probe(setup, size).trial_id)
-                outcome = None if row is None else str(row["outcome"])
+                row = self._told.get(self._probe(setup, size).trial_id, {})
+                outcome = row.get("outcome")
                 if outcome not in _FITS | _DOES_NOT_FIT:
                     break
                 search.tell(size, fits=outcome in _FITS)
-        is_over = all(search.ask() is None for search in self._searches.values())
-        if is_over and (sizes := self.local_batch_sizes):
+        if not any(self._probes()) and (sizes := self.local_batch_sizes):
             self._expand(sizes)
 
     def _probes(self) -> Iterator[Trial]:

@@ -277,8 +277,9 @@ def source_of(
             f"source={name}: {path} returned {type(source).__name__}, which is no "
             "TrialSource. Derive it from scalelab.plan.source.TrialSource."
         )
-    programs = [*experiment.by_program()]
-    tracked = TrackedSource(name, source, Durations(rows), programs=programs)
+    tracked = TrackedSource(
+        name, source, Durations(rows), programs=[*experiment.by_program()]
+    )
     for row in finished:
         tracked.tell_again(row)
     return tracked

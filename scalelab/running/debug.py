@@ -34,8 +34,7 @@ def debug(
 
     asked = Experiment.from_file(experiment)
     where = asked.resolve_site(site)
-    trial = _first_on_one_device(asked, where)
-    device_type = where.device_type.value
+    trial, device_type = _first_on_one_device(asked, where), where.device_type.value
     share = NodeShare(node="here", device_ids=local_devices(device_type)[:1])
     with TemporaryDirectory(prefix="scalelab-") as directory:
         spec = AttemptSpec(
@@ -59,9 +58,8 @@ def _first_on_one_device(asked: Experiment, site: Site) -> Trial:
                 "workload class can run in this process. Start the command under its "
                 "own debugger."
             )
-    source = source_of(asked, site)
     sizes = set()
-    for trial in islice(iter(source.ask, None), MAX_TRIALS):
+    for trial in islice(iter(source_of(asked, site).ask, None), MAX_TRIALS):
         if trial.world_size == 1:
             return trial
         sizes.add(trial.world_size)

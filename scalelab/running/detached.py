@@ -60,10 +60,9 @@ def refuse_second_driver(run: Path) -> None:
     from scalelab.cluster.batch.driver_queue import waiting_driver
 
     if found := waiting_driver(run):
-        record, view = found
         raise LeaseError(
-            f"{_described(record, view)} and will run the sweep of {run}. Wait for it, "
-            f"or cancel it with `scalelab stop {run}`."
+            f"{_described(*found)} and will run the sweep of {run}. Wait for it, or "
+            f"cancel it with `scalelab stop {run}`."
         )
 
 
@@ -90,11 +89,10 @@ def waiting_driver_text(run: Path) -> str | None:
 def _detach_process(run: Path, arguments: Sequence[str]) -> Detached:
     log = run / LOG
     start = log.stat().st_size if log.exists() else 0
-    command = [sys.executable, "-m", "scalelab", *arguments]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     pid = os.posix_spawn(
-        command[0],
-        command,
+        sys.executable,
+        [sys.executable, "-m", "scalelab", *arguments],
         os.environ,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -109,8 +107,9 @@ def _detach_process(run: Path, arguments: Sequence[str]) -> Detached:
             ended, word = os.waitpid(pid, os.WNOHANG)
             if ended:
                 said = last_log_lines(log, _TAIL, since=start)
-                status = os.waitstatus_to_exitcode(word)
-                return Detached(text=said, exit_code=abs(status))
+                return Detached(
+                    text=said, exit_code=abs(os.waitstatus_to_exitcode(word))
+                )
     except KeyboardInterrupt:
         os.kill(pid, signal.SIGTERM)
         raise
@@ -213,8 +212,7 @@ class DriverJobLife:
 
     def control(self, running: RunningSweep) -> None:
         """Look after a sweep that has begun, in a thread."""
-        thread = threading.Thread(target=self._live, args=(running,), daemon=True)
-        thread.start()
+        threading.Thread(target=self._live, args=(running,), daemon=True).start()
 
     def _live(self, running: RunningSweep) -> None:
         time.sleep(max(0.0, self._renew_s - time.monotonic()))

@@ -123,8 +123,8 @@ def run_sweep(
                 held = (Unfinished(trial, FIRST_TRIAL) for trial in first.withheld())
                 summary.unfinished += held
                 summary.unsound = tuple(first.failures.values())
-                if first.has_stopped:
-                    summary.stopped = summary.stopped or FIRST_TRIAL
+            if first.has_stopped:
+                summary.stopped = summary.stopped or FIRST_TRIAL
             if events.input_error is not None:
                 raise SpecError(events.input_error)
             events(SweepEnded(stopped=summary.stopped))

@@ -78,14 +78,16 @@ def prepare(experiment: str | Path, *, site: str | None = None) -> Sweep:
     refuse_second_driver(home)
     shutil.rmtree(home, ignore_errors=True)
     sweep = Sweep.prepare(experiment, site=site, directory=home)
-    chosen = first_trials(sweep.plan.trials, asked.by_program())
-    trials = tuple(_shortened(asked, trial) for trial in chosen)
-    plan = Plan(trials=trials)
+    trials = tuple(
+        _shortened(asked, trial)
+        for trial in first_trials(sweep.plan.trials, asked.by_program())
+    )
+    listed = _Listed(Plan(trials=trials))
     return replace(
         sweep,
-        source=TrackedSource("try", _Listed(plan), programs=[*asked.by_program()]),
-        plan=plan,
-        num_remaining=len(trials),
+        source=TrackedSource("try", listed, programs=[*asked.by_program()]),
+        plan=listed.plan,
+        num_remaining=listed.total,
         checks_first=True,
     )
 
@@ -115,8 +117,7 @@ def read_first_trials(sweep: Sweep, rows: Sequence[Observation] | None = None) -
     programs = sweep.experiment.programs()
     checked = []
     for row in rows:
-        trial_id, number = row["trial_id"], row["attempt"]
-        files = AttemptFiles(reader.attempt_directory(trial_id, number))
+        files = AttemptFiles(reader.attempt_directory(row["trial_id"], row["attempt"]))
         name = row.get(f"options.{PROGRAM}")
         program, steps = programs.get(name), read_lines(files.stream)
         losses = _losses(steps)

@@ -94,8 +94,7 @@ class Understood:
         return int(number) if number and is_count else None
 
     def __str__(self) -> str:
-        name = self.placeholder or self.meaning
-        means = PLACEHOLDERS.get(self.placeholder or "") or _IN_WORDS[name]
+        means = PLACEHOLDERS.get(self.placeholder or "") or _IN_WORDS[self.meaning]
         known = "" if self.number is None else f", {self.number:g} by default"
         because = f"; {one_line(self.because)[:60]}" if self.because else ""
         return f"{means}{known}{because}"
@@ -254,9 +253,9 @@ def draft(
 
 
 def _name(path: Path) -> str:
-    generic = path.stem in ("train", "main", "run", "__main__")
-    folder = path.parent.name
-    name = f"{folder}-{path.stem}" if generic and folder else path.stem
+    name, folder = path.stem, path.parent.name
+    if folder and name in ("train", "main", "run", "__main__"):
+        name = f"{folder}-{name}"
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-_.")[:64] or "my-model"
     # YAML reads some names, such as 2024, as something else than text.
     is_text = plain[0].isalpha() and plain.lower() not in ("true", "false", "null")

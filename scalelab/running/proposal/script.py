@@ -73,8 +73,7 @@ def read_script(path: Path) -> Script:
     is_part = bool(package) and package[0] in names
     root = path.parents[len(package)] if is_part else path.parent
     trees, beside = _modules(path, tree, root, package if is_part else ())
-    nodes = [node for each in trees.values() for node in ast.walk(each)]
-    named = {*filter(None, map(_named, nodes))}
+    named = {_named(node) for each in trees.values() for node in ast.walk(each)} - {""}
     all_packages = {
         name.partition(".")[0] for each in trees.values() for name in _imported(each)
     }
@@ -86,12 +85,8 @@ def read_script(path: Path) -> Script:
         and len(node.value) < 200
         and node.value.isprintable()
     }
-    files = [
-        path.parent / text
-        for text in texts
-        if text.endswith(".py") and not text.startswith("/")
-    ]
-    beside |= {each for each in files if each.is_file()}
+    modules = [each for each in texts if each.endswith(".py") and each[0] != "/"]
+    beside |= {path.parent / each for each in modules if (path.parent / each).is_file()}
     beside |= set(config_folders(path, tree))
     tables = sorted(filter(_TABLE.fullmatch, texts))
     metrics = "tensorboard: '{trial_dir}'" if "SummaryWriter" in named else None
