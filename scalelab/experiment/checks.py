@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
 from scalelab.experiment.command_values import check_commands, naming, values_received
@@ -16,19 +15,15 @@ from scalelab.inputs.document import Scalar
 from scalelab.kinds.strategies import STRATEGIES
 from scalelab.kinds.strategy import Strategy
 from scalelab.kinds.trainers import DataDemand, facts_of, find_trainer, trainer_of
-
-if TYPE_CHECKING:
-    from scalelab.site.profile import Site
+from scalelab.site.profile import Site
 
 
 def check_program(experiment: ExperimentKeys) -> None:
     """Refuse what a workload has no use for, or what a command cannot use."""
-    if experiment.workload:
-        _check_workload(experiment, experiment.workload)
     check_commands(experiment)
-
-
-def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> None:
+    workload = experiment.workload
+    if workload is None:
+        return
     name = workload.name
     for key in ("env", "env_from", "stop", "uses", "metrics", "layout"):
         if getattr(experiment, key):

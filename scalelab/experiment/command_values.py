@@ -20,8 +20,8 @@ from scalelab.inputs.placeholders import (
 )
 from scalelab.inputs.problems import one_of, shown
 
+# Placeholders that have a value only where the experiment has a learning rate.
 _OF_RATE = {"learning_rate", "base_learning_rate", "warmup_samples"}
-"""Placeholders that have a value only where the experiment has a learning rate."""
 _LOCAL_BATCH = ("local_batch_size", "batch_size_per_node", "global_batch_size")
 _LOCAL_BATCH_OF_LAYOUT = ("local_batch_size", "micro_batch_size", "global_batch_size")
 _ACCUMULATION = (
@@ -29,6 +29,7 @@ _ACCUMULATION = (
     "accumulation_steps_of_all_ranks",
     "global_batch_size",
 )
+# Placeholders of which any one passes an axis of the layout to the command.
 _DEGREES = {
     "tensor": ("tensor_parallel_size",),
     "pipeline": ("pipeline_parallel_size",),
@@ -37,7 +38,6 @@ _DEGREES = {
     "replicate": ("data_replicate_size", "data_shard_size"),
     "shard": ("data_shard_size", "data_replicate_size"),
 }
-"""Placeholders of which any one passes an axis of the layout to the command."""
 
 
 class Untold(StrEnum):
@@ -67,11 +67,7 @@ def naming(program: str | None) -> Iterator[None]:
 
 
 def variable_of(placeholder: str) -> str:
-    """Return the environment variable that holds the value of a placeholder.
-
-    >>> variable_of("local_batch_size")
-    'SCALELAB_LOCAL_BATCH_SIZE'
-    """
+    """Return the environment variable that holds the value of a placeholder."""
     return f"SCALELAB_{placeholder.upper()}"
 
 

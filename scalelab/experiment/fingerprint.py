@@ -10,19 +10,15 @@ from scalelab.inputs.device_words import DeviceWords, device_words
 from scalelab.inputs.problems import shown
 from scalelab.kinds.trainers import COMMAND, facts_of
 
+# Conditions that judge a trial when it is read: another one changes no number.
 ACCEPT = "accept"
-"""Conditions that judge a trial when it is read: another one changes no number."""
 _OF_MEASUREMENT = "measure."
 _OF_PROGRAM = "program."
 _IN_COMMON = 25  # characters that are shown before two texts differ
 
 
 def program_key(name: str) -> str:
-    """Return the key of one of several programs in a fingerprint.
-
-    >>> program_key("jax")
-    'program.jax'
-    """
+    """Return the key of one of several programs in a fingerprint."""
     return f"{_OF_PROGRAM}{name}"
 
 

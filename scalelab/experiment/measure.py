@@ -276,6 +276,5 @@ class Metrics(Section):
         )
 
 
+# What holds without the key: the command writes the file that $SCALELAB_METRICS names.
 DEFAULT_METRICS = Metrics.model_construct()
-"""What holds without the key: the command writes the file that ``$SCALELAB_METRICS``
-names."""

@@ -176,8 +176,8 @@ _ROWS = (
         packages=("megatron",),
     ),
 )
+# The presets by name, in the order in which users see them.
 PRESETS: Mapping[str, Preset] = {row.name: row for row in _ROWS}
-"""The presets by name, in the order in which users see them."""
 
 
 def expanded(values: Mapping[str, Any]) -> dict[str, Any]:

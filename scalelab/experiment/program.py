@@ -13,8 +13,8 @@ from scalelab.kinds.trainers import trainer_of
 if TYPE_CHECKING:
     from scalelab.kinds.launchers import Launcher
 
+# Path template of the file that $SCALELAB_METRICS names inside a trial.
 METRICS_FILE = "{trial_dir}/metrics.jsonl"
-"""Path template of the file that ``$SCALELAB_METRICS`` names inside a trial."""
 
 # Values that a program may report. Counted in each epoch anew, and how many an epoch
 # has: the forward passes of one rank, optimiser steps, the samples of all ranks.

@@ -52,8 +52,7 @@ class ScalingMode(StrEnum):
     WEAK = "weak"
 
 
-MAX_GRACE_S = 100.0
-"""Seconds; ``scalelab stop --now`` waits a little longer."""
+MAX_GRACE_S = 100.0  # seconds; scalelab stop --now waits a little longer
 
 
 class _NamedChoice(Section):
@@ -176,8 +175,7 @@ class AutoBatch(Section):
         return {} if value == "auto" else value
 
 
-REST = "rest"
-"""What stands for all ranks that the other degrees leave."""
+REST = "rest"  # what stands for all ranks that the other degrees leave
 DegreesOrRest = Annotated[
     OneOrMany[DeviceCount] | None,
     WithJsonSchema(

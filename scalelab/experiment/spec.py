@@ -115,31 +115,29 @@ class Experiment(ExperimentKeys):
     ) -> dict[str | None, Program]:
         """Return what trials run, by the name of their program; None: it has none."""
         directory = str(code_directory or self.code_root)
-        return {
-            name: alone._program(directory, inherited or {})
-            for name, alone in self.by_program().items()
-        }
-
-    def _program(self, directory: str, inherited: Mapping[str, str]) -> Program:
         if self.workload:
-            return WorkloadProgram(
+            workload = WorkloadProgram(
                 name=self.workload.name,
                 parameters=self.workload.parameters,
                 code_directory=None if self.facts else directory,
             )
-        return CommandProgram(
-            command=self.command or "",
-            launcher=self.launcher.name,
-            env=self.env,
-            metrics=(self.metrics or DEFAULT_METRICS).source(),
-            code_directory=directory,
-            name=self.name,
-            inherited=inherited,
-            stop=self.stop.request() if self.stop else None,
-            launcher_options=self.launcher.parameters,
-            samples_per_epoch=self.job.samples_per_epoch if self.job else None,
-            tokens_per_sample=self.job.sequence_length if self.job else None,
-        )
+            return {None: workload}
+        return {
+            name: CommandProgram(
+                command=alone.command or "",
+                launcher=alone.launcher.name,
+                env=alone.env,
+                metrics=(alone.metrics or DEFAULT_METRICS).source(),
+                code_directory=directory,
+                name=self.name,
+                inherited=inherited or {},
+                stop=self.stop.request() if self.stop else None,
+                launcher_options=alone.launcher.parameters,
+                samples_per_epoch=self.job.samples_per_epoch if self.job else None,
+                tokens_per_sample=self.job.sequence_length if self.job else None,
+            )
+            for name, alone in self.by_program().items()
+        }
 
     def fingerprint(
         self,

@@ -18,10 +18,9 @@ from scalelab.inputs.target import MetricMode, Target
 from scalelab.kinds.strategies import DEFAULT_STRATEGY, strategy_of
 from scalelab.kinds.trainers import facts_of
 
-PROGRAM = "program"
-"""Name of the axis of programs."""
+PROGRAM = "program"  # name of the axis of programs
+# Repeat index from which on repeats are canaries; see with_canaries.
 FIRST_CANARY = 1_000
-"""Repeat index from which on repeats are canaries; see :func:`with_canaries`."""
 
 
 def is_canary(repeat: float) -> bool:

@@ -8,19 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
 from scalelab.experiment.sections import AutoBatch
+from scalelab.experiment.spec import Experiment
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import Layout
 from scalelab.kinds.strategies import strategy_of
 from scalelab.kinds.strategy import Strategy, TrialSizes
-
-if TYPE_CHECKING:
-    from scalelab.experiment.spec import Experiment
-    from scalelab.site.profile import Site
+from scalelab.site.profile import Site
 
 MAX_TRIALS = 100_000
 DEFAULT_LARGEST_LOCAL_BATCH = 16_384
@@ -51,9 +48,6 @@ class BatchRequest:
 
         ``largest`` is the largest local batch that fits, where that is looked for: then
         it is accumulated in the fewest steps.
-
-        >>> BatchRequest(local_batch_size=16).at(8).global_batch_size
-        128
         """
         local, total = self.local_batch_size, self.global_batch_size
         accumulation = self.gradient_accumulation_steps
@@ -209,8 +203,7 @@ def configurations(
 ) -> tuple[list[Configuration], list[str], AutoBatchSearch]:
     """Return feasible configurations, why others are not run, and the search of auto.
 
-    Every listed value occurs in one. Without ``local_batch_sizes`` an ``auto`` batch is
-    assumed to be the largest that will be tried.
+    Every listed value occurs in one.
     """
     refuse_above_limit(_num_combinations(experiment))
     left_out: list[str] = []

@@ -12,11 +12,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING
 
 from scalelab.experiment.command_values import check_received
 from scalelab.experiment.rates import LearningRateRule
 from scalelab.experiment.sections import AutoBatch
+from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial, TrialKind, with_canaries
 from scalelab.inputs.allocation import Allocation
 from scalelab.plan.configurations import (
@@ -27,16 +27,12 @@ from scalelab.plan.configurations import (
     configurations,
     refuse_above_limit,
 )
+from scalelab.site.profile import Site
 
-if TYPE_CHECKING:
-    from scalelab.experiment.spec import Experiment
-    from scalelab.site.profile import Site
-
-
+# Repeats, outermost so that they interleave, seeds, configurations and rules.
 _Axes = tuple[
     Sequence[int], Sequence[int], Sequence[Configuration], Sequence[LearningRateRule]
 ]
-"""Repeats, outermost so that they interleave, seeds, configurations and rules."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,16 +24,16 @@ from scalelab.plan.source import Decision, Observation, TrialSource
 if TYPE_CHECKING:
     from scalelab.plan.tracked import TrackedSource
 
+# Factor between two rates of one program from which on they disagree.
 DOUBTED_BEYOND = 1.1
-"""Factor between two rates of one program from which on they disagree."""
+# Validity reason of a row whose two step times differ by a factor of the batch.
 RATE_DISAGREES = "rate_disagrees"
-"""Validity reason of a row whose two step times differ by a factor of the batch."""
+# The ranks_witness of a row whose ranks may each have trained alone.
 NOT_WITNESSED = "not_witnessed"
-"""The ``ranks_witness`` of a row whose ranks may each have trained alone."""
+# The factor from which on no clock explains it: something else was counted.
 WRONG_BEYOND = 1.5
-"""The factor from which on no clock explains it: something else was counted."""
+# Share of a step that is worth a word when the step waits for input so long.
 MUCH_WAITING = 0.25
-"""Share of a step that is worth a word when the step waits for input so long."""
 FEWEST_LOSSES = 4
 _ALIKE = 1.25
 
@@ -180,8 +180,7 @@ def _factor(one: float, other: float) -> float:
     return math.exp(abs(math.log(one / other)))
 
 
-_Group = tuple[bool, str | None]
-"""Several ranks or one, and the program."""
+_Group = tuple[bool, str | None]  # several ranks or one, and the program
 
 
 def _group_of(trial: Trial) -> _Group:

@@ -1,8 +1,4 @@
-"""The built-in trial source: all trials of an experiment, in a fixed order.
-
-It looks for the largest local batch that fits first, by doubling and bisection, where
-the experiment asks for that.
-"""
+"""The built-in trial source: all trials of an experiment, in a fixed order."""
 
 from __future__ import annotations
 
@@ -10,10 +6,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
 from scalelab.experiment.sections import AutoBatch
+from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import paragraph
@@ -21,10 +17,7 @@ from scalelab.inputs.numerals import counted
 from scalelab.plan.configurations import BatchRequest, Configuration, Setup
 from scalelab.plan.expand import Plan, plan, trial_of
 from scalelab.plan.source import Observation, TrialSource
-
-if TYPE_CHECKING:
-    from scalelab.experiment.spec import Experiment
-    from scalelab.site.profile import Site
+from scalelab.site.profile import Site
 
 _FITS = {"completed", "pruned"}
 _DOES_NOT_FIT = {"out_of_memory", "host_out_of_memory"}

@@ -6,10 +6,10 @@ import inspect
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from scalelab.errors import ScaleLabError, SpecError
 from scalelab.experiment.checks import check_kinds
+from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import PROGRAM, Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
@@ -18,20 +18,17 @@ from scalelab.kinds.registry import imported
 from scalelab.kinds.sources import SOURCES
 from scalelab.plan.expand import Plan
 from scalelab.plan.source import Decision, Observation, TrialSource
+from scalelab.site.profile import Site
 
-if TYPE_CHECKING:
-    from scalelab.experiment.spec import Experiment
-    from scalelab.site.profile import Site
-
+# Seconds that every trial is taken to last until the first one has ended.
 UNKNOWN_S = 30.0
-"""Seconds that every trial is taken to last until the first one has ended."""
 _CORRECT = (
     "Correct the source, then run the same command again: what has ended is recorded "
     "and does not run again."
 )
+# Kind, devices, nodes, local batch, accumulation; then settings: precision,
+# parallelism, node group, program.
 _Work = tuple[str, int, int, int, int, str, str, str | None, str | None]
-"""Kind, devices, nodes, local batch, accumulation; then settings: precision,
-parallelism, node group, program."""
 
 
 class Durations:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from scalelab.running.execution import RunningSweep
     from scalelab.running.sweep import Sweep
 
-QUEUED_S = 5.0
-"""Seconds that ``--detach`` watches a job that waits in the queue."""
+QUEUED_S = 5.0  # seconds that --detach watches a job that waits in the queue
 _LOOK_AGAIN_S, _ASK_QUEUE_S = 0.1, 1.0
 # Prefixes of the variables by which MPI tells programs that they are part of a job.
 _OF_MPI = ("PMI", "OMPI_")

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from scalelab.cluster.dask_nodes import DaskNodes
     from scalelab.scheduling.driver import Driver
 
+# Batch jobs that one trial may lose, to preemption or their time limit.
 MAX_JOBS_LOST = 8
-"""Batch jobs that one trial may lose, to preemption or their time limit."""
 FIRST_TRIAL = "the first trial failed its check"
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +59,11 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
     finished = reader.finished(rows)
     ended = {(row["trial_id"], row["attempt"]) for row in rows}
     job_list = JobList.read(reader.directory / CLUSTER_DIRECTORY)
-    driver = reader.driver
+    driver, num_missing = reader.driver, None
+    if experiment is not None:
+        with suppress(SpecError):
+            site = experiment.resolve_site()
+            num_missing = source_of(experiment, site, finished).remaining
     nodes, waiting, stopping, stopped = _of_last_sweep(reader.directory)
     return RunStatus(
         outcomes=Counter(str(row["outcome"]) for row in finished),
@@ -66,7 +71,7 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
         device_hour_word=words_of_run(reader.fingerprint, rows).hour,
         driver=driver,
         running=tuple(key for key in reader.running() if key not in ended),
-        num_missing=_num_missing(experiment, finished) if experiment else None,
+        num_missing=num_missing,
         reasons=tuple(
             f"{row['trial_id']}: {row['outcome']}. {why}".rstrip()
             for row in finished
@@ -121,10 +126,3 @@ def _why_unused(row: Observation) -> str | None:
         f"Not used: the program prints {batch / own:.3g} samples/s, ScaleLab read "
         f"{batch / ours:.3g}, so one of the two does not count optimiser steps"
     )
-
-
-def _num_missing(asked: Experiment, finished: Sequence[Observation]) -> int | None:
-    try:
-        return source_of(asked, asked.resolve_site(), finished).remaining
-    except SpecError:
-        return None

@@ -13,13 +13,13 @@ from scalelab.records.control.lease import LEASE, Holder, read_holder, signal_ho
 from scalelab.records.control.stop_request import request_stop
 from scalelab.records.run_reader import RunReader
 
+# Seconds that a driver on this host may take to notice a stop request.
 HEARD_WITHIN_S = 15.0
-"""Seconds that a driver on this host may take to notice a stop request."""
+# The same on another host: network file systems show changes up to a minute late.
 HEARD_FROM_AFAR_WITHIN_S = 75.0
-"""The same on another host: network file systems show changes up to a minute late."""
 QUICK_S = 3.0
+# Seconds that a driver may take to end its trials and release its nodes.
 ENDED_WITHIN_S = 120.0
-"""Seconds that a driver may take to end its trials and release its nodes."""
 _LOOK_AGAIN_S = 0.1
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import CommandProgram
@@ -20,13 +20,11 @@ from scalelab.plan.first_check import Finding, findings, first_trials
 from scalelab.plan.source import Observation, TrialSource
 from scalelab.plan.tracked import TrackedSource
 from scalelab.records.attempt import AttemptFiles
+from scalelab.records.control.events import OnEvent
 from scalelab.records.run_reader import RunReader
 from scalelab.records.streams import read_lines
 from scalelab.running.execution import run_sweep
 from scalelab.running.sweep import RUNS, Sweep
-
-if TYPE_CHECKING:
-    from scalelab.records.control.events import OnEvent
 
 MOST_WARMUP_STEPS = 2
 MOST_STEPS = 10

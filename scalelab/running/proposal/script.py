@@ -19,8 +19,8 @@ from scalelab.running.proposal.options import ScriptOption, config_folders, opti
 
 MAX_SCRIPT_BYTES = 1 << 20
 _MOST_FILES = 100
+# Data beside a script that is larger is named by its path and not copied.
 MOST_COPIED_BYTES = 20 << 20
-"""Data beside a script that is larger is named by its path and not copied."""
 # A name that is divided by what is called after ranks or devices.
 _DIVISION = re.compile(
     r"\b(\w+)[ )]*//?=? *([\w.]*(?:world|gpu|device|rank)[\w.]*(?:\(\))?)",
