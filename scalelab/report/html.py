@@ -109,7 +109,7 @@ def render(
             "memory": trials.memory_table(observations),
             "steadiness": seen.steadiness.sentences if seen.steadiness else (),
             "product_check": trials.product_check_table(seen.whole_runs),
-            "curves": trials.curve_table(subject) if subject.num_curves > 1 else None,
+            "curves": trials.curve_table(subject) if len(subject.curves) > 1 else None,
         },
         outcomes=trials.outcome_table(observations),
         failures=failed,
