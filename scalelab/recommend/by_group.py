@@ -17,7 +17,7 @@ from scalelab.kinds.resources import RESOURCES
 from scalelab.laws.rows import FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.advice import recommend
-from scalelab.recommend.answer.facts import Fact, Kind
+from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.kept import Question
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.question.candidates import UntoldByProgram
@@ -59,7 +59,7 @@ def answer(
     best, rule = _best(answers, question.limits)
     rest = {str(each): answers[each].chosen for each in answers if each != best}
     missing = (
-        Fact(Kind.GROUP_NOT_COMPARED, {"group": group, "why": str(problem)})
+        Fact("group_not_compared", {"group": group, "why": str(problem)})
         for group, problem in problems.items()
     )
     return replace(

@@ -11,7 +11,7 @@ from scalelab.inputs.lines import one_line
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.rows import FitRows, numbers
 from scalelab.plan.memory_limits import MemoryLimit, memory_limits
-from scalelab.recommend.answer.facts import Fact, Kind
+from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.sentences import why_ignored
 
 _MOST_CHARACTERS = 120
@@ -121,4 +121,4 @@ def failures(observations: pd.DataFrame) -> Iterator[Fact]:
         "num_alike": int(reasons.iloc[0]),
         "reason": reason,
     }
-    yield Fact(Kind.FAILURES, values)
+    yield Fact("failures", values)

@@ -20,7 +20,7 @@ from scalelab.kinds.resources import (
 )
 from scalelab.plan.memory_limits import MemoryLimit
 from scalelab.recommend.answer.evidence import Evidence
-from scalelab.recommend.answer.facts import Fact, Part
+from scalelab.recommend.answer.facts import Fact, NotedPart
 from scalelab.recommend.answer.note_words import in_words
 from scalelab.recommend.answer.way_rows import WayRow
 
@@ -289,14 +289,14 @@ class Recommendation:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the answer assumes, a sentence each."""
-        return self.said(Part.EFFICIENCY, Part.ASSUMPTION)
+        return self.said("efficiency", "assumption")
 
     @property
     def unsupported(self) -> tuple[str, ...]:
         """What could not be answered, a sentence each."""
-        return self.said(Part.UNANSWERED)
+        return self.said("unanswered")
 
-    def said(self, *parts: Part) -> tuple[str, ...]:
+    def said(self, *parts: NotedPart) -> tuple[str, ...]:
         """Return the notes on these parts of the answer as sentences."""
         return tuple(
             in_words(fact, self.device_word)
@@ -310,7 +310,7 @@ class Recommendation:
         values["facts"] = [{"kind": f["kind"], **f["values"]} for f in values["facts"]]
         values["notes"] = [*self.notes]
         values["unsupported"] = [*self.unsupported]
-        values["failures"] = " ".join(self.said(Part.FAILED))
+        values["failures"] = " ".join(self.said("failed"))
         values["ways"] = values.pop("evidence")["ways"]
         rows = [row.to_json() for row in self.rows]
         groups = {name: row.to_json() for name, row in self.elsewhere.items()}

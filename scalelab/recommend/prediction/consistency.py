@@ -27,7 +27,7 @@ from scalelab.laws.rows import (
 )
 from scalelab.plan.first_check import DOUBTED_BEYOND, RATE_DISAGREES
 from scalelab.recommend.answer.evidence import DISTURBED, SlowNode, Steadiness
-from scalelab.recommend.answer.facts import Fact, Kind
+from scalelab.recommend.answer.facts import Fact
 
 MATERIAL = 0.02
 """The least relative change that is reported; smaller ones are usual noise."""
@@ -84,7 +84,7 @@ def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:
             "step_time_s": float(ours[at]),
             "is_left_out": is_left_out,
         }
-        yield Fact(Kind.OWN_RATE_DIFFERS, values)
+        yield Fact("own_rate_differs", values)
 
 
 def steadiness(observations: Observed) -> Steadiness | None:

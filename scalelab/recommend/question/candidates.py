@@ -18,7 +18,7 @@ from scalelab.inputs.layout import Layout
 from scalelab.kinds.strategies import strategy_of
 from scalelab.kinds.strategy import Strategy, TrialSizes
 from scalelab.laws.rows import CONFIGURATION, CurveKey
-from scalelab.recommend.answer.facts import Fact, Kind
+from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.question.batches import BatchRule
 from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
 
@@ -303,7 +303,7 @@ def why_unshared(
     """Note where it is unknown which ranks see different samples, and why."""
     if uneven := undivided(curves, wanted):
         sizes = {"world_sizes": uneven, "replica_sizes": _replica_sizes(curves)}
-        yield Fact(Kind.REPLICAS_NOT_DIVIDED, sizes)
+        yield Fact("replicas_not_divided", sizes)
     unknown = []
     for measured in curves:
         if replica_size(measured) is None:
@@ -311,7 +311,7 @@ def why_unshared(
             pairs = pairs.astype(int).sort_values(["world_size", "data_parallel_size"])
             if (shares := pairs.to_numpy().tolist()) not in unknown:
                 unknown.append(shares)
-    yield from (Fact(Kind.REPLICAS_NOT_KNOWN, {"shares": each}) for each in unknown)
+    yield from (Fact("replicas_not_known", {"shares": each}) for each in unknown)
 
 
 def allocation_label(world_size: int, num_nodes: int) -> str:

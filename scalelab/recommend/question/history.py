@@ -20,7 +20,7 @@ from scalelab.laws.rows import (
 )
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior, are_related
-from scalelab.recommend.answer.facts import Fact, Kind
+from scalelab.recommend.answer.facts import Fact
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +62,7 @@ class History:
                 "share one."
             )
         values = {"num_curves": count, "runs": [*self.names]}
-        return updated, Fact(Kind.LEARNED_FROM, values)
+        return updated, Fact("learned_from", values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from scalelab.errors import FitError, SpecError
 from scalelab.laws.published import law_named
 from scalelab.laws.rows import step_time_rows
 from scalelab.laws.step_time.law import StepTimeLaw
-from scalelab.recommend.answer.facts import Fact, Kind
+from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.question.history import History, LawWithTransfer
 
 ONE_NODE = sweep((1, 2, 4))
@@ -37,7 +37,7 @@ def test_the_note_counts_the_curves_and_names_the_runs() -> None:
         StepTimeLaw, ONE_NODE, history=history(a=other, b=third)
     )
     learned = {"num_curves": 2, "runs": ["a", "b"]}
-    assert fitted.note == Fact(Kind.LEARNED_FROM, learned)
+    assert fitted.note == Fact("learned_from", learned)
     assert support(fitted, ONE_NODE) == "extrapolated"
     alone = LawWithTransfer.fit(StepTimeLaw, ONE_NODE)
     assert alone.note is None
