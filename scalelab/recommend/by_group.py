@@ -140,7 +140,6 @@ def _in_group(
 
 
 def _stated_link(site: Site | None, law: str) -> Link | None:
-    """Return the link that a site states; only the default law asks for it."""
     if site is None or site.links is None or law != StepTimeLaw.name:
         return None
     return site.links.between_nodes.link
@@ -157,7 +156,6 @@ def _packed(
 def _best(
     answers: Mapping[str | None, Recommendation], limits: Constraints
 ) -> tuple[str | None, str]:
-    """Return the best group, and why in words."""
     meeting = {g: found for g, found in answers.items() if found.meets_constraints}
     rows = {group: found.chosen for group, found in (meeting or answers).items()}
     if not meeting:

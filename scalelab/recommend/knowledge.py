@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scalelab.experiment.job import Job
 from scalelab.inputs.document import Scalar
 from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw
 from scalelab.laws.rows import FitRows
 from scalelab.laws.step_time.law import StepTimeLaw
+from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.prediction.consistency import contradictions
 from scalelab.recommend.prediction.needs import SampleNeed
 from scalelab.recommend.question.batches import BatchRule
-from scalelab.recommend.question.history import LawWithTransfer
 from scalelab.recommend.question.memory_room import MemoryRoom
 from scalelab.recommend.question.subject import AskedCurves
 from scalelab.records.columns import OPTION_PREFIX
@@ -36,24 +35,19 @@ class Knowledge:
         is not used or was not measured.
     whole_runs
         The law of whole runs, where training does not factorise; else None.
-    job
-        The job in question; None: only rates are asked.
+    learned
+        Which other runs informed the step-time law; None: none did.
     """
 
     subject: AskedCurves
-    fitted: LawWithTransfer
+    law: StepTimeLaw
+    learned: Fact | None
     need: SampleNeed
     factorisation: Factorisation | None
     whole_runs: WholeRunLaw | None
     rows: FitRows
     rule: BatchRule
     memory: MemoryRoom
-    job: Job | None
-
-    @property
-    def law(self) -> StepTimeLaw:
-        """The step-time law."""
-        return self.fitted.law
 
     @property
     def compares_counts(self) -> bool:
@@ -61,8 +55,8 @@ class Knowledge:
 
         Else nothing is known of doublings, of a knee or of extremes.
         """
-        learned = self.fitted.note is not None
-        return learned or self.rows.frame["world_size"].nunique() > 1
+        has_learned = self.learned is not None
+        return has_learned or self.rows.frame["world_size"].nunique() > 1
 
     @cached_property
     def contradicted(self) -> pd.DataFrame:

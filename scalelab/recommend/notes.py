@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,8 +39,8 @@ _ABOVE_IDEAL = 1.05  # what lies below is noise
 
 def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
     """Note what the answer assumes or leaves open."""
-    if knowledge.fitted.note:
-        yield knowledge.fitted.note
+    if knowledge.learned:
+        yield knowledge.learned
     if knowledge.factorisation is not None:
         yield Fact("off_the_product", knowledge.factorisation.figures())
     if knowledge.whole_runs is not None:
@@ -48,8 +48,8 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
     if pruned := knowledge.subject.num_pruned:
         yield Fact("pruned", {"num_attempts": pruned})
     yield from contradicting(knowledge.contradicted)
-    yield from doubts(knowledge)
-    yield from of_unknown_scatter(knowledge.rows)
+    yield from _doubts(knowledge)
+    yield from unknown_scatter(knowledge.rows)
     yield from not_witnessed(knowledge.rows)
     yield from disagreeing_rates(knowledge.rows)
     yield from _not_measured(knowledge, chosen.batch.global_batch_size)
@@ -61,10 +61,8 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
     if chosen.batch.gradient_accumulation_steps > 1 and not knowledge.saw_accumulation:
         yield Fact("accumulation_not_measured")
     if chosen.basis in (Support.EXTRAPOLATED, Support.NOT_MEASURED):
-        where = {
-            "world_size": chosen.world_size,
-            "local_batch_size": chosen.batch.local_batch_size,
-        }
+        local = chosen.batch.local_batch_size
+        where = {"world_size": chosen.world_size, "local_batch_size": local}
         yield Fact("extrapolated", where)
 
 
@@ -83,11 +81,10 @@ def _not_measured(knowledge: Knowledge, batch: int) -> Iterator[Fact]:
 
 
 def _known_by_convergence(knowledge: Knowledge, chosen: OutlookRow) -> set[str]:
-    """Return the settings that the samples to the target were measured with."""
-    settings = {**knowledge.held, **chosen.settings}
-    strategy = strategy_of(settings.get("parallelism"))
     if not knowledge.need.uses_law:
         return set()
+    settings = {**knowledge.held, **chosen.settings}
+    strategy = strategy_of(settings.get("parallelism"))
     if strategy.is_synchronous:
         return {PROGRAM, *strategy.altering_options(settings)}
     return {PROGRAM, "parallelism", *strategy.options}
@@ -118,24 +115,20 @@ def contradicting(found: pd.DataFrame) -> Iterator[Fact]:
 
 
 def _configuration(row: Mapping[Any, Any]) -> dict[str, Any]:
-    size, nodes = int(row["world_size"]), int(row["num_nodes"])
+    size, nodes, local, passes = (int(row[name]) for name in CONFIGURATION[:4])
     return {
         "world_size": size,
         "allocation": allocation_label(size, nodes),
-        "local_batch_size": int(row["local_batch_size"]),
-        "gradient_accumulation_steps": int(row["gradient_accumulation_steps"]),
+        "local_batch_size": local,
+        "gradient_accumulation_steps": passes,
     }
 
 
-def doubts(knowledge: Knowledge) -> Iterator[Fact]:
-    """Name the rows that lose nearly all weight, since the other rows contradict them.
-
-    Not those of a configuration whose runs contradict one another: that is said of it.
-    """
+def _doubts(knowledge: Knowledge) -> Iterator[Fact]:
     doubted = knowledge.law.doubted
+    # of a configuration whose runs contradict one another that is said already
     rows = knowledge.rows.frame.loc[doubted.index]
-    is_said = is_among(rows, knowledge.contradicted)
-    doubted = doubted[~is_said]
+    doubted = doubted[~is_among(rows, knowledge.contradicted)]
     order = doubted["factor"].map(lambda factor: -max(factor, 1 / factor)).argsort()
     for row in doubted.iloc[order[:_MOST_NAMED]].to_dict("records"):
         yield Fact("doubted", _configuration(row) | {"factor": row["factor"]})
@@ -143,7 +136,7 @@ def doubts(knowledge: Knowledge) -> Iterator[Fact]:
         yield Fact("more_doubted", {"count": len(doubted) - _MOST_NAMED})
 
 
-def of_unknown_scatter(rows: FitRows) -> Iterator[Fact]:
+def unknown_scatter(rows: FitRows) -> Iterator[Fact]:
     """Note which runs have too few step times to scatter, and no repeat that tells it.
 
     A trial's row has an interval of its step time from four of them on. A program that
@@ -155,8 +148,7 @@ def of_unknown_scatter(rows: FitRows) -> Iterator[Fact]:
     is_short = np.isfinite(numbers(measured, "num_steps"))
     is_short &= ~np.isfinite(numbers(measured, "step_time_lo_s"))
     is_trial = np.array([kind in {*TrialKind} for kind in cells(measured, "kind")])
-    what = [*curve_columns(frame), *CONFIGURATION]
-    is_alone = ~frame.duplicated(what, keep=False)
+    is_alone = ~frame.duplicated([*curve_columns(frame), *CONFIGURATION], keep=False)
     if not is_trial.any() and is_alone.all():
         yield Fact("no_repeats")
     if number := int((is_short & is_trial & is_alone).sum()):
@@ -166,11 +158,15 @@ def of_unknown_scatter(rows: FitRows) -> Iterator[Fact]:
 def not_witnessed(rows: FitRows) -> Iterator[Fact]:
     """Note which rows rest on ranks of which nothing showed that they met."""
     used = rows.observations[rows.reasons == ""]
-    found = [str(each) == NOT_WITNESSED for each in cells(used, "ranks_witness")]
-    sizes = numbers(used, "world_size")[np.array(found, dtype=bool)].astype(int)
-    if len(sizes):
-        ends = {"least": int(sizes.min()), "most": int(sizes.max())}
-        yield Fact("not_witnessed", ends)
+    sizes = [
+        int(size)
+        for size, witness in zip(
+            numbers(used, "world_size"), cells(used, "ranks_witness"), strict=True
+        )
+        if str(witness) == NOT_WITNESSED
+    ]
+    if sizes:
+        yield Fact("not_witnessed", {"least": min(sizes), "most": max(sizes)})
 
 
 def compared(programs: Mapping[str, Outlook]) -> Iterator[Fact]:
@@ -188,13 +184,9 @@ def not_chosen(
     shown = [row for row in rows if not row.is_eligible]
     beyond = [row for row in shown if row.batch.global_batch_size > rule.largest]
     if beyond:
-        values = {
-            "world_size": beyond[0].world_size,
-            "largest": rule.largest,
-            "why": rule.why_largest,
-            "may_ask": rule.why_largest != ONE_EPOCH,
-        }
-        yield Fact("batch_too_large", values)
+        why, size = rule.why_largest, {"world_size": beyond[0].world_size}
+        batch = {"largest": rule.largest, "why": why, "may_ask": why != ONE_EPOCH}
+        yield Fact("batch_too_large", size | batch)
     if any(row.basis == Support.NOT_MEASURED for row in shown):
         yield Fact("unmeasured_not_chosen", {"is_proposed": is_proposed})
 
@@ -203,13 +195,10 @@ def about_efficiency(rows: Sequence[OutlookRow], baseline: str) -> Iterator[Fact
     """Note where there is no efficiency, and where it is better than ideal."""
     base = next((row.world_size for row in rows if row.is_baseline), 0)
     values = {"baseline": baseline}
-    if not all(row.scaling_efficiency for row in rows):
+    shares = [(row.world_size, row.scaling_efficiency) for row in rows]
+    if not all(share for _, share in shares):
         yield Fact("no_efficiency", values)
-    better = [
-        row.world_size
-        for row in rows
-        if row.scaling_efficiency and row.scaling_efficiency.value > _ABOVE_IDEAL
-    ]
+    better = [size for size, at in shares if at and at.value > _ABOVE_IDEAL]
     if any(size < base for size in better):
         yield Fact("above_ideal_on_fewer", values)
     if any(size > base for size in better):
@@ -223,7 +212,7 @@ def cut_to_an_epoch(rule: BatchRule) -> Iterator[Fact]:
 
 
 def considered(
-    rule: BatchRule, rows: Sequence[OutlookRow], *, are_stated: bool
+    rule: BatchRule, rows: Sequence[OutlookRow], wanted: Sequence[int]
 ) -> Fact:
     """Note among which devices and batches nothing meets the limits."""
     sizes = [row.world_size for row in rows]
@@ -231,16 +220,17 @@ def considered(
         "least": min(sizes),
         "most": max(sizes),
         "batches": rule.in_words(),
-        "may_ask_devices": not are_stated,
-        "may_ask_batches": bool(rule.why_largest) and rule.why_largest != ONE_EPOCH,
+        "may_ask_devices": not wanted,
+        "may_ask_batches": rule.why_largest not in ("", ONE_EPOCH),
     }
     return Fact("considered", values)
 
 
 def not_considered(
-    knowledge: Knowledge, wanted: Sequence[int], answered: Set[int]
+    knowledge: Knowledge, rows: Sequence[OutlookRow], wanted: Sequence[int]
 ) -> Iterator[Fact]:
     """Note which of the wanted and measured world sizes have no row, and why."""
+    answered = {row.world_size for row in rows}
     measured = knowledge.rows.frame["world_size"].astype(int)
     asked = sorted({*wanted, *(measured if knowledge.rule.is_named else ())})
     missing = [size for size in asked if size not in answered]
@@ -254,9 +244,12 @@ def not_considered(
 
 def passed_over(measured: Outlook, limits: Sequence[str]) -> Iterator[Fact]:
     """Note that a measured configuration holds the limits, but not surely enough."""
-    times = zip(measured.time_s, measured.probability, strict=True)
-    rows = zip(measured.frame.to_dict("records"), times, strict=True)
-    for row, (time_s, probability) in rows:
+    for row, time_s, probability in zip(
+        measured.frame.to_dict("records"),
+        measured.time_s,
+        measured.probability,
+        strict=True,
+    ):
         values = {
             **_configuration(row),
             "global_batch_size": int(row["global_batch_size"]),
@@ -281,11 +274,7 @@ def not_identifiable(gaps: Iterable[Gap], is_emulated: bool) -> Iterator[Fact]:
     known = dict.fromkeys((each.parameters, each.why, each.remedy) for each in gaps)
     for parameters, why, remedy in known:
         is_of_machine = any(name.startswith("inter_node") for name in parameters)
-        values = {
-            "parameters": [*parameters],
-            "why": why,
-            "remedy": remedy,
-            # an emulated run declares its own machine
-            "may_learn": is_of_machine and not is_emulated,
-        }
-        yield Fact("not_identifiable", values)
+        # an emulated run declares its own machine
+        advice = {"remedy": remedy, "may_learn": is_of_machine and not is_emulated}
+        cause = {"parameters": [*parameters], "why": why}
+        yield Fact("not_identifiable", cause | advice)

@@ -67,12 +67,10 @@ def ways(observations: pd.DataFrame) -> tuple[WayRow, ...]:
 
 
 def _in_order(key: CurveKey) -> list[tuple[str, bool, Scalar]]:
-    """Return what sorts numbers by size and texts by their letters."""
     return [(name, isinstance(value, str), value) for name, value in key]
 
 
 def _varied(by_way: Mapping[Any, pd.DataFrame]) -> set[tuple[Scalar, str]]:
-    """Return the options that differ between ways of one strategy, with its name."""
     seen: dict[tuple[Scalar, str], set[Scalar | None]] = {}
     for key in by_way:
         way = dict(key)
@@ -129,7 +127,6 @@ def _row(
 
 
 def _timed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows whose step time is fit, those of throughput trials if any are."""
     is_fit = [not invalid_reasons(each) for each in cells(rows, "validity")]
     fit = rows[np.array(is_fit, dtype=bool)]
     of_throughput = fit[np.array([k == "throughput" for k in cells(fit, "kind")], bool)]
@@ -184,7 +181,6 @@ def with_accuracy_gaps(observations: pd.DataFrame) -> pd.DataFrame:
 
 
 def _keys(observations: pd.DataFrame) -> np.ndarray:
-    """Return, for each row, all that a pair has in common, as one text."""
     used = {strategy.name: strategy for strategy in strategies(observations)}.values()
     of_strategies = {OPTION_PREFIX + axis for each in used for axis in each.options}
     options = [

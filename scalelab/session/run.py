@@ -44,13 +44,13 @@ class Run(RunRecords):
             Other runs to learn from, as in :meth:`recommend`.
         """
         from scalelab.laws.published import law_named
-        from scalelab.recommend.question.history import LawWithTransfer
+        from scalelab.recommend.question.history import fit_step_times
         from scalelab.session.arguments import FitArguments
 
         given = {"law": law, "learn_from": learn_from}
         said = validated(FitArguments, given, source=Call("fit"))
         named, history = law_named(said.law), self._history(said.learn_from)
-        return LawWithTransfer.fit(named, self.fit_rows, history=history).law
+        return fit_step_times(named, self.fit_rows, history=history)[0]
 
     def recommend(
         self,

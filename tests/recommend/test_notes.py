@@ -23,7 +23,7 @@ from scalelab.recommend.notes import (
     not_chosen,
     not_identifiable,
     not_witnessed,
-    of_unknown_scatter,
+    unknown_scatter,
 )
 from scalelab.recommend.prediction.consistency import contradictions, disagreeing_rates
 from scalelab.recommend.question.batches import AskedBatch, BatchRule
@@ -58,7 +58,7 @@ def test_times_contain_what_the_rows_say(
 
 
 def scatter(rows: pd.DataFrame) -> list[Fact]:
-    return list(of_unknown_scatter(step_time_rows(rows)))
+    return list(unknown_scatter(step_time_rows(rows)))
 
 
 def test_runs_with_few_readings_and_no_repeat_are_told() -> None:
@@ -160,11 +160,11 @@ def test_an_epoch_cuts_the_batches() -> None:
 
 def test_what_was_considered_names_what_else_may_be_asked() -> None:
     rows = [outlook_row(size, 256) for size in (1, 8)]
-    values = considered(rule(), rows, are_stated=False).values
+    values = considered(rule(), rows, []).values
     assert (values["least"], values["most"]) == (1, 8)
     assert (values["may_ask_devices"], values["may_ask_batches"]) == (True, True)
     epoch = Job(epochs=90, samples_per_epoch=100)
-    values = considered(rule(epoch), rows, are_stated=True).values
+    values = considered(rule(epoch), rows, [1]).values
     assert (values["may_ask_devices"], values["may_ask_batches"]) == (False, False)
 
 

@@ -129,13 +129,11 @@ def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
 
 
 def _program(experiment: Experiment, held: Mapping[str, Scalar]) -> str | None:
-    """Return the program of the answer; None: the experiment has not several."""
     names = list(experiment.by_program())
     return next((name for name in names if name == held.get(PROGRAM)), names[0])
 
 
 def _layout(experiment: Experiment, held: Mapping[str, Scalar]) -> Layout | None:
-    """Return the listed layout that agrees best with the settings of the answer."""
     if experiment.layout is None:
         return None
     return max(
@@ -163,7 +161,6 @@ def _rate(
 def _argv(
     command: str, values: Mapping[str, object], of_process: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return the words of the command, variables of a single process before it."""
     words = [fill_placeholders(word, values) for word in shlex.split(command)]
     if of_process:
         words = [
@@ -212,7 +209,6 @@ def _environment(
 
 
 def _unknown(experiment: Experiment) -> list[str]:
-    """Return the variables whose values are not known here."""
     hidden = [name for name, value in experiment.env.items() if is_hidden(value)]
     return [*experiment.env_from, *hidden]
 
@@ -220,7 +216,6 @@ def _unknown(experiment: Experiment) -> list[str]:
 def _prepared(
     site: BatchSite, num_nodes: int, exported: Mapping[str, str], unknown: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the lines that prepare the environment of the program, where it starts."""
     system = site.batch_system
     python = PurePath(site.python or sys.executable)
     if system.submitted_from:
@@ -258,7 +253,6 @@ def _port(system: BatchSystem) -> str:
 
 
 def _chain(system: BatchSystem, time: JobTime) -> Iterator[str]:
-    """Yield the lines that submit the job as often as the training needs it."""
     if time.num_jobs == 1:
         return
     yield f"# It takes {time.num_jobs} jobs, one after the other: each goes on from the"

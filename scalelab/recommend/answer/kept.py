@@ -95,7 +95,6 @@ def _key(question: str) -> str:
 
 
 def _code() -> str:
-    """Return a hash of the code, the priors and the resources of answers."""
     package = Path(__file__).parents[2]
     sources = sorted(path for room in _CODE for path in (package / room).rglob("*"))
     stats = [

@@ -321,7 +321,6 @@ class Recommendation:
 
 
 def _plain(value: Any) -> Any:
-    """Replace values that JSON lacks: infinite ends, NumPy scalars, tuples."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

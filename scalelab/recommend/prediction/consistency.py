@@ -112,7 +112,6 @@ def steadiness(observations: Observed) -> Steadiness | None:
 
 
 def _repeated(given: FitRows) -> pd.DataFrame:
-    """Return the timed throughput trials with their moment, hosts and configuration."""
     rows = given.frame
     what = rows.groupby([*curve_columns(rows), *CONFIGURATION], dropna=False).ngroup()
     moment = ["kind", "repeat", "started_at", "hosts"]
@@ -159,13 +158,11 @@ class _Repeats:
         self._freedom = len(rows) - num_configurations - rank
 
     def drift(self) -> tuple[Interval | None, bool]:
-        """Return the change from first to last moment, and if it is significant."""
         contrast = np.eye(len(self._effects))[0]
         change = self._interval(contrast, _TAIL)
         return change, _is_significant(self._interval(contrast, _SIGNIFICANCE))
 
     def slow_nodes(self) -> tuple[SlowNode, ...]:
-        """Return the nodes significantly slower than the mean of the others."""
         num_hosts = len(self.hosts)
         found = []
         for position, host in enumerate(self.hosts):

@@ -93,7 +93,6 @@ def marginal_return(time_s: np.ndarray, world_size: np.ndarray) -> np.ndarray:
 
 
 def _halved(world_size: np.ndarray) -> np.ndarray:
-    """Return the index of the size that each size is compared with."""
     half = np.searchsorted(world_size, world_size / 2, side="right") - 1
     return np.asarray(np.maximum(half, 0))
 
@@ -210,7 +209,6 @@ def _with_rival(
 def _seconds(
     configuration: pd.DataFrame, samples: float, law: StepTimeLaw
 ) -> dict[str, float]:
-    """Return the job's seconds by term on one allocation; empty without terms."""
     parts = law.terms(configuration)
     if parts is None:
         return {}

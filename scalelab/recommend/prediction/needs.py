@@ -126,7 +126,6 @@ class SampleNeed:
         return stack[best, :, each].T, reached[best, :, each].T, rules
 
     def _drawn(self, key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
-        """Draw the samples that one curve predicts; NaN where it does not apply."""
         assert self.law is not None
         batches = asked["global_batch_size"].to_numpy(float)
         seen = None
@@ -158,7 +157,6 @@ class SampleNeed:
 
 
 def _tried(law: ConvergenceLaw, target: Target | None) -> dict[CurveKey, BatchCurve]:
-    """Return the curves of the runs that had this target."""
     if target is None:
         return {}
     wanted = {
@@ -174,7 +172,6 @@ def _tried(law: ConvergenceLaw, target: Target | None) -> dict[CurveKey, BatchCu
 
 
 def _how_to_measure(law: ConvergenceLaw | None, num_missed: int) -> str:
-    """Return a message: how to find the samples to a target that no run reached."""
     otherwise = "or say how long the job is (epochs, steps, samples)."
     if num_missed:
         return (

@@ -143,7 +143,6 @@ def _is_likely(row: OutlookRow) -> bool:
 
 
 def _fits(asked: OutlookRow | Gap, within: Allocation | None) -> bool:
-    """Tell whether there are enough devices and nodes for a measurement."""
     return within is None or (
         asked.world_size <= within.world_size and asked.num_nodes <= within.num_nodes
     )
@@ -169,16 +168,13 @@ class _Trials:
         )
 
     def hours(self, size: int, step_time_s: float) -> float:
-        """Return the device-hours of a trial."""
         return size * (self.steps * step_time_s + self.start_up_s) / 3600
 
     def is_worth_it(self, row: OutlookRow, chosen: OutlookRow) -> bool:
-        """Tell whether a row may hold the limits, and its trial costs little."""
         trial_hours = self.hours(row.world_size, row.step_time_s.value)
         return _is_likely(row) and trial_hours <= _AFFORDABLE * chosen.gpu_hours.value
 
     def measuring(self, row: OutlookRow, why: str) -> NextTrial:
-        """Return the trial that measures a row."""
         return NextTrial(
             allocation=row.allocation,
             world_size=row.world_size,
@@ -190,7 +186,6 @@ class _Trials:
         )
 
     def closing(self, gap: Gap, rows: tuple[OutlookRow, ...]) -> NextTrial:
-        """Return the trial that closes a gap; it is assumed to be the slowest one."""
         longest = max(row.step_time_s.value for row in rows)
         return NextTrial(
             allocation=allocation_label(gap.world_size, gap.num_nodes),

@@ -190,12 +190,12 @@ def outlook_rows(
     outlook: Outlook,
     chosen: int,
     efficiency: Efficiency,
-    has_limits: bool,
     limits: Constraints,
     knowledge: Knowledge,
 ) -> tuple[OutlookRow, ...]:
     """Return the rows of the answer: medians and intervals of the outlook."""
     spent, time = outlook.spent, outlook.time_s
+    has_limits = limits.any_limit or knowledge.need.uses_law
     middle = np.median(spent.gpu_hours, axis=0)
     on_front = pareto(time, middle)
 
@@ -212,7 +212,7 @@ def outlook_rows(
         throughput = between(rates)
         batch = BatchPlan(**{name: int(config[name]) for name in BatchPlan.__slots__})
         tokens = (
-            knowledge.job and knowledge.job.sequence_length
+            knowledge.need.job and knowledge.need.job.sequence_length
         ) or knowledge.recorded("sequence_length", config)
         rows.append(
             OutlookRow(
@@ -260,7 +260,7 @@ def _peak_share(
 
     What a device recomputes, or does beside the model's own operations, does not count.
     """
-    job = knowledge.job
+    job = knowledge.need.job
     if job is None or job.device_peak_flops is None:
         return None
     flops = job.flops_per_sample or knowledge.recorded("flops_per_sample", config)
@@ -275,7 +275,6 @@ def _times(interval: Interval, factor: float | None) -> Interval | None:
 
 
 def _next_index(sizes: np.ndarray, index: int) -> int | None:
-    """Return the row with twice the devices, else the next larger one."""
     doubled = np.flatnonzero(sizes == 2 * sizes[index])
     if len(doubled):
         return int(doubled[0])

@@ -211,7 +211,6 @@ def _whole(values: pd.Series) -> list[int]:
 
 
 def _thinned(values: Sequence[int], most: int) -> list[int]:
-    """Return at most so many of the values, the smallest and largest among them."""
     if len(values) <= most:
         return list(values)
     places = np.linspace(0, len(values) - 1, most).round().astype(int)
@@ -219,7 +218,6 @@ def _thinned(values: Sequence[int], most: int) -> list[int]:
 
 
 def _spread_out(inside: Sequence[int], smallest: int, largest: int) -> list[int]:
-    """Return measured batches, and the doublings of the smallest between them."""
     doublings = [
         smallest << power
         for power in range(_MAX_ACCUMULATION.bit_length())

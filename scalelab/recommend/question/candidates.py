@@ -73,7 +73,6 @@ def _measured_places(measured: pd.DataFrame) -> set[Place]:
 
 
 def _doublings(sizes: set[int]) -> set[int]:
-    """Return the doublings of the smallest size, up to 4 times the largest."""
     found, size = set(), min(sizes)
     while size <= _FURTHEST * max(sizes):
         found.add(size)
@@ -188,7 +187,6 @@ class _CurveLayout:
     crosses_nodes: bool = False
 
     def suits(self, place: Place) -> bool:
-        """Tell whether the ranks of an allocation can be divided so."""
         try:
             self.layout.data_parallel_size(place[0])
             if not self.crosses_nodes:
@@ -199,7 +197,6 @@ class _CurveLayout:
 
 
 def _layout_of(key: CurveKey, measured: pd.DataFrame) -> _CurveLayout | None:
-    """Return the layout of the rows of a curve; None: they name none."""
     named = {name.removeprefix(OPTION_PREFIX): value for name, value in key}
     layout = Layout.of_degrees(named)
     if layout is None:
@@ -216,7 +213,6 @@ class _CurveStrategy:
     options: Mapping[str, Scalar]
 
     def suits(self, place: Place, split: tuple[int, int], parallel: int) -> bool:
-        """Tell whether so many ranks would see different samples, of a split batch."""
         sizes = TrialSizes(
             allocation=_spread(*place),
             local_batch_size=split[0],
@@ -230,7 +226,6 @@ class _CurveStrategy:
             return False
 
     def data_parallel_size(self, world_size: int) -> int:
-        """Return how many of the ranks see different samples."""
         return self.strategy.data_parallel_size(world_size, self.options)
 
 
@@ -253,7 +248,6 @@ def _strategy_of(key: CurveKey, measured: pd.DataFrame) -> _CurveStrategy | None
 
 
 def _allowed(frame: pd.DataFrame, rule: BatchRule) -> list[tuple[int, ...]]:
-    """Return the measured configurations that the rule allows, each once."""
     rows = frame
     if not rule.keeps_local:
         rows = rows[rule.allows(rows["global_batch_size"].round().to_numpy())]
@@ -292,7 +286,6 @@ def undivided(curves: Iterable[pd.DataFrame], wanted: Iterable[int]) -> list[int
 
 
 def _replica_sizes(curves: Iterable[pd.DataFrame]) -> list[float]:
-    """Return the distinct sizes of replicas, of curves whose rows all have one size."""
     sizes = map(replica_size, curves)
     return sorted({size for size in sizes if size is not None})
 
