@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from scalelab.inputs.numerals import Interval, counted, number
 from scalelab.recommend.answer.way_rows import WayRow
 
-UNDECIDED = 0.2
-"""The widest interval of a drift that is still informative."""
-DISTURBED = 0.1
-"""The share by which a disturbed canary takes longer than usual."""
+DISTURBED = 0.1  # by which share a disturbed canary takes longer than usual
+_UNDECIDED = 0.2  # the widest interval of a drift that is still informative
 _MAX_NODES_NAMED = 3
 
 
@@ -54,37 +52,26 @@ class Steadiness:
     disturbances: tuple[float, ...]
 
     @property
-    def drift_per_hour(self) -> Interval | None:
-        """The drift divided by the hours."""
-        if self.drift is None:
-            return None
-        ends = (self.drift.value, self.drift.lo, self.drift.hi)
-        value, lo, hi = (end / self.hours for end in ends)
-        return Interval(value=value, lo=lo, hi=hi)
-
-    @property
     def sentences(self) -> tuple[str, ...]:
         """Sentences for the user; empty where the machine was steady."""
         return (*self._of_drift(), *self._of_nodes(), *self._of_disturbances())
 
     def _of_drift(self) -> Iterator[str]:
-        drift, pace = self.drift, self.drift_per_hour
-        if drift and pace and self.is_drifting:
+        drift, hours = self.drift, self.hours
+        if drift and self.is_drifting:
             is_slower = drift.value > 0
-            became = "The machine slowed down" if is_slower else "The machine sped up"
-            change = "longer" if is_slower else "less time"
-            hourly = f", {_share(pace.value)} per hour" if self.hours >= 1 else ""
-            yield (
-                f"{became}: the same trial took {_share(drift.value)} {change} at the "
-                f"end of the sweep than at its beginning ({_ends(drift)}){hourly}."
+            became, change = (
+                ("slowed down", "longer") if is_slower else ("sped up", "less time")
             )
-        elif drift is None or drift.hi - drift.lo > UNDECIDED:
-            known = ""
-            if drift:
-                known = (
-                    f": step times changed by {drift.lo:+.0%} to {drift.hi:+.0%} "
-                    "(80% interval)"
-                )
+            hourly = f", {_share(drift.value / hours)} per hour" if hours >= 1 else ""
+            yield (
+                f"The machine {became}: the same trial took {_share(drift.value)} "
+                f"{change} at the end of the sweep than at its beginning "
+                f"({_ends(drift)}){hourly}."
+            )
+        elif drift is None or drift.hi - drift.lo > _UNDECIDED:
+            ends = f"{drift.lo:+.0%} to {drift.hi:+.0%}" if drift else ""
+            known = f": step times changed by {ends} (80% interval)" if drift else ""
             yield (
                 f"Too few control trials ({self.num_canaries}) to tell whether the "
                 f"machine slowed down{known}. A smaller measure.canary_every runs more."
