@@ -48,8 +48,8 @@ from scalelab.recommend.notes import (
 )
 from scalelab.recommend.prediction.consistency import is_among
 from scalelab.recommend.prediction.efficiency import Efficiency
-from scalelab.recommend.prediction.knee import InputWait, find_knee
-from scalelab.recommend.prediction.needs import Normalization, SampleNeed, learning_rate
+from scalelab.recommend.prediction.knee import find_knee
+from scalelab.recommend.prediction.needs import SampleNeed, learning_rate
 from scalelab.recommend.prediction.next_trial import next_trial
 from scalelab.recommend.prediction.outlook import outlook_rows
 from scalelab.recommend.question.batches import AskedBatch, BatchRule
@@ -106,7 +106,7 @@ def recommend(
             batches or AskedBatch(),
             job,
             converged=need.measured_batches() if need.uses_law else (),
-            normalizes_locally=need.normalization is Normalization.LOCAL,
+            normalizes_locally=need.normalization == "local_batch_size",
         ),
         memory=MemoryRoom.of(subject.frame),
     )
@@ -192,7 +192,7 @@ def _answer(
             np.median(outlook.samples, axis=0),
             law,
             limits.min_marginal_return,
-            InputWait.of(knowledge.rows),
+            knowledge.rows,
         ),
         next_trial=proposed,
         price=limits.price.in_words(subject.device_hour_word) if limits.price else None,

@@ -230,7 +230,7 @@ def _replicas_by_place(measured: pd.DataFrame) -> dict[Place | None, float | Non
     distinct = measured[names].drop_duplicates()
     found: dict[Place | None, float | None] = {None: replica_size(distinct)}
     for place in _measured_places(distinct):
-        is_there = (distinct[names[:2]] == place).all(axis=1)
+        is_there = (distinct[names[:2]] == list(place)).all(axis=1)
         found[place] = replica_size(distinct[is_there])
     return found
 
