@@ -126,7 +126,7 @@ class SampleNeed:
     def within_cap(self, samples: np.ndarray, batch: Sequence[int]) -> np.ndarray:
         """Tell which draws are within the job's stated length; same shape."""
         job = self.job if self.uses_law else None
-        amounts = [job and job.num_samples(each) for each in batch]
+        amounts = [None if job is None else job.num_samples(each) for each in batch]
         caps = np.array([np.inf if a is None else float(a) for a in amounts])
         return np.asarray(samples <= caps)
 
