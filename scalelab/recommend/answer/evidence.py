@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import Interval, counted, number
-from scalelab.recommend.answer.way_rows import WayRow
 
+# What an accuracy gap is against
+BASELINE = (
+    "one process at the same number of samples, the same global batch and the same seed"
+)
 DISTURBED = 0.1  # by which share a disturbed canary takes longer than usual
 _UNDECIDED = 0.2  # the widest interval of a drift that is still informative
 _MAX_NODES_NAMED = 3
@@ -104,6 +108,64 @@ def _share(share: float) -> str:
 def _ends(change: Interval) -> str:
     least, most = sorted((abs(change.lo), abs(change.hi)))
     return f"80% interval: {_share(least)} to {_share(most)}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """The mean of some runs, the least and the largest, and how many they are."""
+
+    mean: float
+    lo: float
+    hi: float
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WayRow:
+    """One way to train, as it was measured on so many devices.
+
+    Parameters
+    ----------
+    step_time_s
+        Median of the throughput trials; None where no step time is fit.
+    time_to_target_s, num_reached, num_evaluated
+        Median of the runs that reached their target, how many these are, and how many
+        were evaluated.
+    accuracy_gap
+        See :func:`scalelab.recommend.evidence.with_accuracy_gaps`; over the pairs.
+    """
+
+    parallelism: str
+    settings: Mapping[str, Scalar]
+    world_size: int
+    global_batch_size: int
+    step_time_s: float | None
+    time_to_target_s: float | None
+    num_reached: int
+    num_evaluated: int
+    final_metric: Spread | None
+    accuracy_gap: Spread | None
+    staleness_mean: float | None
+    staleness_max: int | None
+    averaging_period: int | None
+    bubble_share: float | None
+    num_servers: int | None
+
+
+def side_by_side(rows: Sequence[WayRow]) -> tuple[WayRow, ...]:
+    """Return the rows of the one number of devices with most ways, several if they can.
+
+    Of several such numbers it is the largest.
+    """
+    by_size: dict[int, list[WayRow]] = {}
+    for row in rows:
+        by_size.setdefault(row.world_size, []).append(row)
+    compared = {size: found for size, found in by_size.items() if len(found) > 1}
+    # On one device all ways are the plain model.
+    most = max(
+        compared, key=lambda size: (size > 1, len(compared[size]), size), default=0
+    )
+    return tuple(compared.get(most, ()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,10 +19,9 @@ from scalelab.kinds.resources import (
     Resource,
 )
 from scalelab.plan.memory_limits import MemoryLimit
-from scalelab.recommend.answer.evidence import Evidence
+from scalelab.recommend.answer.evidence import Evidence, WayRow
 from scalelab.recommend.answer.facts import Fact, NotedPart
 from scalelab.recommend.answer.note_words import in_words
-from scalelab.recommend.answer.way_rows import WayRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

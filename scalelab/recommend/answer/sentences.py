@@ -16,6 +16,7 @@ from scalelab.inputs.numerals import (
 )
 from scalelab.inputs.support import Support
 from scalelab.plan.memory_limits import limits_in_words
+from scalelab.recommend.answer.evidence import BASELINE, WayRow
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     Knee,
@@ -23,7 +24,6 @@ from scalelab.recommend.answer.recommendation import (
     OutlookRow,
     Recommendation,
 )
-from scalelab.recommend.answer.way_rows import BASELINE, WayRow
 from scalelab.records.columns import OPTION_PREFIX
 
 _REASONS = {

@@ -17,12 +17,12 @@ from scalelab.inputs.numerals import (
     probability,
 )
 from scalelab.kinds.resources import DEVICE_HOURS
+from scalelab.recommend.answer.evidence import Spread, WayRow
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     OutlookRow,
     Recommendation,
 )
-from scalelab.recommend.answer.way_rows import Spread, WayRow
 
 # Columns of cells, the title first, by a name that does not depend on the answer
 Columns = dict[str, list[str]]

@@ -6,6 +6,7 @@ import textwrap
 
 from scalelab.inputs.lines import aligned
 from scalelab.inputs.numerals import counted
+from scalelab.recommend.answer.evidence import side_by_side
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import (
     sentences,
@@ -19,7 +20,6 @@ from scalelab.recommend.answer.tables import (
     parameters,
     ways_table,
 )
-from scalelab.recommend.answer.way_rows import side_by_side
 
 # the first to go when a terminal is narrow
 _OPTIONAL = ("next", "efficiency", "interval", "speed", "chance", "nodes", "batch")
