@@ -13,7 +13,7 @@ import pandas as pd
 from scalelab.inputs.document import Scalar
 from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw
-from scalelab.laws.rows import FitRows
+from scalelab.laws.rows import FitRows, numbers
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.prediction.consistency import contradictions
@@ -72,13 +72,12 @@ class Knowledge:
 
     def recorded(self, name: str, config: Mapping[Any, Any]) -> float | None:
         """Return what the rows of a configuration's curve record in a column."""
-        frame = self.subject.frame
-        if name not in frame.columns:
-            return None
+        asked = {n: None if pd.isna(config[n]) else config[n] for n in self.swept}
         for key, rows in self.rows.curves.items():
-            values = dict(key)
-            if all(_is_same(values.get(each), config[each]) for each in self.swept):
-                found = frame.loc[rows.index, name].dropna().unique()
+            curve = dict(key)
+            if all(curve.get(column) == value for column, value in asked.items()):
+                values = numbers(self.subject.frame.loc[rows.index], name)
+                found = np.unique(values[np.isfinite(values)])
                 return float(found[0]) if len(found) == 1 else None
         return None
 
@@ -103,9 +102,3 @@ class Knowledge:
         curves = [dict(key) for key in self.rows.curves]
         names = list(dict.fromkeys(name for curve in curves for name in curve))
         return [n for n in names if len({str(c.get(n)) for c in curves}) > 1]
-
-
-def _is_same(of_curve: Scalar | None, configured: Any) -> bool:
-    if of_curve is None:
-        return bool(pd.isna(configured))
-    return bool(of_curve == configured)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from scalelab.experiment.job import Job
 from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.support import Support
@@ -69,15 +70,18 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
 def _not_measured(knowledge: Knowledge, batch: int) -> Iterator[Fact]:
     need, job = knowledge.need, knowledge.need.job
     target = {} if need.target is None else {"target": str(need.target)}
-    amount = {"amount": str(job and job.model_copy(update={"target": None}))}
     if need.num_missed:
-        missed = {**target, "num_runs": need.num_missed, **amount}
+        missed = {**target, "num_runs": need.num_missed, "amount": _length(job)}
         yield Fact("target_not_reached", missed)
     elif need.target is not None and not need.uses_law:
-        yield Fact("target_not_measured", target | amount)
+        yield Fact("target_not_measured", {**target, "amount": _length(job)})
     elif job and not need.uses_law and batch not in need.measured_batches():
-        at = {**target, "global_batch_size": batch, **amount}
+        at = {**target, "global_batch_size": batch, "amount": _length(job)}
         yield Fact("accuracy_not_measured", at)
+
+
+def _length(job: Job | None) -> str:
+    return str(job and job.model_copy(update={"target": None}))
 
 
 def _known_by_convergence(knowledge: Knowledge, chosen: OutlookRow) -> set[str]:
@@ -265,8 +269,7 @@ def condition(knowledge: Knowledge, chosen: OutlookRow) -> str:
     need, job = knowledge.need, knowledge.need.job
     if need.uses_law or job is None or job.steps:
         return ""
-    amount = job.model_copy(update={"target": None})
-    return f"{amount} suffice at batch {chosen.batch.global_batch_size:,}"
+    return f"{_length(job)} suffice at batch {chosen.batch.global_batch_size:,}"
 
 
 def not_identifiable(gaps: Iterable[Gap], is_emulated: bool) -> Iterator[Fact]:

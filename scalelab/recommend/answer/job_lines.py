@@ -58,40 +58,42 @@ def job_lines(
             f"Ask for multiples of {row.num_nodes}: {Option('gpus')}.",
         )
     missed = f"# Nothing meets {' and '.join(answer.limits)}; this is the closest."
-    head = [
-        *([] if answer.meets_constraints else [missed]),
-        f"# {time.in_words()}",
-        *_chain(system, time),
-    ]
+    head = [] if answer.meets_constraints else [missed]
+    head += [f"# {time.in_words()}", *_chain(system, time)]
     if experiment.workload:
         batch = row.batch
-        return [
-            *head,
+        start = (
             f"# Start your training here: {row.world_size} ranks, "
             f"local batch {batch.local_batch_size}, "
-            f"{batch.gradient_accumulation_steps} accumulation steps.",
-        ]
+            f"{batch.gradient_accumulation_steps} accumulation steps."
+        )
+        return [*head, start]
     trial = recommended_trial(experiment, answer)
     experiment = experiment.by_program()[trial.program]
     launcher = experiment.launcher.row()
     launcher.check_nodes(row.num_nodes, "the recommended job")
-    values = placeholder_values(
-        trial, devices_on_node=row.world_size // row.num_nodes, directory="."
-    )
+    on_node = row.world_size // row.num_nodes
+    values = placeholder_values(trial, devices_on_node=on_node, directory=".")
     exported, of_process = _environment(experiment, site, answer, values)
+    command = shlex.split(experiment.command or "")
+    argv = [fill_placeholders(word, values) for word in command]
+    if of_process:  # before the command, for each process its own
+        argv = ["env", *(f"{name}={text}" for name, text in of_process.items()), *argv]
+    # jobs that share a node meet at different ports
+    job_number = f"${{{system.job_variable}%%[!0-9]*}}"
     job = RecommendedJob(
-        argv=_argv(experiment.command or "", values, of_process),
+        argv=tuple(argv),
         num_nodes=row.num_nodes,
-        devices_per_node=row.world_size // row.num_nodes,
+        devices_per_node=on_node,
         on_each_node=_on_each_node(site, row.num_nodes, row.world_size),
-        on_each_device=system.on_each_device(
-            row.num_nodes, row.world_size // row.num_nodes
-        ),
+        on_each_device=system.on_each_device(row.num_nodes, on_node),
         first_host=system.first_host,
         hosts=system.hosts,
-        port=_port(system),
+        port=f"$(({_FIRST_PORT} + {job_number} % {_NUM_PORTS}))",
     )
-    prepared = _prepared(site, row.num_nodes, exported, _unknown(experiment))
+    hidden = [name for name, value in experiment.env.items() if is_hidden(value)]
+    unknown = [*experiment.env_from, *hidden]
+    prepared = _prepared(site, row.num_nodes, exported, unknown)
     return [*head, *prepared, *launcher.job_lines(job)]
 
 
@@ -104,45 +106,39 @@ def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
         known = str(held.get(name, listed[0]))
         return next((each for each in listed if str(each) == known), listed[0])
 
+    programs = list(experiment.by_program())
+    program = next((n for n in programs if n == held.get(PROGRAM)), programs[0])
     parallelism = str(value("parallelism", experiment.parallelism))
     options = {name: value(name, each) for name, each in experiment.options.items()}
     in_flight = strategy_of(parallelism).steps_in_flight(row.world_size, options)
+    precisions = [each.value for each in experiment.precision]
+    on_node = -(-row.world_size // row.num_nodes)
     return Trial(
         kind=TrialKind.THROUGHPUT,
         workload=experiment.workload_name,
-        allocation=Allocation.packed(
-            row.world_size, devices_on_node=-(-row.world_size // row.num_nodes)
-        ),
+        allocation=Allocation.packed(row.world_size, devices_on_node=on_node),
         local_batch_size=row.batch.local_batch_size,
         gradient_accumulation_steps=row.batch.gradient_accumulation_steps,
         learning_rate=_rate(experiment, answer, in_flight),
         node_group=answer.node_group or None,
         parallelism=parallelism,
-        precision=str(
-            value("precision", [each.value for each in experiment.precision])
-        ),
+        precision=str(value("precision", precisions)),
         seed=experiment.seed[0],
         options=options,
         layout=_layout(experiment, held),
-        program=_program(experiment, held),
+        program=program,
     )
-
-
-def _program(experiment: Experiment, held: Mapping[str, Scalar]) -> str | None:
-    names = list(experiment.by_program())
-    return next((name for name in names if name == held.get(PROGRAM)), names[0])
 
 
 def _layout(experiment: Experiment, held: Mapping[str, Scalar]) -> Layout | None:
     if experiment.layout is None:
         return None
-    return max(
-        experiment.layout.layouts(),
-        key=lambda layout: sum(
-            str(held.get(name)) == str(degree)
-            for name, degree in layout.degrees.items()
-        ),
-    )
+
+    def num_agreeing(layout: Layout) -> int:
+        degrees = layout.degrees.items()
+        return sum(str(held.get(name)) == str(degree) for name, degree in degrees)
+
+    return max(experiment.layout.layouts(), key=num_agreeing)
 
 
 def _rate(
@@ -158,19 +154,6 @@ def _rate(
     return rates.at(rule, total, epoch, steps_in_flight=steps_in_flight)
 
 
-def _argv(
-    command: str, values: Mapping[str, object], of_process: Mapping[str, str]
-) -> tuple[str, ...]:
-    words = [fill_placeholders(word, values) for word in shlex.split(command)]
-    if of_process:
-        words = [
-            "env",
-            *(f"{name}={value}" for name, value in of_process.items()),
-            *words,
-        ]
-    return tuple(words)
-
-
 def _environment(
     experiment: Experiment,
     site: BatchSite,
@@ -183,34 +166,20 @@ def _environment(
     """
     own = readable_variables(experiment)
     told = {variable: f"{{{own[variable]}}}" for variable in experiment.uses}
-    known = {**answer.held, **answer.chosen.settings}
-    threads = known.get("threads_per_rank")
-    asked = {
-        **({"OMP_NUM_THREADS": str(threads)} if threads else {}),
-        **(
-            {"GLOO_SOCKET_IFNAME": site.interface, "NCCL_SOCKET_IFNAME": site.interface}
-            if site.interface
-            else {}
-        ),
-        "SCALELAB_METRICS": "/dev/null",
-        **{name: fill_placeholders(text, values) for name, text in told.items()},
-        **{
-            name: fill_placeholders(each, values)
-            for name, each in experiment.env.items()
-            if not is_hidden(each)
-        },
-    }
-    differs = {
+    given = {name: text for name, text in experiment.env.items() if not is_hidden(text)}
+    threads = {**answer.held, **answer.chosen.settings}.get("threads_per_rank")
+    asked = {"OMP_NUM_THREADS": str(threads)} if threads else {}
+    if site.interface:
+        asked["GLOO_SOCKET_IFNAME"] = asked["NCCL_SOCKET_IFNAME"] = site.interface
+    asked["SCALELAB_METRICS"] = "/dev/null"
+    for name, text in (*told.items(), *given.items()):
+        asked[name] = fill_placeholders(text, values)
+    of_process = {
         name: text
         for name, text in asked.items()
         if {*placeholders_in(text)} & PROCESS_PLACEHOLDERS.keys()
     }
-    return {n: text for n, text in asked.items() if n not in differs}, differs
-
-
-def _unknown(experiment: Experiment) -> list[str]:
-    hidden = [name for name, value in experiment.env.items() if is_hidden(value)]
-    return [*experiment.env_from, *hidden]
+    return {n: text for n, text in asked.items() if n not in of_process}, of_process
 
 
 def _prepared(
@@ -244,12 +213,6 @@ def _on_each_node(site: BatchSite, num_nodes: int, world_size: int) -> str:
         return start
     again = 'cd $(printf %q "$PWD"); $(declare -f prepare); prepare; exec \\"\\$@\\"'
     return f'{start} /bin/bash -c "{again}" bash'
-
-
-def _port(system: BatchSystem) -> str:
-    """Return a port that depends on the job: jobs that share a node meet at others."""
-    number = f"${{{system.job_variable}%%[!0-9]*}}"
-    return f"$(({_FIRST_PORT} + {number} % {_NUM_PORTS}))"
 
 
 def _chain(system: BatchSystem, time: JobTime) -> Iterator[str]:

@@ -26,14 +26,8 @@ from scalelab.records.plain_files import parse_json
 
 _MOST = 20  # answers of one run
 _CODE = (
-    "inputs",
-    "kinds",
-    "site",
-    "experiment",
-    "plan",
-    "records",
-    "laws",
-    "recommend",
+    *("inputs", "kinds", "site", "experiment", "plan"),
+    *("records", "laws", "recommend"),
 )
 _SUFFIXES = (".py", ".json")
 
