@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -119,8 +118,9 @@ def recommend(
     if within is not None:
         has_devices = asked["world_size"] <= within.world_size
         asked = asked[has_devices & (asked["num_nodes"] <= within.num_nodes)]
-    gaps = fitted.gaps_at(asked)
-    answer = _answer(knowledge, comparison, gaps, limits, within, wanted)
+    answer = _answer(
+        knowledge, comparison, fitted.gaps_at(asked), limits, within, wanted
+    )
     return replace(answer, evidence=evidence(whole, subject.frame, factorisation))
 
 
@@ -162,8 +162,7 @@ def _answer(
     known_s = spent_s[np.isfinite(spent_s)]
     parameters = _parameters("step time", law.parameters(limits.interval))
     if need.law is not None:
-        converged = need.law.parameters(limits.interval)
-        parameters = (*parameters, *_parameters("convergence", converged))
+        parameters += _parameters("convergence", need.law.parameters(limits.interval))
     return Recommendation(
         workload=subject.workload,
         device_name=subject.device_name,
@@ -222,16 +221,18 @@ def _answer(
 
 
 def _parameters(law: str, table: pd.DataFrame) -> tuple[ParameterRow, ...]:
-    named = table.rename(columns={"identified": "is_identified"}).to_dict("records")
-    rows: list[dict[str, Any]] = [{str(n): row[n] for n in row} for row in named]
-    return tuple(ParameterRow(law=law, **row) for row in rows)
+    named = table.rename(columns={"identified": "is_identified"})
+    return tuple(
+        ParameterRow(law=law, **{str(name): row[name] for name in row})
+        for row in named.to_dict("records")
+    )
 
 
 def _fitting(asked: pd.DataFrame, knowledge: Knowledge) -> pd.DataFrame:
     names = list(CONFIGURATION)
     is_measured = is_among(asked[names], knowledge.rows.frame[names].astype(int))
-    fits = knowledge.memory.fits(asked)
-    chosen: pd.DataFrame = asked[fits | is_measured].reset_index(drop=True)
+    is_usable = is_measured | knowledge.memory.fits(asked)
+    chosen: pd.DataFrame = asked[is_usable].reset_index(drop=True)
     if len(chosen):
         return chosen
     rule = knowledge.rule

@@ -82,22 +82,22 @@ class Steadiness:
             )
 
     def _of_nodes(self) -> Iterator[str]:
-        others = counted(self.num_hosts - 1, "other node")
         for node in self.slow_nodes[:_MAX_NODES_NAMED]:
             yield (
                 f"Slow node: trials took {_share(node.excess.value)} longer on "
-                f"{node.host} than on the {others} ({_ends(node.excess)})."
+                f"{node.host} than on the {counted(self.num_hosts - 1, 'other node')} "
+                f"({_ends(node.excess)})."
             )
         if more := self.slow_nodes[_MAX_NODES_NAMED:]:
             yield f"Further slow nodes: {', '.join(node.host for node in more)}."
 
     def _of_disturbances(self) -> Iterator[str]:
         if found := self.disturbances:
-            trials = counted(self.num_canaries, "control trial")
             yield (
-                f"Disturbed: {len(found)} of {trials} took over {_share(DISTURBED)} "
-                f"longer than usual, the worst {_share(max(found))} longer. Check "
-                "whether others used the node."
+                f"Disturbed: {len(found)} of "
+                f"{counted(self.num_canaries, 'control trial')} took over "
+                f"{_share(DISTURBED)} longer than usual, the worst "
+                f"{_share(max(found))} longer. Check whether others used the node."
             )
 
 

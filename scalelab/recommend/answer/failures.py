@@ -35,8 +35,9 @@ def limits_of_memory(observations: pd.DataFrame) -> tuple[MemoryLimit, ...]:
     ):
         return ()
     known = observations.astype(object).where(observations.notna(), None)
-    rows = known.to_dict("records")
-    return memory_limits({str(name): row[name] for name in row} for row in rows)
+    return memory_limits(
+        {str(name): row[name] for name in row} for row in known.to_dict("records")
+    )
 
 
 def why_no_answer(rows: FitRows) -> str:
@@ -51,9 +52,9 @@ def why_no_answer(rows: FitRows) -> str:
             f"{smallest:,.0f} too. Try a smaller local_batch_size{half}, a precision "
             "of fewer bits, or parallelism: fsdp on more devices."
         )
-    why = f": {why_ignored(reasons)}" if reasons else ""
     return (
-        f"None of the {num_rows:,} rows has a usable step time{why}. "
+        f"None of the {num_rows:,} rows has a usable step time"
+        f"{f': {why_ignored(reasons)}' if reasons else ''}. "
         f"{' '.join(_remedies(rows)) or 'Run at least one throughput trial.'}"
     )
 
@@ -91,8 +92,8 @@ def failures(observations: pd.DataFrame) -> Iterator[Fact]:
     trials = observations["trial_id"]
     failed = observations[~retried & ~trials.isin(trials[measured])]
     too_large = outcomes.eq(Outcome.OUT_OF_MEMORY).fillna(False)
-    timed = measured & ~too_large
-    num_unfitting = trials[too_large & ~trials.isin(trials[timed])].nunique()
+    fitting = trials[measured & ~too_large]
+    num_unfitting = trials[too_large & ~trials.isin(fitting)].nunique()
     num_trials, num_failed = trials.nunique(), failed["trial_id"].nunique()
     if not num_failed:
         return

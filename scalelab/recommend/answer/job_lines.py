@@ -57,17 +57,17 @@ def job_lines(
             f"{row.allocation}); a job script starts as many on each.",
             f"Ask for multiples of {row.num_nodes}: {Option('gpus')}.",
         )
-    missed = f"# Nothing meets {' and '.join(answer.limits)}; this is the closest."
-    head = [] if answer.meets_constraints else [missed]
-    head += [f"# {time.in_words()}", *_chain(system, time)]
+    head = [f"# {time.in_words()}", *_chain(system, time)]
+    if not answer.meets_constraints:
+        missed = " and ".join(answer.limits)
+        head.insert(0, f"# Nothing meets {missed}; this is the closest.")
     if experiment.workload:
-        batch = row.batch
-        start = (
+        return [
+            *head,
             f"# Start your training here: {row.world_size} ranks, "
-            f"local batch {batch.local_batch_size}, "
-            f"{batch.gradient_accumulation_steps} accumulation steps."
-        )
-        return [*head, start]
+            f"local batch {row.batch.local_batch_size}, "
+            f"{row.batch.gradient_accumulation_steps} accumulation steps.",
+        ]
     trial = recommended_trial(experiment, answer)
     experiment = experiment.by_program()[trial.program]
     launcher = experiment.launcher.row()
@@ -75,21 +75,20 @@ def job_lines(
     on_node = row.world_size // row.num_nodes
     values = placeholder_values(trial, devices_on_node=on_node, directory=".")
     exported, of_process = _environment(experiment, site, answer, values)
+    before = [f"{name}={text}" for name, text in of_process.items()]
     command = shlex.split(experiment.command or "")
     argv = [fill_placeholders(word, values) for word in command]
-    if of_process:  # before the command, for each process its own
-        argv = ["env", *(f"{name}={text}" for name, text in of_process.items()), *argv]
     # jobs that share a node meet at different ports
-    job_number = f"${{{system.job_variable}%%[!0-9]*}}"
+    number = f"${{{system.job_variable}%%[!0-9]*}}"
     job = RecommendedJob(
-        argv=tuple(argv),
+        argv=("env", *before, *argv) if before else tuple(argv),
         num_nodes=row.num_nodes,
         devices_per_node=on_node,
         on_each_node=_on_each_node(site, row.num_nodes, row.world_size),
         on_each_device=system.on_each_device(row.num_nodes, on_node),
         first_host=system.first_host,
         hosts=system.hosts,
-        port=f"$(({_FIRST_PORT} + {job_number} % {_NUM_PORTS}))",
+        port=f"$(({_FIRST_PORT} + {number} % {_NUM_PORTS}))",
     )
     hidden = [name for name, value in experiment.env.items() if is_hidden(value)]
     unknown = [*experiment.env_from, *hidden]
@@ -112,11 +111,12 @@ def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
     options = {name: value(name, each) for name, each in experiment.options.items()}
     in_flight = strategy_of(parallelism).steps_in_flight(row.world_size, options)
     precisions = [each.value for each in experiment.precision]
-    on_node = -(-row.world_size // row.num_nodes)
     return Trial(
         kind=TrialKind.THROUGHPUT,
         workload=experiment.workload_name,
-        allocation=Allocation.packed(row.world_size, devices_on_node=on_node),
+        allocation=Allocation.packed(
+            row.world_size, devices_on_node=-(-row.world_size // row.num_nodes)
+        ),
         local_batch_size=row.batch.local_batch_size,
         gradient_accumulation_steps=row.batch.gradient_accumulation_steps,
         learning_rate=_rate(experiment, answer, in_flight),
@@ -135,8 +135,7 @@ def _layout(experiment: Experiment, held: Mapping[str, Scalar]) -> Layout | None
         return None
 
     def num_agreeing(layout: Layout) -> int:
-        degrees = layout.degrees.items()
-        return sum(str(held.get(name)) == str(degree) for name, degree in degrees)
+        return sum(str(held.get(name)) == str(n) for name, n in layout.degrees.items())
 
     return max(experiment.layout.layouts(), key=num_agreeing)
 
@@ -144,14 +143,15 @@ def _layout(experiment: Experiment, held: Mapping[str, Scalar]) -> Layout | None
 def _rate(
     experiment: Experiment, answer: Recommendation, steps_in_flight: int
 ) -> LearningRate | None:
-    rates, job = experiment.learning_rate, experiment.job
+    rates, job, advised = experiment.learning_rate, experiment.job, answer.learning_rate
     if rates is None:
         return None
-    advised = answer.learning_rate
-    rule = LearningRateRule(advised.rule) if advised else rates.rule[0]
-    total = answer.chosen.batch.global_batch_size
-    epoch = job.samples_per_epoch if job else None
-    return rates.at(rule, total, epoch, steps_in_flight=steps_in_flight)
+    return rates.at(
+        LearningRateRule(advised.rule) if advised else rates.rule[0],
+        answer.chosen.batch.global_batch_size,
+        job.samples_per_epoch if job else None,
+        steps_in_flight=steps_in_flight,
+    )
 
 
 def _environment(
@@ -165,15 +165,14 @@ def _environment(
     The latter hold placeholders of a single process.
     """
     own = readable_variables(experiment)
-    told = {variable: f"{{{own[variable]}}}" for variable in experiment.uses}
-    given = {name: text for name, text in experiment.env.items() if not is_hidden(text)}
+    texts = {variable: f"{{{own[variable]}}}" for variable in experiment.uses}
+    texts |= {name: of for name, of in experiment.env.items() if not is_hidden(of)}
     threads = {**answer.held, **answer.chosen.settings}.get("threads_per_rank")
     asked = {"OMP_NUM_THREADS": str(threads)} if threads else {}
     if site.interface:
         asked["GLOO_SOCKET_IFNAME"] = asked["NCCL_SOCKET_IFNAME"] = site.interface
     asked["SCALELAB_METRICS"] = "/dev/null"
-    for name, text in (*told.items(), *given.items()):
-        asked[name] = fill_placeholders(text, values)
+    asked |= {name: fill_placeholders(text, values) for name, text in texts.items()}
     of_process = {
         name: text
         for name, text in asked.items()
