@@ -44,13 +44,13 @@ class Run(RunRecords):
             Other runs to learn from, as in :meth:`recommend`.
         """
         from scalelab.laws.published import law_named
-        from scalelab.recommend.question.history import LawWithTransfer
+        from scalelab.recommend.question.history import fit_step_times
         from scalelab.session.arguments import FitArguments
 
         given = {"law": law, "learn_from": learn_from}
         said = validated(FitArguments, given, source=Call("fit"))
         named, history = law_named(said.law), self._history(said.learn_from)
-        return LawWithTransfer.fit(named, self.fit_rows, history=history).law
+        return fit_step_times(named, self.fit_rows, history=history)[0]
 
     def recommend(
         self,
@@ -199,18 +199,18 @@ class Run(RunRecords):
 
     def _before(self) -> Iterator[Fact]:
         """Note how far the sweep is, and how many trials were accepted."""
-        from scalelab.recommend.answer.facts import Fact, Kind
+        from scalelab.recommend.answer.facts import Fact
 
         if missing := self.status().num_missing:
-            yield Fact(Kind.INCOMPLETE_SWEEP, {"num_trials": missing})
+            yield Fact("incomplete_sweep", {"num_trials": missing})
         if self.acceptance is not None:
-            yield Fact(Kind.ACCEPTED, self.acceptance)
+            yield Fact("accepted", self.acceptance)
 
     def _doubts(self) -> Iterator[Fact]:
-        from scalelab.recommend.answer.facts import Fact, Kind
+        from scalelab.recommend.answer.facts import Fact
 
         for doubt in self.import_doubts:
-            yield Fact(Kind.IMPORT_DOUBTED, {"doubt": doubt})
+            yield Fact("import_doubted", {"doubt": doubt})
 
     def _history(self, learn_from: Sequence[str | Path]) -> History | None:
         from scalelab.recommend.question.history import History
