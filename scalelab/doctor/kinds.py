@@ -50,7 +50,6 @@ def _examined(subject: str, registry: Registry[Any], name: str) -> Finding:
 
 
 def _check(row: Any, said: str) -> None:
-    """Refuse a row without one of the attributes of its kind, or with a wrong path."""
     declared = [
         name
         for each in type(row).__mro__
