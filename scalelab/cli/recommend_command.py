@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 
 NOTHING_MEETS = 4
 MAX_COUNT = 1_000_000
-Parsed = TypeVar("Parsed")
 
 
 def _count(text: str) -> int:
-    """Return the whole number that an option says, such as 500000 or 1e7."""
     try:
         number = float(text)
     except ValueError:
@@ -152,7 +150,7 @@ def asked(
         target=target,
         confidence=confidence,
         job={name: value for name, value in job.items() if value is not None},
-        gpus=_read(_counts, gpus),
+        gpus=None if gpus is None else _counts(gpus),
         select=pairs("--select", select or []),
         law=law,
         learn_from=learn_from or [],
@@ -240,7 +238,7 @@ def with_question(
     The command takes what they say as further keywords, for :func:`asked`.
     """
     own = inspect.signature(command, eval_str=True)
-    (directory, *rest) = list(own.parameters.values())[:-1]
+    directory, *rest, _ = own.parameters.values()
     options = [
         inspect.Parameter(
             resource.limit,
@@ -252,22 +250,19 @@ def with_question(
         )
         for resource in resources
     ]
-    further = list(inspect.signature(asked, eval_str=True).parameters.values())[:-1]
+    *further, _ = inspect.signature(asked, eval_str=True).parameters.values()
 
     @functools.wraps(command)
     def with_options(**values: Any) -> None:
         command(**values)
 
-    parameters = [directory, *options, *further, *rest]
-    with_options.__signature__ = own.replace(  # type: ignore[attr-defined]
-        parameters=[each.replace(kind=each.KEYWORD_ONLY) for each in parameters]
-    )
+    parameters = [
+        each.replace(kind=each.KEYWORD_ONLY)
+        for each in (directory, *options, *further, *rest)
+    ]
+    signature = own.replace(parameters=parameters)
+    with_options.__signature__ = signature  # type: ignore[attr-defined]
     return with_options
-
-
-def _read(parse: Callable[[str], Parsed], text: str | None) -> Parsed | None:
-    """Return what an option says; None where it was not given."""
-    return None if text is None else parse(text)
 
 
 def _counts(text: str) -> list[int]:
@@ -286,7 +281,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _doublings(text: str) -> str:
-    """Return the counts that a range such as 1-8 may mean; else an example."""
+    # The counts that a range such as 1-8 may mean; else an example.
     found = re.fullmatch(r"\s*(\d{1,6})\s*(?:-|\.\.|:)\s*(\d{1,6})\s*", text)
     first, last = map(int, found.groups()) if found else (0, 0)
     if not 1 <= first < last:
