@@ -122,8 +122,8 @@ def run(arguments: Sequence[str]) -> int:
         words = [*arguments, "--help"] if is_bare else list(arguments)
         with for_the_command_line(), command.make_context("scalelab", words) as context:
             command.invoke(context)
-    except typer.Exit as ended:
-        return ended.exit_code
+    except typer.Exit as asked:
+        return asked.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return _say("Interrupted.", INTERRUPTED)
     except ScaleLabError as error:
@@ -131,21 +131,18 @@ def run(arguments: Sequence[str]) -> int:
             print_error(error.kind, error.message, error.hint)
         return _say(f"Error: {error}", error.exit_code)
     except UsageError as error:
-        message, hint = _usage(error)
+        message = ended(one_line(error.format_message()))
+        command_path = error.ctx.command_path if error.ctx else "scalelab"
+        hint = f"Try: {command_path} --help"
         if as_json:
             print_error("usage", message, hint)
         return _say(f"Error: {message} {hint}", error.exit_code)
     return 0
 
 
-def main() -> NoReturn:
-    """Run ``scalelab`` and exit."""
-    sys.exit(_run_in_pipe(sys.argv[1:]))
-
-
-def recommend_resources() -> NoReturn:
-    """Run ``recommend-resources``, the same as ``scalelab recommend``, and exit."""
-    sys.exit(_run_in_pipe([RECOMMEND, *sys.argv[1:]]))
+def main(*words: str) -> NoReturn:
+    """Run ``scalelab``, with words before those of its command line, and exit."""
+    sys.exit(_run_in_pipe([*words, *sys.argv[1:]]))
 
 
 def _run_in_pipe(arguments: Sequence[str]) -> int:
@@ -210,19 +207,11 @@ class _Interrupt:
 
 
 def _has_no_reader(stream: TextIO) -> bool:
-    """Tell whether a stream is a pipe that nobody reads any more."""
     poll = select.poll()
     poll.register(stream, 0)
     return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def _say(message: str, exit_code: int) -> int:
-    """Print one paragraph to standard error."""
     typer.echo(one_line(message), err=True)
     return exit_code
-
-
-def _usage(error: Any) -> tuple[str, str]:
-    """Return what is wrong with a command line, and what to do."""
-    command = error.ctx.command_path if error.ctx else "scalelab"
-    return ended(one_line(error.format_message())), f"Try: {command} --help"
