@@ -39,8 +39,6 @@ _SCALARS = {
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader with its own scalars and without aliases and tags."""
-
     yaml_implicit_resolvers = {}  # noqa: RUF012  yaml's own, emptied
     yaml_constructors: ClassVar[dict[str | None, Any]] = {}
     _depth = 0
@@ -66,9 +64,6 @@ class _Loader(yaml.SafeLoader):
             values[key] = self.construct_object(value_node, deep=True)
         return values
 
-    def sequence(self, node: yaml.SequenceNode) -> list[Any]:
-        return [self.construct_object(child, deep=True) for child in node.value]
-
     def integer(self, node: yaml.ScalarNode) -> int:
         if len(node.value) > MAX_DIGITS:
             _refuse(f"a number of more than {MAX_DIGITS} digits", node)
@@ -86,14 +81,8 @@ class _Loader(yaml.SafeLoader):
             _refuse(f"{node.value[:MAX_DIGITS]} is not a finite number", node)
         return value
 
-    def text(self, node: yaml.ScalarNode) -> str:
-        return str(node.value)
-
     def truth(self, node: yaml.ScalarNode) -> bool:
         return bool(node.value.lower() == "true")
-
-    def nothing(self, node: yaml.ScalarNode) -> None:
-        return None
 
     def unknown(self, node: yaml.Node) -> NoReturn:
         _refuse(f"the tag {node.tag} is not read; leave it out", node)
@@ -110,12 +99,12 @@ for _name, (_pattern, _first) in _SCALARS.items():
     )
 _Loader.yaml_constructors = {
     _TAG + "map": _Loader.mapping,
-    _TAG + "seq": _Loader.sequence,
-    _TAG + "str": _Loader.text,
+    _TAG + "seq": _Loader.construct_yaml_seq,
+    _TAG + "str": _Loader.construct_yaml_str,
     _TAG + "int": _Loader.integer,
     _TAG + "float": _Loader.floating,
     _TAG + "bool": _Loader.truth,
-    _TAG + "null": _Loader.nothing,
+    _TAG + "null": _Loader.construct_yaml_null,
     None: _Loader.unknown,
 }
 
@@ -146,7 +135,7 @@ def parse_document(text: str, *, source: str) -> dict[str, Any]:
     if len(text) > MAX_BYTES:
         raise paragraph(f"{source} is longer than {MAX_BYTES} characters.")
     try:
-        values = _load(text)
+        values = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise paragraph(f"{source} is not valid YAML: {_reason(error)}") from error
     if values is None:
@@ -167,12 +156,7 @@ def with_values(text: str, path: Sequence[str | int], values: Mapping[str, str])
 
     Everything else stays as it was written, comments too.
     """
-    loader = _Loader(text)
-    try:
-        document = loader.get_single_node()
-    finally:
-        loader.dispose()
-    found = document
+    found = yaml.compose(text, Loader=_Loader)
     for part in path:
         found = _child(found, part)
     places = [
@@ -189,7 +173,6 @@ def with_values(text: str, path: Sequence[str | int], values: Mapping[str, str])
 
 
 def _child(node: yaml.Node | None, part: str | int) -> yaml.Node | None:
-    """Return what a mapping has under a key, or a list at a position; None: nothing."""
     if isinstance(node, yaml.MappingNode):
         return next((value for key, value in node.value if key.value == part), None)
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
@@ -203,14 +186,6 @@ def paragraph(message: str) -> SpecError:
     if len(words) > MAX_MESSAGE:
         words = f"{words[: MAX_MESSAGE - 4]} ..."
     return SpecError("".join(c if c.isprintable() else "?" for c in words))
-
-
-def _load(text: str) -> Any:
-    loader = _Loader(text)
-    try:
-        return loader.get_single_data()
-    finally:
-        loader.dispose()
 
 
 def _reason(error: yaml.YAMLError) -> str:

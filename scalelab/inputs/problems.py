@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -125,7 +125,8 @@ def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     owner, field = _owner(model, detail["loc"])
     meaning = f" {field.description}" if field and field.description else ""
-    is_listed = field is not None and _is_listed(field.annotation)
+    parts = _parts(field.annotation) if field else ()
+    is_listed = any(typing.get_origin(part) is tuple for part in parts)
     brackets = bracketed(detail["input"]) if is_listed else ""
     if kind == "value_error":
         return f"{path}: {context['error']}" if path else str(context["error"])
@@ -152,7 +153,6 @@ def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:
 
 
 def _path(loc: tuple[int | str, ...], values: Any) -> str:
-    """Return a location in the user's notation; a single value has no index."""
     path, here = "", values
     for part in loc:
         if isinstance(part, int):
@@ -168,14 +168,13 @@ def _path(loc: tuple[int | str, ...], values: Any) -> str:
 def _owner(
     model: type[BaseModel], loc: tuple[int | str, ...]
 ) -> tuple[type[BaseModel], FieldInfo | None]:
-    """Return the model that holds a location, and the location's field."""
     owner, field = model, None
     inside: Any = None  # what the words after the field lead into
     for word in loc:
         if isinstance(word, int):
             continue
         if word[0:1] == "<":
-            inside = _tagged(inside, word) or inside
+            inside = next((a for a in _parts(inside) if _has_tag(a, word)), inside)
             continue
         if inner := model_in(inside):
             owner, field, inside = inner, None, None
@@ -185,29 +184,23 @@ def _owner(
     return owner, field
 
 
-def _tagged(annotation: Any, tag: str) -> Any:
-    """Return the member of a discriminated union that has a tag."""
+def _has_tag(annotation: Any, tag: str) -> bool:
     from pydantic import Tag
 
     marks = getattr(annotation, "__metadata__", ())
-    if any(isinstance(mark, Tag) and mark.tag == tag for mark in marks):
-        return annotation
-    members = (_tagged(each, tag) for each in typing.get_args(annotation))
-    return next((found for found in members if found), None)
+    return any(isinstance(mark, Tag) and mark.tag == tag for mark in marks)
 
 
-def _is_listed(annotation: Any) -> bool:
-    """Tell whether a field takes one value or several."""
-    if typing.get_origin(annotation) is tuple:
-        return True
-    return any(map(_is_listed, typing.get_args(annotation)))
+def _parts(annotation: Any) -> Iterator[Any]:
+    # The type itself, and all that it is made of.
+    yield annotation
+    for argument in typing.get_args(annotation):
+        yield from _parts(argument)
 
 
 def model_in(annotation: Any) -> type[BaseModel] | None:
     """Return the first model that a type is or is made of, if any."""
     from pydantic import BaseModel
 
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    inner = (model_in(argument) for argument in typing.get_args(annotation))
-    return next((found for found in inner if found), None)
+    types = (part for part in _parts(annotation) if isinstance(part, type))
+    return next((part for part in types if issubclass(part, BaseModel)), None)
