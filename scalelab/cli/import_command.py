@@ -7,6 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from scalelab.errors import SpecError
+from scalelab.inputs.numerals import counted
+
 
 def run(
     table: Annotated[
@@ -73,7 +76,6 @@ def run(
     ] = False,
 ) -> None:
     """Import a table of measurements as a run."""
-    from scalelab.inputs.numerals import counted
     from scalelab.running.sweep import RUNS
     from scalelab.session import import_table
 
@@ -110,16 +112,13 @@ _EXAMPLES = {
 
 def pairs(option: str, texts: list[str]) -> dict[str, str]:
     """Return NAME=VALUE options as a mapping."""
-    from scalelab.errors import SpecError
-
-    example = _EXAMPLES[option]
     pairs: dict[str, str] = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name or name in pairs:
             raise SpecError(
                 f"{option} {text!r} is not NAME=VALUE with a name given once. Write, "
-                f"for example, {option} {example}."
+                f"for example, {option} {_EXAMPLES[option]}."
             )
         pairs[name] = value
     return pairs

@@ -10,7 +10,7 @@ import typer
 
 from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName
 from scalelab.inputs.lines import aligned
-from scalelab.inputs.numerals import counted
+from scalelab.inputs.numerals import counted, device_time
 
 if TYPE_CHECKING:
     from scalelab.experiment.trial import Trial
@@ -121,8 +121,6 @@ def _left_out(asked: Sweep) -> Iterator[str]:
 
 
 def _cost(asked: Sweep) -> Iterator[str]:
-    from scalelab.inputs.numerals import device_time
-
     for change in asked.changes:
         yield f"Changed since {asked.directory}: {change}."
     if asked.changes and asked.has_measurements:

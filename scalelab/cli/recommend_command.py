@@ -14,6 +14,8 @@ import typer
 
 from scalelab.cli.answering import print_answer, print_json
 from scalelab.cli.arguments import RunDirectory
+from scalelab.cli.import_command import pairs
+from scalelab.errors import SpecError
 
 if TYPE_CHECKING:
     from scalelab.kinds.resources import Resource
@@ -137,8 +139,6 @@ def asked(
     **limits: str | None,
 ) -> dict[str, Any]:
     """Return what these options ask, as keywords of ``Run.recommend``."""
-    from scalelab.cli.import_command import pairs
-
     job = {
         "epochs": epochs,
         "samples_per_epoch": samples_per_epoch,
@@ -184,7 +184,6 @@ def run(
 
     The job is the run's own unless options say another.
     """
-    from scalelab.errors import SpecError
     from scalelab.session import load
 
     if site is not None and not sbatch:
@@ -196,9 +195,9 @@ def run(
     words = asked(**question)
     answer = found.recommend(**words)
     if as_json:
-        given = {name: value for name, value in words.items() if value}
-        about = {"command": "recommend", "run": run_directory, **given}
-        print_json(about, text=answer.sentences, **answer.to_json())
+        about = {"command": "recommend", "run": run_directory, **words}
+        given = {name: value for name, value in about.items() if value}
+        print_json(given, text=answer.sentences, **answer.to_json())
     elif sbatch:
         typer.echo(found.job_script(answer, site), nl=False)
     else:
@@ -226,8 +225,7 @@ def report(
     """
     from scalelab.session import load
 
-    found = load(run_directory)
-    typer.echo(str(found.write_report(output, **asked(**question))))
+    typer.echo(load(run_directory).write_report(output, **asked(**question)))
 
 
 def with_question(
@@ -266,7 +264,6 @@ def with_question(
 
 
 def _counts(text: str) -> list[int]:
-    from scalelab.errors import SpecError
 
     try:
         counts = [int(part) for part in text.split(",")]

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scalelab.cli.answering import print_answer, print_steadiness
 from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName
+from scalelab.errors import ClusterError, FitError, SpecError
 from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.quantities import parse_gpu_hours
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from scalelab.errors import FitError, SpecError
     from scalelab.running.execution import RunningSweep, SweepSummary
     from scalelab.running.sweep import Sweep
     from scalelab.session import Recommendation
@@ -90,8 +92,6 @@ def run(
     Ctrl-C finishes the trials that run, a second one ends them; scalelab stop does the
     same from another shell.
     """
-    from scalelab.errors import ClusterError, FitError, SpecError
-    from scalelab.inputs.quantities import parse_gpu_hours
     from scalelab.running.sweep import Sweep
 
     if in_process and detach:
@@ -208,7 +208,6 @@ def _run(
 def _answer(
     directory: Path, *, is_quiet: bool
 ) -> Recommendation | FitError | SpecError:
-    from scalelab.cli.answering import print_answer, print_steadiness
     from scalelab.session import load
 
     finished = load(directory)
@@ -229,11 +228,10 @@ def _left_jobs(directory: Path) -> str:
     left = JobList.read(directory / CLUSTER_DIRECTORY).jobs
     if not left:
         return ""
-    listed = "; ".join(map(str, left))
     return (
         f"{counted(len(left), 'job')} may hold nodes still, since the batch system did "
-        f"not cancel them: {listed}. Cancel them by hand, or run the same command "
-        "again once it answers."
+        f"not cancel them: {'; '.join(map(str, left))}. Cancel them by hand, or run "
+        "the same command again once it answers."
     )
 
 
@@ -342,8 +340,6 @@ def _what_failed(summary: SweepSummary) -> str:
 
 
 def _confirm(question: str) -> None:
-    from scalelab.errors import SpecError
-
     if not sys.stdin.isatty():
         raise SpecError(f"{question} There is no terminal to ask on: pass --yes.")
     if not typer.confirm(question, err=True):

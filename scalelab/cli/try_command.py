@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from scalelab.cli.arguments import ExperimentFile, SiteName
+from scalelab.inputs.numerals import counted, duration
 
 NOT_WELL = 1
 
@@ -35,7 +36,6 @@ def run(
 
     from scalelab.cli.progress import view
     from scalelab.cli.shown.first_trials import table, verdict
-    from scalelab.inputs.numerals import counted, duration
     from scalelab.running.trying import prepare, try_out
 
     started_s = time.monotonic()
