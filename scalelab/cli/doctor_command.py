@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scalelab.cli.arguments import flag, option
 from scalelab.errors import SpecError
 from scalelab.inputs.lines import one_line
 
@@ -19,24 +20,15 @@ _SUBJECT_COLUMNS, _GROUP_COLUMNS = 17, 15
 
 
 def run(
-    runs: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where runs are written.")
-    ] = Path("runs"),
+    runs: Annotated[Path, option("DIR", "Where runs are written.")] = Path("runs"),
     site: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Check this site: name or path of its profile."
-        ),
+        str | None, option("NAME", "Check this site: name or path of its profile.")
     ] = None,
     job: Annotated[
-        bool,
-        typer.Option("--job", help="With --site: also run one short job on a node."),
+        bool, flag("--job", "With --site: also run one short job on a node.")
     ] = False,
     kinds: Annotated[
-        bool,
-        typer.Option(
-            "--kinds", help="Check what may be named, from other distributions too."
-        ),
+        bool, flag("--kinds", "Check what may be named, from other distributions too.")
     ] = False,
 ) -> None:
     """Check whether sweeps can run on this machine, part by part.

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from scalelab.cli.arguments import flag, option
 from scalelab.errors import SpecError
 from scalelab.inputs.numerals import counted
 
@@ -23,41 +24,30 @@ def run(
     ] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="OURS=THEIRS", help="The table's name of one of our columns."
-        ),
+        option("OURS=THEIRS", "The table's name of one of our columns."),
     ] = None,
     constant: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN=VALUE", help="What a column holds in every row."),
+        list[str] | None, option("COLUMN=VALUE", "What a column holds in every row.")
     ] = None,
     axis: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="A column that is a setting: a curve for each value."
-        ),
+        option("NAME", "A column that is a setting: a curve for each value."),
     ] = None,
-    ignore: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A column not to read.")
-    ] = None,
+    ignore: Annotated[list[str] | None, option("NAME", "A column not to read.")] = None,
     melt: Annotated[
         str | None,
-        typer.Option(
-            metavar="world_size=throughput_samples_per_s",
-            help="For a table with a column per device count, model, ...: what the "
+        option(
+            "world_size=throughput_samples_per_s",
+            "For a table with a column per device count, model, ...: what the "
             "names of these columns hold, and what their cells hold.",
         ),
     ] = None,
     per_device: Annotated[
-        bool, typer.Option("--per-device", help="The throughput is of one device.")
+        bool, flag("--per-device", "The throughput is of one device.")
     ] = False,
     tokens_per_sample: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="1024",
-            help="The throughput counts tokens; a sample has this many.",
-        ),
+        option("1024", "The throughput counts tokens; a sample has this many.", min=1),
     ] = None,
     decimal: Annotated[
         Literal[".", ","] | None,
@@ -65,14 +55,10 @@ def run(
     ] = None,
     header_row: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="LINE",
-            help="The line that names the columns [default: the first].",
-        ),
+        option("LINE", "The line that names the columns [default: the first].", min=1),
     ] = None,
     accept_doubts: Annotated[
-        bool, typer.Option("--accept-doubts", help="Import what is doubted as it is.")
+        bool, flag("--accept-doubts", "Import what is doubted as it is.")
     ] = False,
 ) -> None:
     """Import a table of measurements as a run."""

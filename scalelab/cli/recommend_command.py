@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalelab.cli.answering import print_answer, print_json
-from scalelab.cli.arguments import RunDirectory
+from scalelab.cli.arguments import RunDirectory, flag, option
 from scalelab.cli.import_command import pairs
 from scalelab.errors import SpecError
 
@@ -39,100 +39,75 @@ def _count(text: str) -> int:
 def asked(
     price: Annotated[
         str | None,
-        typer.Option(
-            metavar="2.5usd",
-            help="What a device-hour costs [default: the site's price].",
-        ),
+        option("2.5usd", "What a device-hour costs [default: the site's price]."),
     ] = None,
     confidence: Annotated[
-        float,
-        typer.Option(metavar="0.9", help="Probability with which all limits hold."),
+        float, option("0.9", "Probability with which all limits hold.")
     ] = 0.9,
     target: Annotated[
         str | None,
-        typer.Option(
-            metavar="'val_acc>=0.75'", help="Job: a metric to reach, not the run's own."
-        ),
+        option("'val_acc>=0.75'", "Job: a metric to reach, not the run's own."),
     ] = None,
     epochs: Annotated[
-        float | None,
-        typer.Option(metavar="90", help="Job: epochs; needs --samples-per-epoch."),
+        float | None, option("90", "Job: epochs; needs --samples-per-epoch.")
     ] = None,
     samples_per_epoch: Annotated[
-        int | None,
-        typer.Option(
-            parser=_count, metavar="1281167", help="Job: samples in one epoch."
-        ),
+        int | None, option("1281167", "Job: samples in one epoch.", parser=_count)
     ] = None,
     samples: Annotated[
-        int | None,
-        typer.Option(parser=_count, metavar="1e7", help="Job: training samples."),
+        int | None, option("1e7", "Job: training samples.", parser=_count)
     ] = None,
     steps: Annotated[
-        int | None,
-        typer.Option(parser=_count, metavar="10000", help="Job: optimiser steps."),
+        int | None, option("10000", "Job: optimiser steps.", parser=_count)
     ] = None,
     gpus: Annotated[
         str | None,
-        typer.Option(
-            metavar="8,16",
-            help="Device counts to consider besides the measured [default: doublings].",
+        option(
+            "8,16",
+            "Device counts to consider besides the measured [default: doublings].",
         ),
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(
-            parser=_count,
-            metavar="4096",
-            help="Global batch [default: any measured].",
-        ),
+        option("4096", "Global batch [default: any measured].", parser=_count),
     ] = None,
     max_batch: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "8192",
+            "The largest global batch [default: the largest measured].",
             parser=_count,
-            metavar="8192",
-            help="The largest global batch [default: the largest measured].",
         ),
     ] = None,
     local_batch: Annotated[
-        int | None,
-        typer.Option(
-            parser=_count, metavar="64", help="Local batch [default: any measured]."
-        ),
+        int | None, option("64", "Local batch [default: any measured].", parser=_count)
     ] = None,
     between_nodes: Annotated[
         str | None,
-        typer.Option(
-            metavar="100Gbit/s",
-            help="Link between nodes, where none was measured [default: the site's].",
+        option(
+            "100Gbit/s",
+            "Link between nodes, where none was measured [default: the site's].",
         ),
     ] = None,
     accept_unmeasured: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--accept-unmeasured",
-            help="Also choose what rests on a term that was not measured here.",
+            "Also choose what rests on a term that was not measured here.",
         ),
     ] = False,
     select: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="COLUMN=VALUE", help="Narrow the run to one workload or device."
-        ),
+        option("COLUMN=VALUE", "Narrow the run to one workload or device."),
     ] = None,
     law: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Law of step time: amdahl, usl, power, pollux, xgboost.",
-        ),
+        str, option("NAME", "Law of step time: amdahl, usl, power, pollux, xgboost.")
     ] = "scalelab",
     learn_from: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="RUN",
-            help="Another run to learn step times from: of the same devices, or of the "
+        option(
+            "RUN",
+            "Another run to learn step times from: of the same devices, or of the "
             "same workload elsewhere.",
         ),
     ] = None,
@@ -165,18 +140,13 @@ def asked(
 
 def run(
     run_directory: RunDirectory,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Add formulas and fitted parameters.")
+        bool, flag("--explain", "Add formulas and fitted parameters.")
     ] = False,
-    sbatch: Annotated[
-        bool, typer.Option("--sbatch", help="Print the job script.")
-    ] = False,
+    sbatch: Annotated[bool, flag("--sbatch", "Print the job script.")] = False,
     site: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="With --sbatch: the site to ask, not the run's."
-        ),
+        str | None, option("NAME", "With --sbatch: the site to ask, not the run's.")
     ] = None,
     **question: Any,
 ) -> None:
@@ -242,9 +212,7 @@ def with_question(
             resource.limit,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[
-                str | None, typer.Option(metavar=resource.example, help=resource.help)
-            ],
+            annotation=Annotated[str | None, option(resource.example, resource.help)],
         )
         for resource in resources
     ]

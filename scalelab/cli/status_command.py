@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from scalelab.cli.answering import print_steadiness
-from scalelab.cli.arguments import RunDirectory
+from scalelab.cli.arguments import RunDirectory, flag
 from scalelab.inputs.numerals import counted, device_time
 
 MAX_SHOWN = 5
@@ -57,7 +57,7 @@ def run(run_directory: RunDirectory) -> None:
 def stop(
     run_directory: RunDirectory,
     now: Annotated[
-        bool, typer.Option("--now", help="End the trials that run, and wait for it.")
+        bool, flag("--now", "End the trials that run, and wait for it.")
     ] = False,
 ) -> None:
     """Stop a run's sweep, wherever its driver is.

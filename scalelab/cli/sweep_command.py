@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalelab.cli.answering import print_answer, print_steadiness
-from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName
+from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName, flag, option
 from scalelab.errors import ClusterError, FitError, SpecError
 from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted
@@ -37,44 +37,40 @@ def run(
     run_directory: RunToMake = None,
     sweep_budget: Annotated[
         str | None,
-        typer.Option(
-            metavar="10gpu-h",
-            help="Start no trial once the run has used this much device time.",
+        option(
+            "10gpu-h", "Start no trial once the run has used this much device time."
         ),
     ] = None,
     accept_changes: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--accept-changes",
-            help="Go on although code, command or measurement changed; measure again.",
+            "Go on although code, command or measurement changed; measure again.",
         ),
     ] = False,
     retry_failed: Annotated[
-        bool,
-        typer.Option(
-            "--retry-failed", help="Run trials again that could not be measured."
-        ),
+        bool, flag("--retry-failed", "Run trials again that could not be measured.")
     ] = False,
     skip_check: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--skip-check",
-            help="Run every trial, whatever the first one of a program shows.",
+            "Run every trial, whatever the first one of a program shows.",
         ),
     ] = False,
     in_process: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--in-process",
-            help="Run one trial on one device in this process, for the debugger; "
+            "Run one trial on one device in this process, for the debugger; "
             "record nothing.",
         ),
     ] = False,
     detach: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--detach",
-            help="Run apart from this shell, in a process or, where the site has a "
+            "Run apart from this shell, in a process or, where the site has a "
             "driver_job, in a batch job; come back once the sweep has begun.",
         ),
     ] = False,

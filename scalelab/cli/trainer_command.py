@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scalelab.cli.arguments import RunToMake, SiteName
+from scalelab.cli.arguments import RunToMake, SiteName, option
 from scalelab.errors import SpecError
 from scalelab.inputs.lines import aligned
 from scalelab.inputs.problems import one_of, shown
@@ -58,8 +58,7 @@ def run(
 def data(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Data set: cifar10.")],
     directory: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where to put it [default: data/NAME]."),
+        Path | None, option("DIR", "Where to put it [default: data/NAME].")
     ] = None,
 ) -> None:
     """Obtain a data set that a built-in workload needs."""

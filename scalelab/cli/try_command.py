@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scalelab.cli.arguments import ExperimentFile, SiteName
+from scalelab.cli.arguments import ExperimentFile, SiteName, flag
 from scalelab.inputs.numerals import counted, duration
 
 NOT_WELL = 1
@@ -18,9 +18,8 @@ def run(
     site: SiteName = None,
     keep: Annotated[
         bool,
-        typer.Option(
-            "--keep",
-            help="Keep records and logs in runs/.NAME.try, also where all is well.",
+        flag(
+            "--keep", "Keep records and logs in runs/.NAME.try, also where all is well."
         ),
     ] = False,
     quiet: Annotated[
