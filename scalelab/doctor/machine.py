@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import sys
 import tempfile
@@ -74,30 +75,24 @@ def broken(subject: str, text: str) -> Finding:
 
 def examine(runs: Path) -> Iterator[Finding]:
     """Check what a sweep needs, cheap checks first."""
-    version = ".".join(map(str, sys.version_info[:3]))
-    yield ok("Python", f"{version}, {sys.executable}")
-    gpus = num_visible_gpus()
+    yield ok("Python", f"{platform.python_version()}, {sys.executable}")
+    gpus, cores = num_visible_gpus(), num_cores()
     on_cores = "" if gpus else "; trials run on cores, one thread per rank"
-    cores = f"{num_cores()} cores this process may use"
-    yield ok("devices", f"{gpus} GPUs, {cores}{on_cores}")
-    trainers = list(TRAINERS)
-    for trainer in trainers:
+    yield ok("devices", f"{gpus} GPUs, {cores} cores this process may use{on_cores}")
+    for trainer in TRAINERS:
         if trainer.framework:
             yield _package(trainer.framework, trainer.extra, is_needed=False)
-    yield _package("distributed", "run")
+    yield _package("distributed", "run", is_needed=True)
     yield _frameworks()
     yield from _mpi_as_root()
     yield run_directory_finding(runs)
-    for trainer in trainers:
-        if trainer.self_test is not None:
-            yield _self_test(trainer)
+    yield from (_self_test(each) for each in TRAINERS if each.self_test is not None)
     programs = [system.programs[0] for system in BATCH_SYSTEMS]
-    found = [name for name in programs if shutil.which(name)]
-    text = f"{', '.join(found)} found" if found else f"no {' or '.join(programs)} found"
-    yield note("batch system", text)
+    found = ", ".join(filter(shutil.which, programs)) or f"no {' or '.join(programs)}"
+    yield note("batch system", f"{found} found")
 
 
-def _package(name: str, extra: str, *, is_needed: bool = True) -> Finding:
+def _package(name: str, extra: str, *, is_needed: bool) -> Finding:
     try:
         import_module(name)
     except ImportError as error:
@@ -120,8 +115,8 @@ def _frameworks() -> Finding:
             found[name] = metadata.version(name)
     here = ", ".join(f"{name} {version}" for name, version in found.items())
     why_not = [why for name, why in _UNBUILT.items() if name not in found]
-    none = "none besides torch in this environment"
-    return ok("frameworks", "; ".join([here or none, *why_not]))
+    said = [here or "none besides torch in this environment", *why_not]
+    return ok("frameworks", "; ".join(said))
 
 
 def _mpi_as_root() -> Iterator[Finding]:

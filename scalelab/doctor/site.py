@@ -8,6 +8,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -92,22 +93,20 @@ def of_each_group(
     site: AnyKind, check: Callable[[AnyKind], Iterator[Finding]]
 ) -> Iterator[Finding]:
     """Check each node group; a finding about several groups is reported once."""
-    found: dict[Finding, list[str | None]] = {}
+    found: defaultdict[Finding, list[str | None]] = defaultdict(list)
     for name, group in site.groups.items():
         for finding in check(group):
             if finding.health is Health.OK:
                 yield of_groups([name], finding)
             else:
-                found.setdefault(finding, []).append(name)
-    for finding, names in found.items():
-        yield of_groups(names, finding)
+                found[finding].append(name)
+    yield from (of_groups(names, finding) for finding, names in found.items())
 
 
 def of_groups(names: Sequence[str | None], finding: Finding) -> Finding:
     """Return a finding that names the node groups it is about; None: of all nodes."""
     named = ", ".join(filter(None, names))
-    subject = f"{named}: {finding.subject}" if named else finding.subject
-    return replace(finding, subject=subject)
+    return replace(finding, subject=f"{named}: {finding.subject}") if named else finding
 
 
 def _folder(site: Site, runs: Path) -> Iterator[Finding]:
@@ -121,8 +120,7 @@ def _folder(site: Site, runs: Path) -> Iterator[Finding]:
     if finding.health is Health.BROKEN:
         return
     here = existing_place(runs.absolute())
-    kind = _file_system(here)
-    if kind in _LOCAL_FILE_SYSTEMS:
+    if (kind := _file_system(here)) in _LOCAL_FILE_SYSTEMS:
         yield note(
             "shared folder",
             f"{here} lies on {kind} of this machine: nodes see it only if it is "
@@ -134,10 +132,9 @@ def _folder(site: Site, runs: Path) -> Iterator[Finding]:
 
 
 def _file_system(path: Path) -> str:
-    real = path.resolve()
-    mounts = psutil.disk_partitions(all=True)
-    below = [each for each in mounts if real.is_relative_to(each.mountpoint)]
-    return max(below, key=lambda each: len(each.mountpoint)).fstype if below else ""
+    types = {each.mountpoint: each.fstype for each in psutil.disk_partitions(all=True)}
+    places = [path.resolve(), *path.resolve().parents]
+    return next((types[str(each)] for each in places if str(each) in types), "")
 
 
 def _file_clock(folder: Path) -> Finding:
@@ -207,8 +204,7 @@ def _queue(site: BatchSite) -> Iterator[Finding]:
         yield broken(_SILENT, str(error))
         return
     noun = inventory.noun
-    queue = asked_queue(site, inventory)
-    if queue is None:
+    if (queue := asked_queue(site, inventory)) is None:
         wanted = f"{noun} {site.queue_name!r}" if site.queue_name else f"default {noun}"
         names = ", ".join(each.name for each in inventory.queues)
         yield broken(
@@ -240,8 +236,8 @@ def _capacity(site: BatchSite, queue: Queue, noun: str) -> Iterator[Finding]:
     if why := why_no_node_fits(site, queue):
         yield broken(noun, why)
         return
-    groups = "; ".join(map(str, queue.groups)) or "nodes not said"
     routes = f" routes to {', '.join(queue.routes_to)}" if queue.routes_to else ""
+    groups = "; ".join(map(str, queue.groups)) or "nodes not said"
     yield ok(noun, f"{queue.name}{routes}: {groups}")
     if queue.groups and queue.num_away == queue.num_nodes:
         yield note(
@@ -254,15 +250,18 @@ def _capacity(site: BatchSite, queue: Queue, noun: str) -> Iterator[Finding]:
 def _submissions(site: BatchSite, runs: Path) -> Iterator[Finding]:
     test = site.batch_system.test_submission
     if not test:
-        text = f"{site.scheduler} does not say beforehand; --job submits a job"
-        yield note("submission", text)
+        yield note(
+            "submission",
+            f"{site.scheduler} does not say beforehand; --job submits a job",
+        )
         return
     largest = 1 if site.provision == "pool" else site.nodes or 2
-    doublings = {2**power for power in range(largest.bit_length())}
-    directory = runs.absolute() / "doctor"
-    for count in sorted({*doublings, largest}):
+    for count in sorted({*(2**n for n in range(largest.bit_length())), largest}):
         script = node_job_script(
-            site, count, job_name="scalelab-doctor", directory=directory
+            site,
+            count,
+            job_name="scalelab-doctor",
+            directory=runs.absolute() / "doctor",
         )
         yield _tested(f"job of {counted(count, 'node')}", test, script)
 
@@ -287,8 +286,8 @@ def _tested(subject: str, test: Sequence[str], script: str) -> Finding:
         file.write(script)
         file.flush()
         answer = answered([*test, file.name])
-    words = " ".join(answer.errors.split()).replace(f"{test[0]}: ", "")
-    words = words.replace("error: ", "")
+    words = " ".join(answer.errors.split())
+    words = words.replace(f"{test[0]}: ", "").replace("error: ", "")
     if answer.status:
         return broken(subject, f"{words}. Correct the site.")
     return ok(subject, words.removeprefix("Job ").partition(" ")[2] or "taken")

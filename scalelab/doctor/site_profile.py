@@ -42,7 +42,7 @@ def init_site(
     """Survey this cluster and write a profile of it."""
     found = survey(None if scheduler is None else BATCH_SYSTEMS[scheduler])
     chosen = found.queue(queue)
-    kind = None if device_type is None else DeviceType(device_type)
+    kind = DeviceType(device_type) if device_type else None
     text = profile_text(found, chosen, device_type=kind)
     return WrittenProfile(
         path=write_profile(text, name_or_path or found.cluster_name, force=force),
@@ -91,8 +91,8 @@ def profile_text(
 
 
 def _described(queue: Queue) -> str:
-    groups = "; ".join(map(str, queue.groups))
-    return ", ".join(filter(None, (f"{queue.name}: {groups}", _limit(queue))))
+    parts = f"{queue.name}: {'; '.join(map(str, queue.groups))}", _limit(queue)
+    return ", ".join(filter(None, parts))
 
 
 def _limit(queue: Queue) -> str:
@@ -103,16 +103,13 @@ def _limit(queue: Queue) -> str:
 
 def _nodes(inventory: Inventory, queue: Queue, kind: DeviceType) -> Iterator[str]:
     group = queue.largest_group
-    if kind is DeviceType.CPU and not group.gpus:
-        yield f"gpus_per_node: {group.cores}  # devices, here cores"
-    else:
-        yield f"gpus_per_node: {group.gpus or group.cores}"
+    are_cores = "  # devices, here cores" if kind is DeviceType.CPU else ""
+    yield f"gpus_per_node: {group.gpus or f'{group.cores}{are_cores}'}"
     if group.gpus:
         yield from _gpu_settings(inventory, kind)
     if group.gpus and group.gpu_type:
         types = {each.gpu_type for each in queue.groups if each.gpus}
-        needed = "" if len(types) > 1 else "# "
-        yield f"{needed}gpu_type: {_word(group.gpu_type)}"
+        yield f"{'' if len(types) > 1 else '# '}gpu_type: {_word(group.gpu_type)}"
     yield from _of_one_node(group)
     yield f"# nodes: {group.num_nodes}  # at most; default: those of the largest trial"
     if len(queue.groups) > 1:

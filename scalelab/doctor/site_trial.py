@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import shutil
 import socket
 import sys
 import tempfile
@@ -67,13 +66,14 @@ def try_node(
     """Run one short job on one node and report what it found there."""
     try:
         place = existing_place(runs.absolute())
-        folder = Path(tempfile.mkdtemp(prefix=f".{_NAME}-", dir=place))
-        try:
-            with _Listener(site.driver_interface) as listener:
-                found = _visited(site, folder, listener, say)
-                yield from _findings(site, found, listener)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with (
+            tempfile.TemporaryDirectory(
+                prefix=f".{_NAME}-", dir=place, ignore_cleanup_errors=True
+            ) as folder,
+            _Listener(site.driver_interface) as listener,
+        ):
+            found = _visited(site, Path(folder), listener, say)
+            yield from _findings(site, found, listener)
     except (ScaleLabError, OSError) as error:
         yield broken("job", str(error))
 
@@ -173,9 +173,8 @@ def _answer(
                 say(f"job {record.job_id} waits in the queue: {said}")
         elif view is None or view.state is JobState.ENDED:
             ended_s = ended_s or now_s
-            how = f" ({view.reason})" if view is not None else ""
-            job = f"job {record.job_id} ended{how}"
-            _require_answer(folder, now_s - ended_s, job)
+            how = f"ended ({view.reason})" if view else "ended"
+            _require_answer(folder, now_s - ended_s, f"job {record.job_id} {how}")
         time.sleep(_LOOK_AGAIN_S)
     found = dict(json.loads((folder / ANSWER).read_bytes()))
     return {**found, "queued_s": queued_s, "job_id": record.job_id}
@@ -238,12 +237,11 @@ def _findings(
 
 def _calls(found: Mapping[str, Any], listener: _Listener) -> Iterator[Finding]:
     if listener.call is None or "call_error" in found:
-        words = found.get("call_error", "it did not arrive")
         yield broken(
             "node to driver",
-            f"{found['host']} does not reach {listener.url}: {words}. Set "
-            "driver_interface or interface in the site, or ask for these ports to be "
-            "opened.",
+            f"{found['host']} does not reach {listener.url}: "
+            f"{found.get('call_error', 'it did not arrive')}. Set driver_interface or "
+            "interface in the site, or ask for these ports to be opened.",
         )
         return
     yield ok("node to driver", f"{found['address']} reached {listener.url}")
@@ -264,8 +262,8 @@ def _devices(site: BatchSite, found: Mapping[str, Any]) -> Finding:
     visible = "not set" if found["visible"] is None else found["visible"]
     said = f"; CUDA_VISIBLE_DEVICES is {visible}"
     if site.device_type is DeviceType.CPU:
-        extra = said if site.asks_for_gpus else ""
-        return ok("devices", f"{found['num_cores']} cores{extra}")
+        cores = f"{found['num_cores']} cores"
+        return ok("devices", f"{cores}{said}" if site.asks_for_gpus else cores)
     if found["num_torch_devices"] < site.devices_per_node:
         return broken(
             "devices",
@@ -284,5 +282,5 @@ def _submission(site: BatchSite, found: Mapping[str, Any]) -> Finding:
         return note(subject, "not tried: only a job would show it")
     if site.driver_job is None:
         return note(subject, f"{host} may not; keep no driver_job")
-    words = found.get("submission_words", "")
-    return broken(subject, f"{host} may not: {words} Remove driver_job.")
+    why = f"{host} may not: {found.get('submission_words', '')}"
+    return broken(subject, f"{why} Remove driver_job.")

@@ -317,7 +317,7 @@ class TestJob:
         self.break_script = lambda script: "echo lost >&2; exit 1"
         folders = []
         monkeypatch.setattr(
-            site_trial.shutil, "rmtree", lambda folder, **_: folders.append(folder)
+            "shutil.rmtree", lambda path, **_: folders.append(Path(path))
         )
         site = site_of({"scheduler": "slurm", "device_type": "cpu", "gpus_per_node": 2})
         list(site_trial.try_node(site, tmp_path))
