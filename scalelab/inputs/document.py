@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -73,13 +74,10 @@ class _Loader(yaml.SafeLoader):
             _refuse(f"{node.value!r} is not a whole number", node)
 
     def floating(self, node: yaml.ScalarNode) -> float:
-        try:
-            value = float(node.value)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            _refuse(f"{node.value[:MAX_DIGITS]} is not a finite number", node)
-        return value
+        with suppress(ValueError):
+            if math.isfinite(value := float(node.value)):
+                return value
+        _refuse(f"{node.value[:MAX_DIGITS]} is not a finite number", node)
 
     def truth(self, node: yaml.ScalarNode) -> bool:
         return bool(node.value.lower() == "true")
@@ -89,8 +87,8 @@ class _Loader(yaml.SafeLoader):
 
 
 def _refuse(problem: str, at: Any) -> NoReturn:
-    mark = at.start_mark if isinstance(at, yaml.Node) else at.peek_event().start_mark
-    raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+    place = at if isinstance(at, yaml.Node) else at.peek_event()
+    raise yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
 
 
 for _name, (_pattern, _first) in _SCALARS.items():
@@ -165,10 +163,9 @@ def with_values(text: str, path: Sequence[str | int], values: Mapping[str, str])
         if name.value in values
     ]
     for start, end, value in reversed(places):
-        written = text[start:end]
-        blank = written[len(written.rstrip()) :]  # a block's text ends in one
+        end = start + len(text[start:end].rstrip())  # a block's text ends in a blank
         quoted = value.replace("'", "''")
-        text = f"{text[:start]}'{quoted}'{blank}{text[end:]}"
+        text = f"{text[:start]}'{quoted}'{text[end:]}"
     return text
 
 
@@ -191,8 +188,7 @@ def paragraph(message: str) -> SpecError:
 def _reason(error: yaml.YAMLError) -> str:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return f"{error}."
-    mark = error.problem_mark
-    place = f" (line {mark.line + 1}, column {mark.column + 1})"
+    mark, context = error.problem_mark, f"{error.context}, " if error.context else ""
     remedy = " Indent with spaces." if "\\t" in str(error.problem) else ""
-    context = f"{error.context}, " if error.context else ""
-    return f"{context}{error.problem}{place}.{remedy}"
+    place = f"(line {mark.line + 1}, column {mark.column + 1})"
+    return f"{context}{error.problem} {place}.{remedy}"

@@ -81,9 +81,8 @@ def did_you_mean(names: Iterable[str], wrong: str) -> str:
 def shown(value: Any) -> str:
     """Return a value as a message shows it: one line, at most 60 characters."""
     if isinstance(value, Mapping | list | tuple) and len(value) > 5:
-        return (
-            f"a {'mapping' if isinstance(value, Mapping) else 'list'} of {len(value)}"
-        )
+        kind = "mapping" if isinstance(value, Mapping) else "list"
+        return f"a {kind} of {len(value)}"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:56]} ..."
 
@@ -95,10 +94,9 @@ def bracketed(value: Any) -> str:
     (' A list needs brackets: [1, 2].', '', '')
     """
     parts = value.split(",") if isinstance(value, str) else []
-    words = [part.strip() for part in parts]
-    if len(words) < 2 or not all(words):
-        return ""
-    return f" A list needs brackets: [{', '.join(words)[:60]}]."
+    words = ", ".join(part.strip() for part in parts)
+    is_list = len(parts) > 1 and all(map(str.strip, parts))
+    return f" A list needs brackets: [{words[:60]}]." if is_list else ""
 
 
 def _explain(
@@ -115,10 +113,10 @@ def _explain(
     if isinstance(source, Call):
         paths = [source.argument(path) for path in paths]
     sentence = _sentence(details[0], paths[0], model)
-    others = [path for path in dict.fromkeys(paths) if path not in ("", paths[0])]
-    more = f" Also wrong: {', '.join(others[:5])}." if others else ""
+    if others := [p for p in dict.fromkeys(paths) if p not in ("", paths[0])]:
+        sentence += f" Also wrong: {', '.join(others[:5])}."
     where = source if isinstance(source, Call) else f"{source}: "
-    return paragraph(f"{where}{sentence}{more}")
+    return paragraph(f"{where}{sentence}")
 
 
 def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:
@@ -147,9 +145,9 @@ def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:
         return f"{path}={shown(detail['input'])} is one text.{brackets}{meaning}"
     rule = _RULES.get(kind, "has the wrong form").format(**context)
     # A field without repr may hold secrets, and messages go to logs.
-    is_secret = field is not None and not field.repr
-    found = "" if is_secret else f"={shown(detail['input'])}"
-    return f"{path}{found} {rule}.{meaning}"
+    if field is None or field.repr:
+        path += f"={shown(detail['input'])}"
+    return f"{path} {rule}.{meaning}"
 
 
 def _path(loc: tuple[int | str, ...], values: Any) -> str:

@@ -341,7 +341,7 @@ class TestJob:
     def test_a_folder_that_cannot_be_written(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def refuse(**_: object) -> str:
+        def refuse(*_: object) -> str:
             raise PermissionError(13, "Permission denied", str(tmp_path))
 
         monkeypatch.setattr(site_trial.tempfile, "mkdtemp", refuse)
