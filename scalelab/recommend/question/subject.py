@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from scalelab.errors import SpecError
-from scalelab.inputs.device_words import device_words
 from scalelab.inputs.document import Scalar
-from scalelab.inputs.numerals import counted
+from scalelab.inputs.numerals import counted, device_words
 from scalelab.inputs.wording import Option
 
 NODE_GROUP = "node_group"
