@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -28,7 +29,7 @@ from scalelab.launch.supervision import Supervisor, Watch
 from scalelab.records.attempt import AttemptResult
 
 LIMITS = Limits(
-    timeout_s=None, stall_factor=20, stall_floor_s=60, start_up_s=60, grace_s=0.1
+    timeout_s=math.inf, stall_factor=20, stall_floor_s=60, start_up_s=60, grace_s=0.1
 )
 
 
