@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -140,3 +141,29 @@ def text_of(file: Path) -> str:
         return file.read_text(errors="replace")
     except OSError:
         return ""
+
+
+_has_come = False
+
+
+def heed_stop_signal() -> None:
+    """Note the signal from now on instead of dying of it; for the main thread.
+
+    Processes that are forked later die of it as usual.
+    """
+    signal.signal(signal.SIGTERM, _note)
+    os.register_at_fork(after_in_child=_heed_no_more)
+
+
+def stop_signal_has_come() -> bool:
+    """Tell whether this process was asked to end early."""
+    return _has_come
+
+
+def _heed_no_more() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    global _has_come
+    _has_come = True

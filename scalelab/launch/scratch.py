@@ -57,7 +57,6 @@ def _is_held(owner: Path) -> bool:
 
 
 def _is_left(owner: Path) -> bool:
-    """Tell whether a directory is this user's and its process has ended."""
     try:
         if owner.parent.lstat().st_uid != os.getuid():
             return False
@@ -70,7 +69,6 @@ def _is_left(owner: Path) -> bool:
 
 
 def _this_process() -> dict[str, Any]:
-    """Return this process's identity with its machine's: host names may be shared."""
     try:
         machine = _MACHINE_ID.read_text().strip()
     except OSError:
@@ -79,7 +77,6 @@ def _this_process() -> dict[str, Any]:
 
 
 def _ran_under_this_kernel(process: Mapping[str, Any]) -> bool:
-    """Tell whether a process has run since this machine booted, in any container."""
     boots = [each["boot"].partition("/")[0] for each in (process, this_process())]
     return bool(boots[0]) and boots[0] == boots[1]
 

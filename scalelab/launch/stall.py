@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.limits import Limits
 from scalelab.launch.progress import ProgressBoard
+from scalelab.launch.timing import Limits
 from scalelab.records.attempt import AttemptResult
 
 # A rank this many steps behind another is not one that waits for it.
@@ -187,7 +187,6 @@ class StallWatch:
         return f"{place} (stopped by a signal)" if is_stopped(member.pid) else place
 
     def _stacks(self, silent: Mapping[int, Member]) -> str | None:
-        """Return the stacks of silent ranks that still react to a signal."""
         if self.stack_dump_signal is None:
             return None
         logs = {rank: self.log(rank) for rank in [*silent][:_MAX_STACKS]}

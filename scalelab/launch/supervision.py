@@ -17,12 +17,11 @@ from typing import Any
 
 from scalelab.experiment.program import StopRequest
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.limits import Limits
 from scalelab.launch.process_tree import oom_kill_count, signal_group
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import STACK_DUMP_SIGNAL, receive
 from scalelab.launch.stall import Member, StallWatch, WakingTime, has_ended
-from scalelab.launch.timing import with_validity
+from scalelab.launch.timing import Limits, with_validity
 from scalelab.launch.verdict import (
     NO_RESULT,
     RankFailure,

@@ -5,6 +5,7 @@ A rank that loses its peer fails, too: its failure is an *echo* of the peer's.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import traceback
@@ -16,11 +17,83 @@ from typing import Any
 from scalelab.errors import ScaleLabError, SpecError
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.command.headline import TRACEBACK_START, first_sentence, place_of
 from scalelab.launch.steady import MIN_STEPS
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.attempt_io import NO_SPACE
 from scalelab.records.plain_files import log_tail
+
+TRACEBACK_START = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
+# Files of Python's library and of installed packages, and code without a file.
+_NOT_THE_USERS = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d[^/]*/|^<")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(:|$)")
+_LENGTH = 300
+_END_LENGTH = 100
+_MAX_LINES = 40
+
+
+def headline(text: str, code: str | None) -> str | None:
+    """Return the headline of a traceback."""
+    raised = text.rpartition(TRACEBACK_START)[2]
+    lines = raised.splitlines()
+    at = index_of_exception(lines)
+    if at == len(lines):
+        return None
+    name, has_message, first = lines[at].partition(":")
+    where = place_of(raised, code)
+    place = f" at {where}" if where else ""
+    if not has_message:
+        return f"{name}{place}"
+    message = first_sentence([first, *lines[at + 1 :]])
+    return f"{name}{place}: {message}" if message else f"{name}{place}"
+
+
+def index_of_exception(lines: Sequence[str]) -> int:
+    """Return the index of the line that names the exception; at most their number.
+
+    Other ranks may write their own lines to the same log in between.
+    """
+    outer = [at for at, line in enumerate(lines) if line[:1] not in ("", " ")]
+    named = (at for at in outer if _EXCEPTION.match(lines[at]))
+    return next(named, outer[0] if outer else len(lines))
+
+
+def place_of(raised: str, code: str | None) -> str | None:
+    """Return file and line of the last frame that is the user's; None without one."""
+    frames = [(found["path"], found["line"]) for found in _FRAME.finditer(raised)]
+    if code is not None:
+        root = code + os.sep
+        own = [frame for frame in frames if frame[0].startswith(root)]
+        if own:
+            return f"{own[-1][0].removeprefix(root)}:{own[-1][1]}"
+    users = [frame for frame in frames if not _NOT_THE_USERS.search(frame[0])]
+    return f"{os.path.basename(users[-1][0])}:{users[-1][1]}" if users else None
+
+
+def first_sentence(lines: Sequence[str]) -> str:
+    """Return the first lines of a message, until what was begun is said, as one.
+
+    >>> first_sentence(["Cannot convert ({", "  0: <tf.Tensor>,", "}) to it.", "See x"])
+    'Cannot convert ({ 0: <tf.Tensor>, }) to it.'
+    >>> first_sentence(["CUDA error: device-side assert triggered", "Compile with"])
+    'CUDA error: device-side assert triggered'
+    """
+    said = " ".join(" ".join(lines[: num_lines(lines)]).split())
+    if len(said) <= _LENGTH:
+        return said
+    return f"{said[: _LENGTH - _END_LENGTH]} ... {said[-_END_LENGTH:]}"
+
+
+def num_lines(lines: Sequence[str]) -> int:
+    """Return after how many lines what was begun is said; 1 where it never is."""
+    said = ""
+    for number, line in enumerate(lines[:_MAX_LINES], start=1):
+        said = f"{said} {line}".rstrip()
+        opened, closed = (sum(map(said.count, signs)) for signs in ("([{", ")]}"))
+        if re.search(r"\w", said) and said[-1] not in ":," and opened <= closed:
+            return number
+    return 1
+
 
 NO_RESULT = AttemptResult(
     outcome=Outcome.FAILED, reason="rank 0 returned no result", rank=0
@@ -215,7 +288,6 @@ def _wrote_its_stack(result: AttemptResult) -> bool:
 def _naming_the_halted(
     stall: AttemptResult, results: Sequence[AttemptResult]
 ) -> AttemptResult:
-    """Blame the stopped rank that a cancelled node has named, if there is one."""
     for each in results:
         if each.outcome is Outcome.CANCELLED and each.rank is not None:
             reason = f"{stall.reason}, {each.traceback}"

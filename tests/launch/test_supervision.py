@@ -21,11 +21,11 @@ from watching import is_running, read_pid
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch import supervision
 from scalelab.launch.gang_agent import Cancellation
-from scalelab.launch.limits import Limits
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
 from scalelab.launch.stall import is_stopped
 from scalelab.launch.supervision import Supervisor, Watch
+from scalelab.launch.timing import Limits
 from scalelab.records.attempt import AttemptResult
 
 LIMITS = Limits(

@@ -58,7 +58,6 @@ def _become_program(argv: tuple[str, ...], supervisor_pid: int) -> NoReturn:
 
 
 def _parent_of(pid: int) -> int:
-    """Return the parent of a process: the agent, of a rank server."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
@@ -77,7 +76,6 @@ def _wait(program_pid: int, agent_pid: int) -> int:
 
 
 def _end_descendants() -> None:
-    """Kill all children, and then those that they leave behind, until none is left."""
     while pids := children():
         for pid in pids:
             with suppress(ProcessLookupError):

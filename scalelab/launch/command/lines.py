@@ -285,7 +285,6 @@ def _number(value: Any) -> float | None:
 
 
 def _parsed(text: str) -> float | None:
-    """Return a printed number, thousands grouped or not; None for other text."""
     text = text.strip()
     if _GROUPED.fullmatch(text):
         text = text.replace(",", "")

@@ -63,7 +63,6 @@ def words_of_node(
 
 
 def _open_mpi(search_path: str) -> str:
-    """Return the path of an ``mpirun`` whose options are known."""
     mpirun = shutil.which("mpirun", path=search_path)
     if mpirun is None:
         raise SpecError(
@@ -114,7 +113,6 @@ def _options(process: LaunchedProcess, own: Sequence[str]) -> list[str]:
 
 
 def _write_key(file: Path) -> None:
-    """Write a new key, whole from the moment that the file is there."""
     written = file.with_suffix(".new")
     descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as opened:
@@ -164,7 +162,6 @@ def _wait(host: str) -> int:
 
 
 def _accepted(listener: Listener) -> Connection:
-    """Return the first connection of somebody who knows the key."""
     while True:
         with suppress(AuthenticationError, EOFError, OSError):
             return listener.accept()

@@ -166,14 +166,10 @@ class CountedLines:
 
 
 class _Scalars(JsonLines):
-    """Reads what stands in event files, which comes as JSON."""
-
     expectation = "a scalar with its step"
 
 
 class _RatedLines:
-    """Adds the program's own rates to what lines report."""
-
     def __init__(self, reader: LineReader) -> None:
         self._reader = reader
         self.expectation = reader.expectation

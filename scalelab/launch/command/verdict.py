@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.command.headline import (
+from scalelab.launch.verdict import (
     TRACEBACK_START,
+    RankFailure,
+    from_exit,
     headline,
     index_of_exception,
+    meaning_of_text,
     num_lines,
 )
-from scalelab.launch.verdict import RankFailure, from_exit, meaning_of_text
 from scalelab.records.plain_files import log_tail
 
 _TAIL_BYTES = 1 << 17
@@ -110,7 +112,6 @@ def _end(lines: list[str], start: int, following: int | None) -> int:
 
 
 def _messages(found: str) -> str:
-    """Return the messages of the exceptions without the frames, which quote source."""
     lines = found.splitlines()
     return "\n".join(line for line in lines if line[:1] not in ("", " "))
 

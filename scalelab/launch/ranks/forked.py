@@ -19,7 +19,7 @@ from scalelab.launch.protocol import (
     StoreTask,
     send,
 )
-from scalelab.launch.ranks.failure_report import report_failure
+from scalelab.launch.ranks.rank_process import report_failure
 
 _OOM_SCORE = "500"
 
@@ -76,7 +76,6 @@ def become(
 
 
 def _prepare(process: ProcessRequest, channel: socket.socket) -> None:
-    """Give the process its environment, log, working directory and cores."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # The kernel kills this process first where memory runs out, not server or agent.
     Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)

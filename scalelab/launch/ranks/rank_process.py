@@ -7,11 +7,16 @@ import importlib
 import os
 import socket
 import sys
+import time
+import traceback
 from argparse import ArgumentParser
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
-from scalelab.launch.process_tree import bind_future_forks
+from scalelab.errors import SpecError
+from scalelab.kinds.trainers import trainer_of
+from scalelab.launch.process_tree import bind_future_forks, heed_stop_signal
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import (
     STACK_DUMP_SIGNAL,
@@ -21,9 +26,46 @@ from scalelab.launch.protocol import (
     from_memory,
     send,
 )
-from scalelab.launch.ranks.failure_report import report_failure
-from scalelab.launch.ranks.stop_signal import heed_stop_signal
+from scalelab.launch.verdict import OutcomeOf, from_exception
 from scalelab.records.attempt import AttemptResult, AttemptSpec
+
+
+def report_failure(
+    process: ProcessRequest,
+    channel: socket.socket,
+    error: BaseException,
+    spec: AttemptSpec | None = None,
+) -> None:
+    """Write an error to the log of the process and send it to the node's agent.
+
+    ``spec`` is the attempt of a rank; None: the process is none.
+    """
+    failed_at_s = time.monotonic()
+    # The first frame is that of ScaleLab's own caller.
+    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+    # A full disk may refuse the log: the agent must hear of the failure all the same.
+    with suppress(OSError):
+        traceback.print_exception(error)
+        sys.stderr.flush()
+    code = process.search_path[0] if process.search_path else None
+    failure = from_exception(
+        process.rank,
+        failed_at_s,
+        error,
+        spec.device_type if spec else "cpu",
+        code,
+        outcome_of=_outcome_of(spec),
+    )
+    with suppress(OSError):
+        send(channel, {"kind": "failed", "failure": failure.to_json()})
+
+
+def _outcome_of(spec: AttemptSpec | None) -> OutcomeOf:
+    if spec is not None:
+        with suppress(SpecError):  # it cannot be asked; the error itself is reported
+            return trainer_of(spec.program.name)[0].outcome_of
+    return lambda error: None
 
 
 def run_rank(

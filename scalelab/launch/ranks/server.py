@@ -46,8 +46,6 @@ from scalelab.launch.ranks import forked
 
 @dataclass(slots=True)
 class _Attempt:
-    """The processes of one launch request, and the channel to the agent."""
-
     channel: socket.socket
     pids: set[int] = field(default_factory=set)
 

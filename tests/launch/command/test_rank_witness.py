@@ -12,9 +12,8 @@ from command_specs import TICKER, command_spec, needs_open_mpi
 from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
-from scalelab.launch.command.witness.connections import Held, Link
 from scalelab.launch.command.witness.rank_witness import equal_losses
-from scalelab.launch.command.witness.sight import Sight, _of_ranks
+from scalelab.launch.command.witness.sight import Held, Link, Sight, _of_ranks
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.launch.rendezvous import Meeting
 from scalelab.records.attempt import AttemptResult

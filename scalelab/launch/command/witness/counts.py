@@ -92,7 +92,6 @@ class CountWitness:
         self._check_length(count)
 
     def _lengths(self) -> dict[str, float]:
-        """Return the batches and the steps of an epoch; none where it is not known."""
         if not self._per_epoch:
             return {}
         steps = self._per_epoch / self._trial.global_batch_size
@@ -123,7 +122,6 @@ class CountWitness:
 
 
 def _batches(trial: Trial) -> Iterator[tuple[str, int]]:
-    """Yield what a count of samples may rise by from line to line."""
     local, passes = trial.local_batch_size, trial.gradient_accumulation_steps
     ranks = trial.data_parallel_size
     named = {

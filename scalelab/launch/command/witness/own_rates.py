@@ -117,7 +117,6 @@ def own_rates(text: str) -> tuple[OwnRate, ...]:
 
 
 def _rate(unit: RateUnit, match: re.Match[str]) -> OwnRate | None:
-    """Return a rate; None where it is zero, or has too few digits."""
     groups = match.groupdict()
     value, time = _precise(groups["n"]), groups.get("unit")
     if value is None:

@@ -19,8 +19,6 @@ _SAMPLES = (SAMPLES, SAMPLES_OF_EPOCH)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Reading:
-    """A rate, the steps that were done by then, and whether its line reports one."""
-
     rate: OwnRate
     num_seen: int
     is_of_step: bool
