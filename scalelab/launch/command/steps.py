@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from scalelab.errors import SpecError
+from scalelab.experiment.program import SAMPLES_OF_EPOCH
 from scalelab.experiment.trial import Trial, TrialKind
-from scalelab.launch.command.lines import Report
+from scalelab.launch.command.lines import SAMPLES, Report
 from scalelab.launch.command.witness.counts import CountWitness
 from scalelab.launch.command.witness.rates import RateWitness
 from scalelab.launch.steady import is_steady, mean_interval
@@ -236,7 +237,13 @@ class StepLog:
                     "increase: count optimiser steps from the start of the training, "
                     "not of an epoch, and let only rank 0 write them."
                 )
-            self._rates.take(report, self.num_seen)
+            counted = report.count and report.count.name
+            self._rates.take(
+                report.rates,
+                self.num_seen,
+                counts_samples=counted in (SAMPLES, SAMPLES_OF_EPOCH),
+                is_of_step=report.step is not None,
+            )
 
     def rows(self, *, is_over: bool = False) -> list[dict[str, Any]]:
         """Return the rows for the stream that were not returned before.

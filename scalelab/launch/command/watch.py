@@ -14,7 +14,7 @@ from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.files import EventFiles, FileWatch, FollowedFile
-from scalelab.launch.command.readers import line_reader
+from scalelab.launch.command.lines import ReportReader
 from scalelab.launch.command.results import (
     completed,
     refused,
@@ -93,7 +93,7 @@ class CommandWatch(CommandProcesses):
         self._spec = spec = attempt.spec
         program, ranks = attempt.program, attempt.ranks
         source, trial = program.metrics, spec.trial
-        self._reader = line_reader(
+        self._reader = ReportReader(
             source, trial.gradient_accumulation_steps, trial.global_batch_size
         )
         self._reporters = [board.reporter(row) for row in range(len(ranks))]
