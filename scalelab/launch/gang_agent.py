@@ -310,7 +310,7 @@ class NodeAgent:
                 address=self._address,
             )
             return ranks, Watch
-        command, address = CommandAttempt.of(spec, node_rank), self._address
+        command, address = CommandAttempt(spec, node_rank), self._address
         if rendezvous is None:
             address = LOOPBACK
             stack.callback(self.close_rendezvous, spec.attempt_id)

@@ -215,7 +215,7 @@ def sight(
     meeting = Meeting(hosts=hosts, port=STORE[1], ports=((),) * nodes)
     links = {str(at): (STORE, (TOLD, 7000 + at)) for at in range(arrived)}
     held = [Held(frozenset(each), frozenset(), is_whole=True) for each in ranks]
-    return _of_ranks(held, links, CommandAttempt.of(spec, 0), meeting)
+    return _of_ranks(held, links, CommandAttempt(spec, 0), meeting)
 
 
 def joined(port: int) -> Link:
