@@ -185,7 +185,7 @@ def from_exception(
     error: BaseException,
     device_type: str,
     code: str | None = None,
-    outcome_of: OutcomeOf = lambda error: None,
+    outcome_of: OutcomeOf | None = None,
 ) -> RankFailure:
     """Describe an exception that ended a rank; ``code`` is the user's directory.
 
@@ -332,10 +332,12 @@ def _lacking(trial: Trial, measured: Mapping[str, Any]) -> str | None:
     return f"{held} training samples, and {asked} were asked for"
 
 
-def _meaning(error: BaseException, device_type: str, outcome_of: OutcomeOf) -> Outcome:
+def _meaning(
+    error: BaseException, device_type: str, outcome_of: OutcomeOf | None
+) -> Outcome:
     for each in _chain(error):
         text = str(each)
-        if (outcome := outcome_of(each)) is not None:
+        if outcome_of is not None and (outcome := outcome_of(each)) is not None:
             return outcome
         if _DEVICE_MEMORY.search(text):
             return Outcome.OUT_OF_MEMORY

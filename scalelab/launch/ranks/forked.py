@@ -19,7 +19,7 @@ from scalelab.launch.protocol import (
     StoreTask,
     send,
 )
-from scalelab.launch.ranks.rank_process import report_failure
+from scalelab.launch.ranks.rank_process import report_failure, run_rank
 
 _OOM_SCORE = "500"
 
@@ -39,7 +39,6 @@ def become(
     process: ProcessRequest,
     channel: socket.socket,
     board: int,
-    *,
     parent_pid: int,
     fresh: FreshInterpreter | None,
 ) -> NoReturn:
@@ -57,13 +56,10 @@ def become(
                 inherited = (fresh.request, channel.fileno(), board)
                 for descriptor in inherited:
                     os.set_inheritable(descriptor, True)
-                words = ["-m", "scalelab.launch.ranks.rank_process"]
+                words = [sys.executable, "-m", "scalelab.launch.ranks.rank_process"]
                 words += map(str, (*inherited, fresh.position))
-                os.execv(sys.executable, [sys.executable, *words])
+                os.execv(sys.executable, words)
             case RankTask() as task:
-                # It imports torch, which a server of commands has not.
-                from scalelab.launch.ranks.rank_process import run_rank
-
                 status = run_rank(process, task, channel, board)
             case StoreTask(address=address):
                 port = rendezvous.serve_store(address)

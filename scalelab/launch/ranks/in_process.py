@@ -7,10 +7,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from scalelab.errors import SpecError
+from scalelab.kinds.registry import imported
 from scalelab.kinds.trainers import Trainer
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import RankIdentity
-from scalelab.launch.ranks.rank_process import resolve
 from scalelab.launch.rendezvous import file_rendezvous, network_environment
 from scalelab.launch.timing import Timing
 from scalelab.launch.verdict import NO_RESULT
@@ -44,9 +44,8 @@ def run_in_process(spec: AttemptSpec, trainer: Trainer) -> AttemptResult:
         )
         board = ProgressBoard(1)
         try:
-            returned = resolve(trainer.entry)(
-                spec, identity, meeting, board.reporter(0)
-            )
+            entry = imported(trainer.entry)
+            returned = entry(spec, identity, meeting, board.reporter(0))
         finally:
             trainer.leave_process()
         timing.ready_s = board.ready_s(0)

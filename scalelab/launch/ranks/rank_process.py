@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import faulthandler
-import importlib
 import os
 import socket
 import sys
 import time
 import traceback
-from argparse import ArgumentParser
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from scalelab.errors import SpecError
+from scalelab.kinds.registry import imported
 from scalelab.kinds.trainers import trainer_of
 from scalelab.launch.process_tree import bind_future_forks, heed_stop_signal
 from scalelab.launch.progress import ProgressBoard
@@ -27,7 +25,7 @@ from scalelab.launch.protocol import (
     send,
 )
 from scalelab.launch.verdict import OutcomeOf, from_exception
-from scalelab.records.attempt import AttemptResult, AttemptSpec
+from scalelab.records.attempt import AttemptSpec
 
 
 def report_failure(
@@ -48,24 +46,20 @@ def report_failure(
     with suppress(OSError):
         traceback.print_exception(error)
         sys.stderr.flush()
-    code = process.search_path[0] if process.search_path else None
+    outcome_of: OutcomeOf | None = None
+    if spec is not None:
+        with suppress(SpecError):  # it cannot be asked; the error itself is reported
+            outcome_of = trainer_of(spec.program.name)[0].outcome_of
     failure = from_exception(
         process.rank,
         failed_at_s,
         error,
         spec.device_type if spec else "cpu",
-        code,
-        outcome_of=_outcome_of(spec),
+        next(iter(process.search_path), None),
+        outcome_of=outcome_of,
     )
     with suppress(OSError):
         send(channel, {"kind": "failed", "failure": failure.to_json()})
-
-
-def _outcome_of(spec: AttemptSpec | None) -> OutcomeOf:
-    if spec is not None:
-        with suppress(SpecError):  # it cannot be asked; the error itself is reported
-            return trainer_of(spec.program.name)[0].outcome_of
-    return lambda error: None
 
 
 def run_rank(
@@ -83,7 +77,7 @@ def run_rank(
     if spec.trial.saves_checkpoints:
         heed_stop_signal()
     try:
-        result = resolve(task.entry)(spec, identity, task.rendezvous, progress)
+        result = imported(task.entry)(spec, identity, task.rendezvous, progress)
         sys.stdout.flush()
         values = None if result is None else result.to_json()
         send(channel, {"kind": "returned", "rank": process.rank, "result": values})
@@ -93,25 +87,12 @@ def run_rank(
     return 0
 
 
-def resolve(name: str) -> Callable[..., AttemptResult | None]:
-    """Return the function that ``module:function`` names."""
-    module, _, function = name.partition(":")
-    entry: Callable[..., AttemptResult | None] = getattr(
-        importlib.import_module(module), function
-    )
-    return entry
-
-
-def main(arguments: list[str] | None = None) -> NoReturn:
+def main() -> NoReturn:
     """Run one rank of a launch request that was inherited with the descriptors."""
-    parser = ArgumentParser(prog="python -m scalelab.launch.ranks.rank_process")
-    for name in ("request", "channel", "board", "index"):
-        parser.add_argument(name, type=int)
-    given: Any = parser.parse_args(arguments)
-    process = from_memory(given.request)[given.index]
+    request, channel, board, index = map(int, sys.argv[1:])
+    process = from_memory(request)[index]
     assert isinstance(process.task, RankTask)
-    channel = socket.socket(fileno=given.channel)
-    os._exit(run_rank(process, process.task, channel, given.board))
+    os._exit(run_rank(process, process.task, socket.socket(fileno=channel), board))
 
 
 if __name__ == "__main__":

@@ -34,28 +34,19 @@ from scalelab.launch.process_tree import (
     reap,
     signal_group,
 )
-from scalelab.launch.protocol import (
-    ProcessRequest,
-    RankTask,
-    from_memory,
-    receive,
-    send,
-)
+from scalelab.launch.protocol import RankTask, from_memory, receive, send
 from scalelab.launch.ranks import forked
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Attempt:
     channel: socket.socket
     pids: set[int] = field(default_factory=set)
 
-
-@dataclass(frozen=True, slots=True)
-class _Child:
-    pid: int
-    rank: int
-    descriptor: int
-    attempt: _Attempt
+    def tell(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        # The agent may have closed its end.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            send(self.channel, message, descriptors)
 
 
 class RankServer:
@@ -70,13 +61,13 @@ class RankServer:
 
     def __init__(self, control: socket.socket) -> None:
         self._control: socket.socket | None = control
-        self._children: dict[int, _Child] = {}
+        self._num_children = 0
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, self._on_control)
 
     def serve(self) -> None:
         """Serve until the control socket is closed and no process is left."""
-        while self._control is not None or self._children:
+        while self._control is not None or self._num_children:
             for key, _ in self._selector.select():
                 # An earlier event of the batch may have unregistered this descriptor.
                 if key.fd in self._selector.get_map():
@@ -95,7 +86,7 @@ class RankServer:
         try:
             self._launch(attempt, request, board)
         except Exception:
-            _tell(attempt, {"kind": "refused", "reason": traceback.format_exc()})
+            attempt.tell({"kind": "refused", "reason": traceback.format_exc()})
         finally:
             os.close(request)
             os.close(board)
@@ -106,70 +97,45 @@ class RankServer:
             self._forget(attempt)
 
     def _launch(self, attempt: _Attempt, request: int, board: int) -> None:
-        processes = from_memory(request)
-        for index, process in enumerate(processes):
-            parent_pid = os.getpid()
+        parent_pid = os.getpid()
+        for index, process in enumerate(from_memory(request)):
             fresh, is_rank = None, isinstance(process.task, RankTask)
             if is_rank and (reason := must_not_fork()) is not None:
                 fresh = forked.FreshInterpreter(request, index, reason)
             pid = os.fork()
             if pid == 0:
                 try:
-                    self._leave(attempt, process, board, parent_pid, fresh)
+                    # The child gives up all that is the server's.
+                    for key in list(self._selector.get_map().values()):
+                        os.close(key.fd)
+                    self._selector.close()
+                    forked.become(process, attempt.channel, board, parent_pid, fresh)
                 finally:
                     os._exit(1)
             # Parent and child both set it: whichever runs first, the group exists.
             with suppress(OSError):
                 os.setpgid(pid, pid)
-            self._adopt(attempt, pid, process.rank)
+            self._num_children += 1
+            attempt.pids.add(pid)
+            descriptor, rank = os.pidfd_open(pid), process.rank
+            on_exit = partial(self._on_exit, attempt, pid, rank, descriptor)
+            self._selector.register(descriptor, selectors.EVENT_READ, on_exit)
+            attempt.tell({"kind": "started", "rank": rank, "pid": pid}, [descriptor])
 
-    def _leave(
-        self,
-        attempt: _Attempt,
-        process: ProcessRequest,
-        board: int,
-        parent_pid: int,
-        fresh: forked.FreshInterpreter | None,
-    ) -> None:
-        """Run a task in the forked child, which gives up all that was the server's."""
-        for key in list(self._selector.get_map().values()):
-            os.close(key.fd)
-        self._selector.close()
-        forked.become(
-            process, attempt.channel, board, parent_pid=parent_pid, fresh=fresh
-        )
-
-    def _adopt(self, attempt: _Attempt, pid: int, rank: int) -> None:
-        child = _Child(pid, rank, os.pidfd_open(pid), attempt)
-        self._children[pid] = child
-        attempt.pids.add(pid)
-        self._selector.register(
-            child.descriptor, selectors.EVENT_READ, partial(self._on_exit, child)
-        )
-        message = {"kind": "started", "rank": rank, "pid": pid}
-        _tell(attempt, message, [child.descriptor])
-
-    def _on_exit(self, child: _Child) -> None:
+    def _on_exit(self, attempt: _Attempt, pid: int, rank: int, descriptor: int) -> None:
         # The group's number cannot be reused before its dead leader is reaped.
-        signal_group(child.pid, signal.SIGKILL)
-        _, status = os.waitpid(child.pid, 0)
-        reap(-child.pid)
-        self._selector.unregister(child.descriptor)
-        os.close(child.descriptor)
-        del self._children[child.pid]
-        child.attempt.pids.remove(child.pid)
-        if not self._children:
+        signal_group(pid, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        reap(-pid)
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        self._num_children -= 1
+        attempt.pids.remove(pid)
+        if self._num_children == 0:
             end_orphans()
-        _tell(
-            child.attempt,
-            {
-                "kind": "exited",
-                "rank": child.rank,
-                "status": os.waitstatus_to_exitcode(status),
-            },
-        )
-        if not child.attempt.pids:
-            self._forget(child.attempt)
+        attempt.tell({"kind": "exited", "rank": rank, "status": status})
+        if not attempt.pids:
+            self._forget(attempt)
 
     def _on_channel(self, attempt: _Attempt) -> None:
         # Agents send nothing on it: it is readable only because it was closed.
@@ -181,14 +147,6 @@ class RankServer:
         with suppress(KeyError):
             self._selector.unregister(attempt.channel)
         attempt.channel.close()
-
-
-def _tell(
-    attempt: _Attempt, message: dict[str, Any], descriptors: Sequence[int] = ()
-) -> None:
-    # The agent may have closed its end.
-    with suppress(BrokenPipeError, ConnectionResetError):
-        send(attempt.channel, message, descriptors)
 
 
 def end_orphans() -> None:
@@ -234,35 +192,33 @@ def watched_files() -> dict[str, int]:
     files: dict[str, int] = {}
     for module in list(sys.modules.values()):
         # A module may be blocked by None, or replaced by some other object.
-        known = vars(module) if isinstance(module, ModuleType) else {}
-        path = known.get("__file__")
+        path = vars(module).get("__file__") if isinstance(module, ModuleType) else None
         if isinstance(path, str) and not os.path.realpath(path).startswith(roots):
             with suppress(OSError):
                 files[path] = Path(path).stat().st_mtime_ns
     return files
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """Run a rank server, with the descriptors that its agent has passed on."""
     parser = ArgumentParser(prog="python -m scalelab.launch.ranks.server")
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--entry")
     parser.add_argument("--preload", nargs="*", default=[])
-    given = parser.parse_args(arguments)
+    given = parser.parse_args()
     die_with_parent(given.parent)
     # A batch system sends SIGTERM to every process of a job; the agent decides.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     adopt_orphans()
     if given.entry is not None:
-        importlib.import_module("scalelab.launch.ranks.rank_process")
         importlib.import_module(given.entry)
     preload(given.preload)
     control = socket.socket(fileno=given.control)
-    files = os.memfd_create("scalelab-files", os.MFD_CLOEXEC)
-    os.write(files, json.dumps(watched_files()).encode())
-    send(control, {"kind": "ready"}, [files])
-    os.close(files)
+    with os.fdopen(os.memfd_create("scalelab-files"), "w") as files:
+        json.dump(watched_files(), files)
+        files.flush()
+        send(control, {"kind": "ready"}, [files.fileno()])
     gc.collect()
     gc.freeze()
     RankServer(control).serve()

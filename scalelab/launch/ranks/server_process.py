@@ -25,19 +25,11 @@ _READY_PATIENCE_S = 600.0
 _EXIT_PATIENCE_S = 10.0
 # Prefixes of the variables that tell programs that they are a task of an MPI or
 # torchrun launch, which a rank is not. Batch systems have further ones.
-_FOREIGN_LAUNCH = (
-    "PMI",
-    "OMPI_",
-    "TORCHELASTIC_",
-)
-_FOREIGN_NAMES = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
+_FOREIGN_LAUNCH = ("PMI", "OMPI_", "TORCHELASTIC_")
+_FOREIGN_NAMES = {
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+}
 
 
 def server_environment(
@@ -51,11 +43,11 @@ def server_environment(
         for name, value in inherited.items()
         if not name.startswith(foreign) and name not in _FOREIGN_NAMES
     }
-    old = kept.get("PYTHONPATH")
+    paths = (*search_path, kept.get("PYTHONPATH"))
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
         **kept,
-        "PYTHONPATH": os.pathsep.join((*search_path, *([old] if old else []))),
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         # A pool of OpenBLAS or OpenMP threads would make the server unfit to fork.
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
@@ -129,10 +121,8 @@ class ServerProcess:
     def is_current(self) -> bool:
         """Whether the source files of its modules are unchanged."""
         try:
-            return all(
-                os.stat(path).st_mtime_ns == modified_ns
-                for path, modified_ns in self._files.items()
-            )
+            known = self._files.items()
+            return all(os.stat(path).st_mtime_ns == at_ns for path, at_ns in known)
         except OSError:
             return False
 
