@@ -9,12 +9,14 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _CGROUPS = Path("/sys/fs/cgroup")
+_stop_has_come = False
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -143,27 +145,21 @@ def text_of(file: Path) -> str:
         return ""
 
 
-_has_come = False
-
-
 def heed_stop_signal() -> None:
     """Note the signal from now on instead of dying of it; for the main thread.
 
     Processes that are forked later die of it as usual.
     """
     signal.signal(signal.SIGTERM, _note)
-    os.register_at_fork(after_in_child=_heed_no_more)
+    default = partial(signal.signal, signal.SIGTERM, signal.SIG_DFL)
+    os.register_at_fork(after_in_child=default)
 
 
 def stop_signal_has_come() -> bool:
     """Tell whether this process was asked to end early."""
-    return _has_come
-
-
-def _heed_no_more() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return _stop_has_come
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    global _has_come
-    _has_come = True
+    global _stop_has_come
+    _stop_has_come = True

@@ -49,11 +49,11 @@ class FileWatch:
         self._watch_nearest()
         # A file may have been made before its folder was watched.
         return {
-            *(each for each in self._files if each in touched or _holds(each, touched)),
+            *(each for each in self._files if {each, *each.parents} & touched),
             *(
                 each
                 for each in self._folders
-                if any(_holds(of, {each}) for of in touched)
+                if any(each in of.parents for of in touched)
             ),
         }
 
@@ -65,23 +65,17 @@ class FileWatch:
         kinds = inotify_simple.flags
         mask = kinds.MODIFY | kinds.MOVED_TO | kinds.CREATE
         inner = (Path(each) for top in self._folders for each, _, _ in os.walk(top))
-        for file in (
-            *self._files,
-            *(each / "any" for each in (*self._folders, *inner)),
-        ):
+        places = [file.parent for file in self._files]
+        for place in (*places, *self._folders, *inner):
             # A folder may have been made before the watch began: look again.
-            while (nearest := _nearest(file)) not in self._directories.values():
+            while (nearest := _nearest(place)) not in self._directories.values():
                 with _refusing("inotify_add_watch"):
                     watch = self._inotify.add_watch(nearest, mask)
                 self._directories[watch] = nearest
 
 
-def _nearest(file: Path) -> Path:
-    return next(folder for folder in file.parents if folder.is_dir())
-
-
-def _holds(file: Path, touched: set[Path]) -> bool:
-    return any(path in touched for path in file.parents)
+def _nearest(place: Path) -> Path:
+    return next(each for each in (place, *place.parents) if each.is_dir())
 
 
 @contextmanager
@@ -110,10 +104,8 @@ class FollowedFile:
     def __init__(self, path: Path, *, is_table: bool = False) -> None:
         self.path = path
         self.num_lines = 0
-        self._partial = b""
-        self._is_redrawn = False
-        self._shown = b""
-        self._is_skipping = False
+        self._partial, self._is_skipping = b"", False
+        self._is_redrawn, self._shown = False, b""
         self._descriptor = _opened(path)
         self._header = b""
         if self._descriptor is not None:
@@ -174,21 +166,20 @@ class FollowedFile:
 
     def _keep_up(self) -> None:
         if self._descriptor is not None:
-            if self._is_whole(self._descriptor):
+            known, at = (
+                os.fstat(self._descriptor),
+                os.lseek(self._descriptor, 0, os.SEEK_CUR),
+            )
+            try:
+                found = self.path.stat()
+            except OSError:
+                return
+            if os.path.samestat(known, found) and found.st_size >= at:
                 return
             self.close()
             self._partial, self._is_skipping = b"", False
             self._is_redrawn, self._shown = False, b""
         self._descriptor = _opened(self.path)
-
-    def _is_whole(self, descriptor: int) -> bool:
-        known = os.fstat(descriptor)
-        try:
-            found = self.path.stat()
-        except OSError:
-            return True
-        is_same = (known.st_dev, known.st_ino) == (found.st_dev, found.st_ino)
-        return is_same and found.st_size >= os.lseek(descriptor, 0, os.SEEK_CUR)
 
 
 def _opened(path: Path) -> int | None:
@@ -240,8 +231,8 @@ class EventFiles:
         self.num_lines = 0
         self._open = event_file_loader.EventFileLoader
         self._number = tensor_util.make_ndarray
-        self._old: frozenset[Path] = frozenset()
-        self._old = frozenset(self._files())
+        self._old: set[Path] = set()
+        self._old = set(self._files())
         self._loaders: dict[Path, Any] = {}
         self._held: list[_Scalar] = []
         self._leading: Path | None = None

@@ -130,20 +130,19 @@ def _key() -> bytes:
 def _ask(host: str, words: Sequence[str]) -> int:
     """Have a daemon started on a node, wait until it has ended, return its status."""
     address, port = json.loads(os.environ[_PLACES])[host]
-    with _connected((address, port), _key()) as waiting:
-        waiting.send_bytes(" ".join(words).encode())
-        return int(waiting.recv_bytes())
-
-
-def _connected(place: tuple[str, int], key: bytes) -> Connection:
-    deadline_s = time.monotonic() + _PATIENCE_S
+    key, deadline_s = _key(), time.monotonic() + _PATIENCE_S
     while True:
         try:
-            return Client(place, authkey=key)
+            waiting = Client((address, port), authkey=key)
         except ConnectionRefusedError:
             if time.monotonic() > deadline_s:
                 raise
             time.sleep(_POLL_S)
+        else:
+            break
+    with waiting:
+        waiting.send_bytes(" ".join(words).encode())
+        return int(waiting.recv_bytes())
 
 
 def _wait(host: str) -> int:

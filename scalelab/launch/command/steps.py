@@ -334,7 +334,7 @@ class StepLog:
 
     def _advance(self, report: Report, step: int, now_s: float, last_step: int) -> None:
         self._num_late = 0
-        self._counts.take(report, self._slower_by_own_rate)
+        self._counts.take(report, step, self._slower_by_own_rate)
         if self.last_step is None:
             self._first_step = step
             self._has_own_clock = report.t is not None

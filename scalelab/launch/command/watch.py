@@ -25,9 +25,8 @@ from scalelab.launch.command.steps import StepLog
 from scalelab.launch.command.verdict import from_command_exit
 from scalelab.launch.command.witness.rank_witness import RankWitness
 from scalelab.launch.process_tree import has_loaded
-from scalelab.launch.progress import ProgressBoard
+from scalelab.launch.progress import ProgressBoard, StreamWriter
 from scalelab.launch.rendezvous import Meeting
-from scalelab.launch.stream import StreamWriter
 from scalelab.launch.supervision import Supervisor, Watch
 from scalelab.launch.timing import Limits
 from scalelab.launch.verdict import RankFailure, last_lines

@@ -1,4 +1,4 @@
-"""A rank of a workload, in a process of its own."""
+"""A rank of a workload, in a process of its own or in this one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from scalelab.errors import SpecError
 from scalelab.kinds.registry import imported
-from scalelab.kinds.trainers import trainer_of
+from scalelab.kinds.trainers import Trainer, trainer_of
 from scalelab.launch.process_tree import bind_future_forks, heed_stop_signal
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import (
@@ -24,8 +26,11 @@ from scalelab.launch.protocol import (
     from_memory,
     send,
 )
-from scalelab.launch.verdict import OutcomeOf, from_exception
-from scalelab.records.attempt import AttemptSpec
+from scalelab.launch.rendezvous import file_rendezvous, network_environment
+from scalelab.launch.timing import Timing
+from scalelab.launch.verdict import NO_RESULT, OutcomeOf, from_exception
+from scalelab.records.attempt import AttemptResult, AttemptSpec
+from scalelab.records.attempt_io import write_result
 
 
 def report_failure(
@@ -93,6 +98,43 @@ def main() -> NoReturn:
     process = from_memory(request)[index]
     assert isinstance(process.task, RankTask)
     os._exit(run_rank(process, process.task, socket.socket(fileno=channel), board))
+
+
+def run_in_process(spec: AttemptSpec, trainer: Trainer) -> AttemptResult:
+    """Run an attempt of one rank here, without a fork or a supervisor.
+
+    Exceptions are not caught.
+    """
+    if spec.placement.world_size != 1:
+        raise SpecError(
+            f"{spec.attempt_id} has {spec.placement.world_size} ranks; one process can "
+            "hold 1. Debug the trial with gpus: [1]."
+        )
+    timing = Timing()
+    Path(spec.directory).mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="scalelab-") as directory:
+        meeting = file_rendezvous(Path(directory) / "store")
+        os.environ.update(network_environment(meeting, "127.0.0.1"))
+        identity = RankIdentity(
+            rank=0,
+            local_rank=0,
+            world_size=1,
+            local_world_size=1,
+            node_rank=0,
+            num_nodes=1,
+            device_id=spec.placement.shares[0].device_ids[0],
+        )
+        board = ProgressBoard(1)
+        try:
+            entry = imported(trainer.entry)
+            returned = entry(spec, identity, meeting, board.reporter(0))
+        finally:
+            trainer.leave_process()
+        timing.ready_s = board.ready_s(0)
+        board.close()
+    result = timing.complete(spec, 0, returned or NO_RESULT)
+    write_result(spec.files, result)
+    return result
 
 
 if __name__ == "__main__":

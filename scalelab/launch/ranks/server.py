@@ -25,8 +25,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
+from scalelab.launch import rendezvous
+from scalelab.launch.command.command_supervisor import supervise_command
 from scalelab.launch.process_tree import (
     adopt_orphans,
     children,
@@ -34,8 +36,16 @@ from scalelab.launch.process_tree import (
     reap,
     signal_group,
 )
-from scalelab.launch.protocol import RankTask, from_memory, receive, send
-from scalelab.launch.ranks import forked
+from scalelab.launch.protocol import (
+    CommandTask,
+    ProcessRequest,
+    RankTask,
+    StoreTask,
+    from_memory,
+    receive,
+    send,
+)
+from scalelab.launch.ranks.rank_process import report_failure, run_rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +111,7 @@ class RankServer:
         for index, process in enumerate(from_memory(request)):
             fresh, is_rank = None, isinstance(process.task, RankTask)
             if is_rank and (reason := must_not_fork()) is not None:
-                fresh = forked.FreshInterpreter(request, index, reason)
+                fresh = (request, index, reason)
             pid = os.fork()
             if pid == 0:
                 try:
@@ -109,7 +119,7 @@ class RankServer:
                     for key in list(self._selector.get_map().values()):
                         os.close(key.fd)
                     self._selector.close()
-                    forked.become(process, attempt.channel, board, parent_pid, fresh)
+                    become(process, attempt.channel, board, parent_pid, fresh)
                 finally:
                     os._exit(1)
             # Parent and child both set it: whichever runs first, the group exists.
@@ -222,6 +232,68 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     RankServer(control).serve()
+
+
+def become(
+    process: ProcessRequest,
+    channel: socket.socket,
+    board: int,
+    parent_pid: int,
+    fresh: tuple[int, int, str] | None,
+) -> NoReturn:
+    """Run the task of a newly forked process in it; this never returns.
+
+    ``fresh`` is for a rank that cannot be a fork: what its own interpreter inherits,
+    that is the descriptor of the request and its position in it, and why.
+    """
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        die_with_parent(parent_pid)
+        _prepare(process, channel)
+        match process.task:
+            case CommandTask(argv=argv):
+                supervise_command(argv, parent_pid)
+            case RankTask() if fresh is not None:
+                request, position, reason = fresh
+                os.write(2, f"scalelab: not forked: {reason}\n".encode())
+                inherited = (request, channel.fileno(), board)
+                for descriptor in inherited:
+                    os.set_inheritable(descriptor, True)
+                words = [sys.executable, "-m", "scalelab.launch.ranks.rank_process"]
+                words += map(str, (*inherited, position))
+                os.execv(sys.executable, words)
+            case RankTask() as task:
+                status = run_rank(process, task, channel, board)
+            case StoreTask(address=address):
+                port = rendezvous.serve_store(address)
+                send(channel, {"kind": "store", "port": port})
+                signal.pause()
+    except BaseException as error:
+        report_failure(process, channel, error)
+    finally:
+        os._exit(status)
+
+
+def _prepare(process: ProcessRequest, channel: socket.socket) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # The kernel kills this process first where memory runs out, not server or agent.
+    Path("/proc/self/oom_score_adj").write_text("500")
+    os.environ.update(process.env)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    if process.log is not None:
+        log = os.open(process.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+    if process.directory is not None:
+        os.chdir(process.directory)
+    if process.cores:
+        try:
+            os.sched_setaffinity(0, process.cores)
+        except OSError:
+            send(channel, {"kind": "unpinned", "rank": process.rank})
 
 
 if __name__ == "__main__":

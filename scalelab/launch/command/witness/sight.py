@@ -22,6 +22,7 @@ from scalelab.launch.process_tree import (
     descendants,
     environment_of,
     has_loaded,
+    text_of,
 )
 from scalelab.launch.rendezvous import Meeting
 
@@ -67,11 +68,8 @@ def tcp_connections(pid: int) -> dict[str, Link]:
     """
     found = {}
     for name in ("tcp", "tcp6"):
-        try:
-            text = Path(f"/proc/{pid}/net/{name}").read_text()
-        except OSError:  # the process has ended, or there is no IPv6
-            continue
-        for line in text.splitlines()[1:]:
+        # Nothing where the process has ended, or there is no IPv6.
+        for line in text_of(Path(f"/proc/{pid}/net/{name}")).splitlines()[1:]:
             _, own, peer, state, *_, inode = line.split()[:10]
             if state == _ESTABLISHED:
                 found[inode] = (_place(own), _place(peer))
@@ -93,21 +91,21 @@ def held_by(pids: Iterable[int], connections: Mapping[str, Link]) -> Held:
 def _sockets(pid: int) -> set[str]:
     names = set()
     for entry in os.scandir(f"/proc/{pid}/fd"):
-        try:
-            name = os.readlink(entry.path)
-        except FileNotFoundError:  # closed in the meantime
-            continue
-        if name.startswith(_SOCKET):
-            names.add(name.removeprefix(_SOCKET).rstrip("]"))
-    return names
+        with suppress(FileNotFoundError):  # closed in the meantime
+            names.add(os.readlink(entry.path))
+    return {
+        name.removeprefix(_SOCKET).rstrip("]")
+        for name in names
+        if name.startswith(_SOCKET)
+    }
 
 
 def _segments(pid: int) -> Iterable[tuple[str, str]]:
     for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
         _, mode, _, device, inode, *path = line.split(maxsplit=5)
-        if mode.startswith("rw") and mode.endswith("s") and path:
-            if path[0].startswith(_MEMORY):
-                yield device, inode
+        is_shared = mode.startswith("rw") and mode.endswith("s")
+        if is_shared and path and path[0].startswith(_MEMORY):
+            yield device, inode
 
 
 def _place(text: str) -> Place:
@@ -122,9 +120,8 @@ def _place(text: str) -> Place:
         for at in range(0, len(words), 8)
     )
     address = ip_address(packed)
-    if isinstance(address, IPv6Address) and address.ipv4_mapped:
-        address = address.ipv4_mapped
-    return str(address), int(port, 16)
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address), int(port, 16)
 
 
 _STORE, _SOCKETS = "store", "sockets"
@@ -184,10 +181,8 @@ def sight_of(
 def _has_ended(pid: int) -> bool:
     try:
         os.readlink(f"/proc/{pid}/exe")
-    except FileNotFoundError:
-        return True
-    except OSError:  # it is another user's
-        return False
+    except OSError as error:  # it may be another user's
+        return isinstance(error, FileNotFoundError)
     return False
 
 
@@ -268,7 +263,7 @@ def _ranks_of_other_nodes(attempt: CommandAttempt, meeting: Meeting) -> Counter[
         else [len(devices) for devices in attempt.device_ids]
     )
     ranks: Counter[str] = Counter()
-    for host, count in list(zip(meeting.hosts, counts, strict=True))[1:]:
+    for host, count in zip(meeting.hosts[1:], counts[1:], strict=True):
         ranks[host] += count
     return ranks
 
@@ -319,15 +314,12 @@ def _numbered(pids: Sequence[int]) -> list[list[int]]:
 
     Left out are those that have the number, if any, that the program itself is given.
     """
-    given = _number(pids[0])
-    ranks: dict[str, list[int]] = defaultdict(list)
+    ranks: dict[str | None, list[int]] = defaultdict(list)
     for pid in pids:
-        number = _number(pid)
-        if number is not None and number != given:
-            ranks[number].append(pid)
-    return list(ranks.values())
-
-
-def _number(pid: int) -> str | None:
-    told = environment_of(pid)
-    return next((told[name] for name in _NUMBERS if name in told), None)
+        told = environment_of(pid)
+        ranks[next((told[name] for name in _NUMBERS if name in told), None)].append(pid)
+    return [
+        group
+        for number, group in ranks.items()
+        if number is not None and pids[0] not in group
+    ]
