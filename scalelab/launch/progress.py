@@ -17,6 +17,7 @@ from scalelab.records.attempt_io import append_all
 _STEP, _LAST, _STEP_AT, _READY, _NUM_INTERVALS, _INTERVALS = range(6)
 _RING = 32
 _SLOTS = _INTERVALS + _RING
+FLUSH_INTERVAL_S = 1.0
 
 
 class ProgressBoard:
@@ -101,9 +102,6 @@ class Reporter:
             row[_STEP_AT] = now
             row[_STEP] = step
         row[_LAST] = now
-
-
-FLUSH_INTERVAL_S = 1.0
 
 
 class StreamWriter:

@@ -8,7 +8,7 @@ import select
 import socket
 import threading
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,10 @@ from scalelab.errors import LaunchError
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import ProcessRequest, StoreTask, receive
 from scalelab.launch.ranks.server_process import RankServers
+
+LOOPBACK = "127.0.0.1"
+_STORE_PATIENCE_S = 30.0
+_served: list[object] = []
 
 
 def family_of(address: str) -> socket.AddressFamily:
@@ -36,10 +40,6 @@ def bracketed(address: str) -> str:
     ('10.0.0.7', '[fd00::7]')
     """
     return f"[{address}]" if family_of(address) is socket.AF_INET6 else address
-
-
-LOOPBACK = "127.0.0.1"
-_served: list[object] = []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,21 +174,22 @@ def interface_of(address: str) -> str:
     import psutil
 
     wanted = ipaddress.ip_address(address)
-    known: list[str] = []
-    for name, addresses in psutil.net_if_addrs().items():
-        for each in addresses:
-            if each.family not in (socket.AF_INET, socket.AF_INET6):
-                continue
-            # IPv6 addresses carry their zone: fe80::1%eth0.
-            numeric = each.address.partition("%")[0]
-            known.append(f"{numeric} ({name})")
-            if ipaddress.ip_address(numeric) == wanted:
-                return name
+    # IPv6 addresses carry their zone: fe80::1%eth0.
+    known = [
+        (each.address.partition("%")[0], name)
+        for name, addresses in psutil.net_if_addrs().items()
+        for each in addresses
+        if each.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    for numeric, name in known:
+        if ipaddress.ip_address(numeric) == wanted:
+            return name
     if wanted.is_loopback:
         return "lo"
+    has = ", ".join(f"{numeric} ({name})" for numeric, name in known)
     raise LaunchError(
         f"address={address} is no address of {socket.gethostname()}. "
-        f"It has {', '.join(known)}: give the node one of these."
+        f"It has {has}: give the node one of these."
     )
 
 
@@ -212,9 +213,6 @@ def network_environment(rendezvous: str, address: str) -> Mapping[str, str]:
     }
 
 
-_STORE_PATIENCE_S = 30.0
-
-
 class RendezvousStores:
     """The stores of one node, each served by a process of its own."""
 
@@ -231,12 +229,8 @@ class RendezvousStores:
             task=StoreTask(address=address),
             env=network_environment("tcp://", address),
         )
-        board = ProgressBoard(1)
-        try:
-            request = (process,)
-            channel = self._servers.current().launch(request, board)
-        finally:
-            board.close()
+        with closing(ProgressBoard(1)) as board:
+            channel = self._servers.current().launch((process,), board)
         with self._lock:
             self._channels[attempt_id] = channel
         try:

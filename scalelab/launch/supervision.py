@@ -91,7 +91,7 @@ class Watch:
         """Let go of all files."""
 
 
-class Processes:
+class _Processes:
     """The processes of an attempt on one node, from their start until they have ended.
 
     Attributes
@@ -119,13 +119,11 @@ class Processes:
         return {rank: self.started[rank] for rank in ranks}
 
     def add(self, rank: int, process: Member) -> None:
-        """Add a process that has started; kill it where the others are being ended."""
         self.started[rank] = process
         if self.ending_since_s is not None:
             signal_group(process.pid, signal.SIGKILL)
 
     def expect_no_more(self) -> None:
-        """Expect no process that has not started yet."""
         self.expected &= set(self.started)
 
     def end(
@@ -151,7 +149,6 @@ class Processes:
         self._due.append((kill_at_s, signal.SIGKILL))
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the groups of all processes that live."""
         for process in self.live.values():
             signal_group(process.pid, number)
 
@@ -164,7 +161,6 @@ class Processes:
 
     @property
     def deadline_s(self) -> float:
-        """When to call :meth:`send_in_time` again, once they are being ended."""
         return self._due[0][0] if self._due else self._given_up_s
 
 
@@ -211,7 +207,7 @@ class Supervisor:
         )
         self._started_s = self._heard_s = time.monotonic()
         self._oom_kills = oom_kill_count()
-        self._processes = Processes(ranks, limits.grace_s)
+        self._processes = _Processes(ranks, limits.grace_s)
         self._returned: dict[int, AttemptResult | None] = {}
         self._ended: set[int] = set()
         self._failures: list[RankFailure] = []

@@ -1,4 +1,4 @@
-"""Start, end and duration of an attempt, and how long it held its devices."""
+"""The time limits of an attempt on a node; its start, end and duration."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ _BETWEEN_STEPS_S = 60.0
 _BETWEEN_LATE_REPORTS_S = 300.0
 # Only node 0 reads the reports of a command; it ends the others through the driver.
 _NEVER_S = 1e6
+# The wall clock and the monotonic one may differ by this much over an attempt.
+_CLOCK_TOLERANCE_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,10 +85,6 @@ class Limits:
             stop=stop,
             deadline_s=deadline_s,
         )
-
-
-# The wall clock and the monotonic one may differ by this much over an attempt.
-_CLOCK_TOLERANCE_S = 1.0
 
 
 class Timing:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,11 @@ from scalelab.plan.first_check import RATE_DISAGREES
 # steps seem to take so many times as long as usual: lines of two streams may be written
 # in another order than they were printed in.
 _LONG = 2.0
+# How often the bootstrap asks whether the mean is known well enough.
+_CHECK_INTERVAL_S = 1.0
+# Ranks that train together are hardly a step apart. So many older steps of each rank in
+# a row are no delay: the steps have begun anew.
+_MOST_LATE_STEPS = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,15 +131,7 @@ class Intervals:
         ]
 
 
-# How often the bootstrap asks whether the mean is known well enough.
-_CHECK_INTERVAL_S = 1.0
-# Ranks that train together are hardly a step apart. So many older steps of each rank in
-# a row are no delay: the steps have begun anew.
-_MOST_LATE_STEPS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class _Point:
+class _Point(NamedTuple):
     step: int
     time_s: float
 

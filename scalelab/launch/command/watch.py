@@ -50,11 +50,11 @@ _MOST_NAMES = 10
 def watch_of(attempt: CommandAttempt, meeting: Meeting, board: ProgressBoard) -> Watch:
     """Return the watch of a node's processes; only node 0 reads what they report."""
     if attempt.node_rank > 0:
-        return CommandProcesses(board, attempt.program)
-    return CommandWatch(attempt, meeting, board)
+        return _CommandProcesses(board, attempt.program)
+    return _CommandWatch(attempt, meeting, board)
 
 
-class CommandProcesses(Watch):
+class _CommandProcesses(Watch):
     """The processes of a command on a node that does not read what they report."""
 
     stack_dump_signal = None
@@ -67,14 +67,13 @@ class CommandProcesses(Watch):
     def explain_exit(
         self, rank: int, status: int, device_type: str, log: Path, oom_kills: int
     ) -> RankFailure:
-        """Describe the failed exit of a process, by what it has said last."""
         now_s = time.monotonic()
         return from_command_exit(
             rank, now_s, status, device_type, log, oom_kills, code=self._code
         )
 
 
-class CommandWatch(CommandProcesses):
+class _CommandWatch(_CommandProcesses):
     """Reads the reports of rank 0 and ends the command when it has measured enough.
 
     Parameters
@@ -125,19 +124,13 @@ class CommandWatch(CommandProcesses):
 
     @property
     def ready_s(self) -> float | None:
-        """When the first step began, by the monotonic clock; None where unknown."""
         return self._log.ready_s
 
     def attach(self, supervisor: Supervisor) -> None:
-        """Read reports whenever the processes of this supervisor have written some."""
         on_change = partial(self._on_change, supervisor)
         supervisor.listen(self._watch.descriptor, on_change)
 
     def conclude(self, rank: int) -> AttemptResult | None:
-        """Return the attempt's result now that a process has exited with status 0.
-
-        None while the launcher has other processes to wait for.
-        """
         self._awaited.discard(rank)
         if self._awaited:
             return None
@@ -150,19 +143,16 @@ class CommandWatch(CommandProcesses):
         return self._witnessed(result)
 
     def pruned(self, reason: str) -> AttemptResult:
-        """Return what was measured until the source of trials ended the attempt."""
         measured = completed(self._log, self._spec.trial)
         return self._witnessed(replace(measured, outcome=Outcome.PRUNED, reason=reason))
 
     def explained(self, result: AttemptResult) -> AttemptResult:
-        """Return the result; its reason also says if no step was ever reported."""
         unheard = result.outcome in (Outcome.STALLED, Outcome.TIMED_OUT)
         if not unheard or self._log.last_step is not None:
             return result
         return replace(result, reason=f"{result.reason}. {self._nothing_seen()}")
 
     def close(self) -> None:
-        """Write what is left of the stream and close all files."""
         with closing(self._watch), closing(self._file), closing(self._stream):
             for row in self._log.rows(is_over=True):
                 self._stream.append(row)

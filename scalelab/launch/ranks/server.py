@@ -59,7 +59,7 @@ class _Attempt:
             send(self.channel, message, descriptors)
 
 
-class RankServer:
+class _RankServer:
     """Forks the processes that one agent asks for, and reports how they end.
 
     Parameters
@@ -76,7 +76,6 @@ class RankServer:
         self._selector.register(control, selectors.EVENT_READ, self._on_control)
 
     def serve(self) -> None:
-        """Serve until the control socket is closed and no process is left."""
         while self._control is not None or self._num_children:
             for key, _ in self._selector.select():
                 # An earlier event of the batch may have unregistered this descriptor.
@@ -119,7 +118,7 @@ class RankServer:
                     for key in list(self._selector.get_map().values()):
                         os.close(key.fd)
                     self._selector.close()
-                    become(process, attempt.channel, board, parent_pid, fresh)
+                    _become(process, attempt.channel, board, parent_pid, fresh)
                 finally:
                     os._exit(1)
             # Parent and child both set it: whichever runs first, the group exists.
@@ -142,7 +141,11 @@ class RankServer:
         self._num_children -= 1
         attempt.pids.remove(pid)
         if self._num_children == 0:
-            end_orphans()
+            # Orphans of ranks may have left the process groups of their ranks.
+            for orphan in children():
+                with suppress(ProcessLookupError):
+                    os.kill(orphan, signal.SIGKILL)
+                reap(orphan)
         attempt.tell({"kind": "exited", "rank": rank, "status": status})
         if not attempt.pids:
             self._forget(attempt)
@@ -157,14 +160,6 @@ class RankServer:
         with suppress(KeyError):
             self._selector.unregister(attempt.channel)
         attempt.channel.close()
-
-
-def end_orphans() -> None:
-    """Kill orphans of ranks that had left the process groups of their ranks."""
-    for pid in children():
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        reap(pid)
 
 
 def must_not_fork() -> str | None:
@@ -231,10 +226,10 @@ def main() -> None:
         send(control, {"kind": "ready"}, [files.fileno()])
     gc.collect()
     gc.freeze()
-    RankServer(control).serve()
+    _RankServer(control).serve()
 
 
-def become(
+def _become(
     process: ProcessRequest,
     channel: socket.socket,
     board: int,

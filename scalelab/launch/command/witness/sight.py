@@ -60,7 +60,7 @@ class Held:
         return bool(reached & other.links or self.memory & other.memory)
 
 
-def tcp_connections(pid: int) -> dict[str, Link]:
+def _tcp_connections(pid: int) -> dict[str, Link]:
     """Return all TCP connections of the host, as a process sees them, by inode.
 
     Each is its own place and that of its peer. Connections that nobody holds any more
@@ -76,8 +76,7 @@ def tcp_connections(pid: int) -> dict[str, Link]:
     return found
 
 
-def held_by(pids: Iterable[int], connections: Mapping[str, Link]) -> Held:
-    """Return what processes hold of these connections, and their shared memory."""
+def _held_by(pids: Iterable[int], connections: Mapping[str, Link]) -> Held:
     links, memory, is_whole = set(), set(), True
     for pid in pids:
         try:
@@ -159,7 +158,7 @@ def sight_of(
     trees = [
         [pid for top in tops for pid in (top, *descendants(top))] for tops in programs
     ]
-    links = tcp_connections(trees[0][0])
+    links = _tcp_connections(trees[0][0])
     num_devices = len(attempt.spec.placement.shares[0].device_ids)
     if attempt.launcher.shares_reports:
         numbered = _numbered(trees[0])
@@ -168,7 +167,7 @@ def sight_of(
         num_met = _most_alike([pid for tree in trees for pid in tree], links)
         witness = _SOCKETS if num_met >= attempt.spec.trial.world_size else None
         return Sight(num_met, witness, is_sure=False)
-    ranks = [held_by(tree, links) for tree in trees]
+    ranks = [_held_by(tree, links) for tree in trees]
     sight = _of_ranks(ranks, links, attempt, meeting)
     if sight.witness is None and any(_has_ended(tree[0]) for tree in trees):
         return None
@@ -291,7 +290,7 @@ def _most_alike(pids: Sequence[int], links: Mapping[str, Link]) -> int:
     share memory with their rank, or were forked from it and hold the same connections;
     other helpers are of other programs.
     """
-    held = [replace(held_by([pid], links), memory=frozenset()) for pid in pids]
+    held = [replace(_held_by([pid], links), memory=frozenset()) for pid in pids]
     families = _groups(held, lambda one, other: bool(one.links & other.links))
     ranks = [
         replace(held[0], links=frozenset().union(*(held[at].links for at in family)))
