@@ -13,7 +13,7 @@ from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.cluster.network import LOOPBACK
-from scalelab.launch.addresses import bracketed
+from scalelab.launch.rendezvous import bracketed
 from scalelab.launch.scratch import make_scratch
 
 if TYPE_CHECKING:
