@@ -174,8 +174,8 @@ def import_table(
     StoreError
         If the directory exists or cannot be written.
     """
+    from scalelab.records.tables.file import ImportOptions
     from scalelab.records.tables.importing import import_table as read
-    from scalelab.records.tables.options import ImportOptions
     from scalelab.session.arguments import ImportArguments
 
     given = {

@@ -11,7 +11,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.problems import did_you_mean, shown
 from scalelab.inputs.wording import Option
 from scalelab.records.columns import COLUMNS_BY_NAME, CURVE_COLUMNS, OPTION_PREFIX
-from scalelab.records.tables.file import ForeignTable, TableRow
+from scalelab.records.tables.file import ForeignTable, ImportOptions, TableRow, listed
 from scalelab.records.tables.names import (
     AMBIGUOUS_BATCHES,
     COUNT_OR_NAME,
@@ -25,7 +25,6 @@ from scalelab.records.tables.names import (
     reading_as,
     reading_of,
 )
-from scalelab.records.tables.options import ImportOptions, listed
 from scalelab.records.tables.values import failure, is_missing
 
 _REQUIRED = (

@@ -13,9 +13,8 @@ from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
 from scalelab.records.tables.columns import Matching
 from scalelab.records.tables.curves import Curves, ImportedRow, pooled_settings
-from scalelab.records.tables.file import ForeignTable
+from scalelab.records.tables.file import ForeignTable, lines_listed
 from scalelab.records.tables.names import EPOCH_SIZES, plain
-from scalelab.records.tables.options import lines_listed
 from scalelab.records.tables.values import plain_number
 
 _MOST_ON_NODE = 16

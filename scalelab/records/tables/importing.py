@@ -27,9 +27,14 @@ from scalelab.records.tables.columns import Matching, match_columns, melted
 from scalelab.records.tables.completing import complete
 from scalelab.records.tables.curves import Curves, ImportedRow
 from scalelab.records.tables.doubts import doubtful
-from scalelab.records.tables.file import ForeignTable, TableRow, read_table
+from scalelab.records.tables.file import (
+    ForeignTable,
+    ImportOptions,
+    TableRow,
+    lines_listed,
+    read_table,
+)
 from scalelab.records.tables.names import Reading
-from scalelab.records.tables.options import ImportOptions, lines_listed
 from scalelab.records.tables.values import (
     NumberColumn,
     decimal_sign,

@@ -195,9 +195,7 @@ def reading_of(name: str) -> Reading | None:
 def known_names() -> Mapping[str, Reading]:
     """Return every known name, as :func:`plain` writes it, with what it says."""
     found: dict[str, Reading] = {}
-    for name, reading in itertools.chain(
-        _own_and_aliases(), _in_units(), _rates(), _throughputs()
-    ):
+    for name, reading in itertools.chain(_without_units(), _in_units(), _throughputs()):
         found.setdefault(name, reading)
     return found
 
@@ -247,12 +245,15 @@ def _is_duration(column: str) -> bool:
     return column.endswith("_s") and not column.endswith("_per_s")
 
 
-def _own_and_aliases() -> Iterator[tuple[str, Reading]]:
+def _without_units() -> Iterator[tuple[str, Reading]]:
     for column in SETTABLE:
         for name in (column, *ALIASES.get(column, ())):
             yield plain(name), Reading(column)
     for name in BATCHES_IN_TOKENS:
         yield name, Reading("global_batch_size", is_in_tokens=True)
+    for item in ("steps", "iterations", "iters", "its", "it", "batches"):
+        for per in _PER_SECOND if item in ("steps", "its", "it") else _PER_SECOND[:3]:
+            yield f"{item}_{per}", Reading("step_time_s", is_step_rate=True)
 
 
 def _in_units() -> Iterator[tuple[str, Reading]]:
@@ -268,13 +269,6 @@ def _in_units() -> Iterator[tuple[str, Reading]]:
                 yield f"{unit}_{each}", step
     for base, (unit, factor) in itertools.product(_PEAKS, _BYTES.items()):
         yield f"{base}_{unit}", Reading("gpu_memory_peak_bytes", factor, unit)
-
-
-def _rates() -> Iterator[tuple[str, Reading]]:
-    steps = Reading("step_time_s", is_step_rate=True)
-    for item in ("steps", "iterations", "iters", "its", "it", "batches"):
-        for per in _PER_SECOND if item in ("steps", "its", "it") else _PER_SECOND[:3]:
-            yield f"{item}_{per}", steps
 
 
 def _throughputs() -> Iterator[tuple[str, Reading]]:
