@@ -25,8 +25,7 @@ from scalelab.records.columns import (
 from scalelab.records.store import RunStore
 from scalelab.records.tables.columns import Matching, match_columns, melted
 from scalelab.records.tables.completing import complete
-from scalelab.records.tables.curves import Curves, ImportedRow
-from scalelab.records.tables.doubts import doubtful
+from scalelab.records.tables.doubts import Curves, ImportedRow, doubtful
 from scalelab.records.tables.file import (
     ForeignTable,
     ImportOptions,
@@ -90,7 +89,7 @@ def import_table(
             f"another one with {Option('column')}."
         )
     curves = Curves.of(rows)
-    refused, said = doubtful(foreign, matching, curves, rows, reader.decimal)
+    refused, said = doubtful(matching, curves, rows)
     if refused and not asked.accept_doubts:
         more = f" (1 of {len(refused)} doubts)" if len(refused) > 1 else ""
         raise SpecError(
@@ -208,7 +207,9 @@ class _Reader:
                 f"time nor a throughput ({lines_listed(lines)})."
             )
         failed = Counter(
-            row.values["outcome"] for row in rows if row.step_time_s is None
+            row.values["outcome"]
+            for row in rows
+            if row.values.get("step_time_s") is None
         )
         for outcome, count in failed.items():
             words = str(outcome).replace("_", " ")

@@ -79,12 +79,6 @@ BATCHES_IN_TOKENS = (
 AMBIGUOUS_BATCHES = "batch_size batch batchsize bs minibatch_size".split()
 """Names that hold the batch of one device in one table and of all in another."""
 
-EPOCH_SIZES = (
-    "samples_per_epoch epoch_size dataset_size num_train_samples train_samples "
-    "train_set_size training_samples images_per_epoch"
-).split()
-"""Names of a column with the number of samples in one epoch."""
-
 AXES = frozenset(
     "layout option options variant framework backend feed program data_loader "
     "dataloader compile compiled compiler xla amp zero zero_stage sharding "
@@ -202,7 +196,7 @@ def known_names() -> Mapping[str, Reading]:
 
 def is_known(name: str) -> bool:
     """Whether a name is well known, though perhaps its cells must say of what."""
-    names = (*COUNT_OR_NAME, *AMBIGUOUS_BATCHES, *EPOCH_SIZES)
+    names = (*COUNT_OR_NAME, *AMBIGUOUS_BATCHES)
     return plain(name) in names or reading_of(name) is not None
 
 
