@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from scalelab.errors import StoreError
 from scalelab.plan.source import Observation
 from scalelab.records.attempt_io import (
     append_all,
     decode_json,
     encode_json,
+    reading,
     storing,
     write_atomically,
 )
@@ -60,7 +60,7 @@ class Ledger:
             if self._descriptor is None:
                 flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
                 self._descriptor = os.open(self.path, flags, 0o644)
-            append_all(self._descriptor, line + b"\n")
+            append_all(self._descriptor, line)
 
     def close(self) -> None:
         """Close the file; a later append opens it again."""
@@ -75,19 +75,15 @@ class Ledger:
         self.close()
         lines = [_begin_line(key, at) for key, at in begun.items()]
         lines += [_end_line(observation) for observation in ended.values()]
-        write_atomically(self.path, b"".join(line + b"\n" for line in lines))
+        write_atomically(self.path, b"".join(lines))
 
     def read(self) -> LedgerContent:
         """Read the ledger; half a line at its end is left out."""
         try:
-            content = read_file(self.path)
+            with reading(self.path):
+                content = read_file(self.path)
         except FileNotFoundError:
             return LedgerContent(is_whole=False)
-        except OSError as error:
-            raise StoreError(
-                f"{self.path} cannot be read: {error.strerror}. Give yourself read "
-                "permission or check the file system."
-            ) from error
         *lines, rest = content.split(b"\n")
         begun: dict[AttemptKey, str] = {}
         ended: dict[AttemptKey, Observation] = {}
@@ -108,8 +104,8 @@ class Ledger:
 
 
 def _key(values: Mapping[str, Any]) -> AttemptKey:
-    """Return trial id and number, which name a directory; nothing else may."""
     trial_id, number = values["trial_id"], values["attempt"]
+    # They name a directory; nothing else may.
     if type(number) is not int or not re.fullmatch(r"\w{1,99}", trial_id, re.ASCII):
         raise ValueError(f"trial_id={trial_id!r}, attempt={number!r}")
     return trial_id, number
@@ -118,9 +114,9 @@ def _key(values: Mapping[str, Any]) -> AttemptKey:
 def _begin_line(key: AttemptKey, at: str) -> bytes:
     trial_id, number = key
     event = {"event": "begin", "trial_id": trial_id, "attempt": number, "at": at}
-    return encode_json(event)
+    return encode_json(event) + b"\n"
 
 
 def _end_line(observation: Observation) -> bytes:
     present = {name: value for name, value in observation.items() if value is not None}
-    return encode_json({"event": "end", "row": present})
+    return encode_json({"event": "end", "row": present}) + b"\n"

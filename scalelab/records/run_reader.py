@@ -170,10 +170,6 @@ class RunReader:
                 cache.write_observations(path, observations, state)
         return observations
 
-    def stream(self, trial_id: str, number: int) -> pd.DataFrame:
-        """Return the stream of an attempt: what its rank 0 reported, in that order."""
-        return Streams(self.directory).one((trial_id, number))
-
     def streams(self) -> pd.DataFrame:
         """Return the streams of all attempts, with ``trial_id`` and ``attempt``."""
         return Streams(self.directory).all()

@@ -16,9 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from scalelab.errors import StoreError
 from scalelab.inputs.outcome import Outcome
-from scalelab.records.attempt_io import append_all, encode_json, storing
+from scalelab.records.attempt_io import append_all, encode_json, reading, storing
 from scalelab.records.plain_files import parse_json, read_file
 
 if TYPE_CHECKING:
@@ -244,14 +243,10 @@ def events_of_last_sweep(
     run of an older version has none.
     """
     try:
-        content = read_file(run / EVENTS)
+        with reading(run / EVENTS):
+            content = read_file(run / EVENTS)
     except FileNotFoundError:
         return
-    except OSError as error:
-        raise StoreError(
-            f"{run / EVENTS} cannot be read: {error.strerror}. Give yourself read "
-            "permission or check the file system."
-        ) from error
     start = content.rfind(encode_json({"kind": _kind_of(SweepStarted)})[1:-1])
     begin = content.rfind(b"\n", 0, max(0, start)) + 1
     for line in content[begin:].split(b"\n")[:-1]:
