@@ -35,13 +35,13 @@ from scalelab.records.hidden_env import (
     recorded_program,
     write_values,
 )
-from scalelab.records.observations import row
-from scalelab.records.recovery import (
+from scalelab.records.ledger import (
     discard_halves,
     last_number,
     measured_meanwhile,
     recover,
 )
+from scalelab.records.observations import row
 from scalelab.records.run_reader import RunReader
 from scalelab.records.streams import Streams
 
@@ -123,7 +123,7 @@ class RunStore(RunReader):
         ended = self.rows() if supersedes else []
         attempts = [(each["trial_id"], each["attempt"]) for each in ended]
         header = self._header.extended(recorded, site, superseded=attempts)
-        experiment = self.directory / "experiments" / header.experiment
+        experiment = self.directory / "experiments" / header.latest["experiment"]
         write_atomically(experiment, text.encode())
         write_values(self.directory, fingerprint, recorded)
         write_atomically(self.directory / "run.json", header.encode())

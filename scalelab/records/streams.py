@@ -16,8 +16,8 @@ from scalelab.errors import StoreError
 from scalelab.records import cache
 from scalelab.records.attempt import AttemptFiles
 from scalelab.records.attempt_io import reading
+from scalelab.records.ledger import attempts_on_disk
 from scalelab.records.plain_files import opened, parse_json
-from scalelab.records.recovery import attempts_on_disk
 
 if TYPE_CHECKING:
     import pandas as pd

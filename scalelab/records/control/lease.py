@@ -63,7 +63,7 @@ class Lease:
     def __enter__(self) -> Self:
         """Take the lease."""
         while not self._create():
-            holder = self._read()
+            holder = _read(self.path)
             if holder is not None:
                 self._wait_until_stale(holder)
                 self._remove(holder)
@@ -98,7 +98,7 @@ class Lease:
         with storing(self.path):
             if self.is_held:
                 return
-            holder = self._read()
+            holder = _read(self.path)
             taker = f"{_name(holder)} holds it now" if holder else "the file is gone"
             raise LeaseError(
                 f"This driver lost its lease {self.path}: {taker}. A driver that "
@@ -136,9 +136,6 @@ class Lease:
             write_all(self._descriptor, self._content())
             os.fsync(self._descriptor)
 
-    def _read(self) -> Mapping[str, Any] | None:
-        return _read(self.path)
-
     def _wait_until_stale(self, holder: Mapping[str, Any]) -> None:
         if _is_same_host(holder):
             if _is_alive(holder):
@@ -147,21 +144,29 @@ class Lease:
         deadline = time.monotonic() + self._patience_s
         while time.monotonic() < deadline:
             time.sleep(self._heartbeat_s / 2)
-            now = self._read()
+            now = _read(self.path)
             if now is None:
                 return
             if now != holder:
                 raise self._refusal(now)
 
     def _refusal(self, holder: Mapping[str, Any]) -> LeaseError:
+        run, log = self.path.parent, self.path.with_name(LOG)
+        follow = f" and `tail -f {log}`" if log.exists() else ""
+        remedy = (
+            "That is this very process: end its other sweep."
+            if _is_same_host(holder) and holder.get("pid") == os.getpid()
+            else f"Follow it with `scalelab status {run}`{follow}, or stop it with "
+            f"`scalelab stop {run}`."
+        )
         return LeaseError(
-            f"{self.path.parent} is being run by {_name(holder)}, {_age(self.path)}. "
-            f"One driver writes a run at a time. {_remedy(holder, self.path.parent)} "
-            "Then run the same command again: it resumes."
+            f"{run} is being run by {_name(holder)}, {_age(self.path)}. One driver "
+            f"writes a run at a time. {remedy} Then run the same command again: it "
+            "resumes."
         )
 
     def _remove(self, holder: Mapping[str, Any]) -> None:
-        """Move a stale lease aside; only one of several processes succeeds."""
+        # Moved aside first, so that only one of several processes succeeds.
         aside = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}")
         with storing(self.path):
             try:
@@ -233,12 +238,6 @@ def signal_holder(path: Path, number: int) -> bool:
     return True
 
 
-def holder_of(path: Path) -> str | None:
-    """Return the holder of a lease in words; see :func:`read_holder`."""
-    holder = read_holder(path)
-    return None if holder is None else holder.text
-
-
 def this_process() -> dict[str, Any]:
     """Return an identity of this process, unique over hosts, as JSON values."""
     pid = os.getpid()
@@ -259,7 +258,7 @@ def has_ended(process: Mapping[str, Any]) -> bool:
 
 
 def _boot() -> str:
-    """Name this boot of this host and its process namespace; empty where unknown."""
+    # this boot of this host and its process namespace; empty where unknown
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
@@ -268,7 +267,7 @@ def _boot() -> str:
 
 
 def _start_of(pid: int) -> str | None:
-    """Return when a process started, in ticks since boot; None when it is no more."""
+    # when a process started, in ticks since boot; None when it is no more
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -284,21 +283,16 @@ def _is_same_host(holder: Mapping[str, Any]) -> bool:
 
 
 def _is_alive(holder: Mapping[str, Any]) -> bool:
-    start = _start_of(holder["pid"])
-    return _is_hidden(holder["pid"]) if start is None else start == holder.get("start")
-
-
-def _is_hidden(pid: int) -> bool:
-    """Tell whether a process that /proc does not show lives, as another user's."""
+    if (start := _start_of(holder["pid"])) is not None:
+        return start == holder.get("start")
     try:
-        os.kill(pid, 0)
+        os.kill(holder["pid"], 0)
     except OSError as error:
-        return isinstance(error, PermissionError)
+        return isinstance(error, PermissionError)  # hidden, as another user's
     return False  # ours and not shown as living: a zombie
 
 
 def _read(path: Path) -> Mapping[str, Any] | None:
-    """Return the content of a lease; None where there is none."""
     try:
         return _parse(read_file(path))
     except FileNotFoundError:
@@ -331,17 +325,6 @@ def _name(holder: Mapping[str, Any]) -> str:
     if "pid" not in holder:
         return "a driver whose lease cannot be read"
     return f"process {holder.get('pid')} on host {holder.get('host')}"
-
-
-def _remedy(holder: Mapping[str, Any], run: Path) -> str:
-    if _is_same_host(holder) and holder.get("pid") == os.getpid():
-        return "That is this very process: end its other sweep."
-    log = run / LOG
-    follow = f" and `tail -f {log}`" if log.exists() else ""
-    return (
-        f"Follow it with `scalelab status {run}`{follow}, or stop it with "
-        f"`scalelab stop {run}`."
-    )
 
 
 def _age(path: Path) -> str:

@@ -80,7 +80,7 @@ class StopRequests:
                 (kill if at_once else drain)()
 
     def _take(self) -> bool | None:
-        """Remove a request and return whether it says at once; None: there is none."""
+        # whether a request says at once; None: there is none
         try:
             content = read_file(self._path)
             self._path.unlink()
