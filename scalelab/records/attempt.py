@@ -59,6 +59,7 @@ class KnownWorkload:
         return cls(**{each.name: getattr(facts, each.name) for each in fields(cls)})
 
 
+# The workloads of attempts that do not say it themselves; none is added here.
 _UNTOLD: Mapping[str, KnownWorkload] = {
     "digits_mlp": KnownWorkload(has_batch_norm=False, counts_flops=False),
     "resnet_cifar": KnownWorkload(has_batch_norm=True, counts_flops=False),
@@ -71,7 +72,6 @@ _UNTOLD: Mapping[str, KnownWorkload] = {
         declares_times=True, has_batch_norm=False, counts_flops=False
     ),
 }
-"""The workloads of attempts that do not say it themselves; none is added here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,13 +133,7 @@ class AttemptSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; :meth:`from_json` reads them back."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        values["trial"] = self.trial.to_json()
-        values["program"] = program_to_json(self.program)
-        values["placement"] = asdict(self.placement)
-        values["validity"] = list(self.validity)
-        values["known"] = asdict(self.known)
-        return values
+        return {**asdict(self), "program": program_to_json(self.program)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> AttemptSpec:

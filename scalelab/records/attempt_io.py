@@ -26,8 +26,8 @@ class TornRecordError(StoreError):
 
 _FULL = "Free space (or raise the quota) and run the same command again: it resumes."
 _FORBIDDEN = "Give yourself write permission there or choose another directory."
+# What an operating system calls a disk, a quota or a limit that leaves no space.
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What an operating system calls a disk, a quota or a limit that leaves no space."""
 _REMEDIES = {
     **dict.fromkeys(NO_SPACE, _FULL),
     errno.EACCES: _FORBIDDEN,

@@ -19,21 +19,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _KEY = b"scalelab"
+# Rows; small enough to pick one attempt out quickly, large enough to read all.
 _ROW_GROUP = 1 << 17
-"""Rows; small enough to pick one attempt out quickly, large enough to read all."""
 
 
 def write_table(
     path: Path,
     table: pa.Table,
     source: Mapping[str, Any],
-    encodings: Mapping[str, str] | None = None,
+    encodings: Mapping[str, str],
 ) -> None:
     """Write a table to the cache, with the state of its source."""
     import pyarrow.parquet as pq
 
     metadata = {**(table.schema.metadata or {}), _KEY: json.dumps(source).encode()}
-    encodings = encodings or {}
     buffer = io.BytesIO()
     pq.write_table(
         table.replace_schema_metadata(metadata),

@@ -47,11 +47,6 @@ class RunHeader:
     versions: tuple[Mapping[str, Any], ...] = ()
 
     @property
-    def latest(self) -> Mapping[str, Any]:
-        """The latest version."""
-        return self.versions[-1]
-
-    @property
     def superseded(self) -> frozenset[tuple[str, int]]:
         """Attempts that ran before the code, command or measurement changed."""
         return frozenset(
@@ -96,11 +91,10 @@ def read_header(path: Path) -> RunHeader:
         schema_version = int(values["schema_version"])
         name = harmless_text(values["name"])
         header = RunHeader(name=name, versions=tuple(values["versions"]))
-        for version in header.versions[-1:] or ({},):
-            _ = version["meaning"]
-            if not _EXPERIMENT.fullmatch(version["experiment"]):
-                raise ValueError(f"experiment={version['experiment']!r}")
-        _ = header.superseded
+        latest = header.versions[-1]
+        _ = latest["meaning"], header.superseded
+        if not _EXPERIMENT.fullmatch(latest["experiment"]):
+            raise ValueError(f"experiment={latest['experiment']!r}")
     except OSError as error:
         is_absent = isinstance(error, FileNotFoundError | NotADirectoryError)
         why = "no" if is_absent else f"{error.strerror}:"

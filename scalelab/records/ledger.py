@@ -47,8 +47,8 @@ _ABANDONED = AttemptResult(
     reason="The driver of the sweep ended before the attempt did.",
 )
 
+# Trial id and attempt number.
 AttemptKey = tuple[str, int]
-"""Trial id and attempt number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -319,13 +319,11 @@ def _final_metrics(observation: Observation) -> dict[str, float | None]:
 
 
 def measured_meanwhile(
-    files: AttemptFiles, result: AttemptResult, replace: bool
+    files: AttemptFiles, result: AttemptResult
 ) -> AttemptResult | None:
     """Return the measurement on disk that counts more than a declared node loss."""
-    if replace or not result.outcome.is_retried:
-        return None
     with suppress(TornRecordError):
-        written = read_result(files)
+        written = read_result(files) if result.outcome.is_retried else None
         if written is not None and written.outcome.is_measurement:
             return written
     return None

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SUPERSEDED_ENGINE = "superseded_engine"
+# Revision of the trainer's engines, stored among the versions of a result.
 ENGINE_REVISION = 2
-"""Revision of the trainer's engines, stored among the versions of a result."""
+# The first revision whose asynchronous workers do not wait for each other.
 FIRST_WITHOUT_MEETINGS = 2
-"""The first revision whose asynchronous workers do not wait for each other."""
 
 _MISSING: Mapping[str, Any] = dict.fromkeys(column.name for column in COLUMNS)
 _IDENTITY = "schema_version run trial_id repeat attempt outcome kind".split()

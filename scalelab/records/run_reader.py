@@ -80,7 +80,7 @@ class RunReader:
     @property
     def fingerprint(self) -> Mapping[str, Any]:
         """The latest fingerprint: what numbers depend on besides the configuration."""
-        fingerprint: Mapping[str, Any] = self._header.latest["meaning"]
+        fingerprint: Mapping[str, Any] = self._header.versions[-1]["meaning"]
         return fingerprint
 
     @property
@@ -91,12 +91,12 @@ class RunReader:
     @property
     def site(self) -> str | None:
         """Name or path of the site's profile; None: the experiment names it."""
-        return self._header.latest.get("site")
+        return self._header.versions[-1].get("site")
 
     @property
     def experiment_text(self) -> str:
         """The experiment in its latest version, as written but for hidden values."""
-        path = self.directory / "experiments" / self._header.latest["experiment"]
+        path = self.directory / "experiments" / self._header.versions[-1]["experiment"]
         try:
             return read_file(path).decode(errors="replace")
         except OSError as error:
@@ -104,13 +104,11 @@ class RunReader:
                 f"{path} cannot be read: {error.strerror}. Restore it or run anew."
             ) from error
 
-    @property
-    def env(self) -> Mapping[str, str]:
-        """The experiment's variables, hidden where this user may not read them."""
-        return restored(self.directory, self.fingerprint)
+    def env(self, program: str | None = None) -> Mapping[str, str]:
+        """Return the experiment's variables, or the own ones of one of its programs.
 
-    def env_of(self, program: str) -> Mapping[str, str]:
-        """Return the own variables of one of several programs, as :attr:`env`."""
+        Those that this user may not read stay hidden.
+        """
         return restored(self.directory, self.fingerprint, program)
 
     def attempt_directory(self, trial_id: str, number: int) -> Path:
@@ -178,7 +176,7 @@ class RunReader:
         observations = frame(rows)
         if is_settled:
             with suppress(StoreError):  # a reader may lack the right, or the room
-                cache.write_table(path, pa.Table.from_pandas(observations), state)
+                cache.write_table(path, pa.Table.from_pandas(observations), state, {})
         return observations
 
     def streams(self) -> pd.DataFrame:

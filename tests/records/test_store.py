@@ -243,7 +243,7 @@ def test_the_cache_gives_the_same_frame_and_follows_the_ledger(
         pd.testing.assert_frame_equal(store.observations(), fresh)
     # of before there were node groups
     former = pa.Table.from_pandas(fresh.drop(columns="node_group"))
-    write_table(cached, former, store.state)
+    write_table(cached, former, store.state, {})
     pd.testing.assert_frame_equal(store.observations(), fresh)
 
 

@@ -25,7 +25,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from scalelab.errors import LeaseError, StoreError
@@ -35,8 +34,8 @@ from scalelab.records.plain_files import parse_json, read_file
 LEASE, LOG = "driver.lease", "driver.log"
 HEARTBEAT_S = 5.0
 PATIENCE_S = 30.0
+# Bytes of a lease; constant, so that a beat overwrites in place on a full disk too.
 _WIDTH = 512
-"""Bytes of a lease; constant, so that a beat overwrites in place on a full disk too."""
 
 
 class Lease:
@@ -52,9 +51,8 @@ class Lease:
         self.path = path
         self._heartbeat_s = heartbeat_s
         self._patience_s = patience_s
-        self._identity = {**this_process(), "token": uuid.uuid4().hex}
+        self._identity = {**this_process(), "token": uuid.uuid4().hex, "beat": 0}
         self._descriptor = -1
-        self._beat_number = 0
         self._writing = threading.Lock()
         self._file_id: tuple[int, int] | None = None
         self._stop = threading.Event()
@@ -70,12 +68,7 @@ class Lease:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         self._thread.join()
         with suppress(OSError):
@@ -119,8 +112,7 @@ class Lease:
         return True
 
     def _content(self) -> bytes:
-        values = {**self._identity, "beat": self._beat_number}
-        return json.dumps(values).encode().ljust(_WIDTH)
+        return json.dumps(self._identity).encode().ljust(_WIDTH)
 
     def _beat(self) -> None:
         while not self._stop.wait(self._heartbeat_s):
@@ -131,7 +123,7 @@ class Lease:
         # touches the moved file and never the other's lease. Flushed, because other
         # clients of a network file system see only what has left this one.
         with self._writing, suppress(OSError):
-            self._beat_number += 1
+            self._identity["beat"] += 1
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             write_all(self._descriptor, self._content())
             os.fsync(self._descriptor)

@@ -27,13 +27,13 @@ from scalelab.records.tables.names import (
 )
 from scalelab.records.tables.values import failure, is_missing
 
+# Each line: alternatives, one of which must be there, each a set of columns.
 _REQUIRED = (
     (("world_size",), ("num_nodes", "gpus_per_node")),
     (("num_nodes",), ("gpus_per_node",)),
     (("local_batch_size",), ("global_batch_size",)),
     (("step_time_s",), ("throughput_samples_per_s",)),
 )
-"""Each line: alternatives, one of which must be there, each a set of columns."""
 _WHOLE = re.compile("epoch|to_train|total_time|wall|minutes")
 _SPREAD = re.compile(r"(std|stdev|stddev|var|min|max|p\d+)_.*")
 _COUNT_CELL = re.compile(r"[-\d.,' ]+( ?(gpus?|tpus?|devices?|chips?))?", re.IGNORECASE)
@@ -71,14 +71,7 @@ def match_columns(table: ForeignTable, asked: ImportOptions) -> Matching:
     def claim(name: str, theirs: str, reading: Reading | None = None) -> None:
         claimed = options if reading is None else columns
         if name in claimed or name in asked.constant:
-            other = claimed.get(name)
-            where = f"the column {shown(other)}" if other else "a value for all rows"
-            raise SpecError(
-                f"{table.path}: {name} is given by the column {shown(theirs)} and by "
-                f"{where}.",
-                f"Say which it is ({Option('column', 'THEIRS', key=name)}), or leave "
-                f"one out ({Option('ignore', [theirs])}).",
-            )
+            raise _given_twice(table, name, theirs, claimed.get(name))
         claimed[name] = theirs
         if reading is not None:
             readings[name] = reading
@@ -105,22 +98,37 @@ def match_columns(table: ForeignTable, asked: ImportOptions) -> Matching:
         else:
             claim(reading.column, theirs, reading)
     # the most direct one of columns that tell the same is read
-    derived.sort(
-        key=lambda each: (
-            each[0].is_in_tokens,
-            not each[0].is_step_rate,
-            each[0].is_per_device,
-        )
-    )
-    for direct in (("global_batch_size",), _SPEEDS):
-        same = [each for each in derived if each[0].column in direct]
-        if same and columns.keys().isdisjoint(direct):
-            reading, theirs = same.pop(0)
+    for reading, theirs in sorted(derived, key=_directness):
+        is_batch = reading.column == "global_batch_size"
+        same = {reading.column} if is_batch else {*_SPEEDS}
+        if same.isdisjoint(columns):
             claim(reading.column, theirs, reading)
-        unused += [theirs for _, theirs in same]
+        else:
+            unused.append(theirs)
     _check_required(table, {*columns, *asked.constant}, unused)
     readings |= _as_asked(table, readings, asked)
     return Matching(columns, readings, options, tuple(unused))
+
+
+def _given_twice(
+    table: ForeignTable, name: str, theirs: str, other: str | None
+) -> SpecError:
+    where = f"the column {shown(other)}" if other else "a value for all rows"
+    return SpecError(
+        f"{table.path}: {name} is given by the column {shown(theirs)} and by {where}.",
+        f"Say which it is ({Option('column', 'THEIRS', key=name)}), or leave one out "
+        f"({Option('ignore', [theirs])}).",
+    )
+
+
+def _directness(found: tuple[Reading, str]) -> tuple[bool, ...]:
+    reading, _ = found
+    return (
+        reading.column != "global_batch_size",
+        reading.is_in_tokens,
+        not reading.is_step_rate,
+        reading.is_per_device,
+    )
 
 
 def _by_content(table: ForeignTable, theirs: str) -> Reading | None:

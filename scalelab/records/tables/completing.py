@@ -13,6 +13,7 @@ from scalelab.inputs.wording import Option, Placeholder
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.records.tables.names import Reading, plain
 
+# Settings whose value is the number of devices that share a copy of the model.
 _SHARED = {
     name: kind
     for kind in ("tensor", "pipeline", "context")
@@ -23,7 +24,6 @@ _SHARED = {
         f"{kind}_parallel_size",
     )
 }
-"""Settings whose value is the number of devices that share a copy of the model."""
 _TOKENS = Option("tokens_per_sample", Placeholder("N"))
 _SLICE = re.compile(r"(v\d+\w*)-\d+", re.IGNORECASE)
 _TPU = re.compile(r"(.*\W)?(tpu|trillium|ironwood)([\Wv].*)?|v[2-7][ep]?(-\d+)?")

@@ -28,8 +28,8 @@ _SHOWN_NAME = 60
 _SHOWN_NAMES = 30
 _SHOWN_LINES = 6
 
+# The first line of a record, and its cells.
 Record = tuple[int, list[str]]
-"""The first line of a record, and its cells."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

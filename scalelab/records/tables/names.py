@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from scalelab.records.columns import COLUMNS, OPTION_PREFIX
 
+# Well-known names of a column elsewhere, as :func:`plain` writes them.
 ALIASES: Mapping[str, Sequence[str]] = {
     ours: theirs.split()
     for ours, theirs in {
@@ -62,23 +63,23 @@ ALIASES: Mapping[str, Sequence[str]] = {
         "outcome": "status",
     }.items()
 }
-"""Well-known names of a column elsewhere, as :func:`plain` writes them."""
 
+# Names that hold a number of devices in one table and their name in another.
 COUNT_OR_NAME = frozenset(
     "gpu gpus device devices accelerator accelerators tpu".split()
 )
-"""Names that hold a number of devices in one table and their name in another."""
 
+# Names of the batch of all devices where it counts tokens, not samples.
 BATCHES_IN_TOKENS = (
     "batch_size_tokens batch_tokens batch_size_in_tokens batch_in_tokens "
     "global_batch_size_tokens global_batch_tokens global_batch_size_in_tokens "
     "tokens_per_batch tokens_per_global_batch tokens_per_step"
 ).split()
-"""Names of the batch of all devices where it counts tokens, not samples."""
 
+# Names that hold the batch of one device in one table and of all in another.
 AMBIGUOUS_BATCHES = "batch_size batch batchsize bs minibatch_size".split()
-"""Names that hold the batch of one device in one table and of all in another."""
 
+# Well-known settings that are no column of their own, so that they become options.
 AXES = frozenset(
     "layout option options variant framework backend feed program data_loader "
     "dataloader compile compiled compiler xla amp zero zero_stage sharding "
@@ -90,7 +91,6 @@ AXES = frozenset(
     "resolution interconnect fabric transport averaging_period bucket_size_mb "
     "gradient_compression powersgd_rank pin_memory lora_rank".split()
 )
-"""Well-known settings that are no column of their own, so that they become options."""
 
 _MEASURED = frozenset(
     "speedup efficiency memory mem util utilization utilisation loss acc accuracy "
@@ -100,16 +100,16 @@ _MEASURED = frozenset(
     "throughput note notes comment comments remark remarks url link path file hostname "
     "host temperature".split()
 )
+# Measured or remarked where it is the whole name; ``lora_rank`` is a setting.
 _MEASURED_ALONE = frozenset({"scaling", "source", "rank"})
-"""Measured or remarked where it is the whole name; ``lora_rank`` is a setting."""
 _UNITS = frozenset("s ms us h min gb gib mb mib w j kwh wh usd eur pct percent".split())
 
+# Columns of the observations that a foreign table may fill.
 SETTABLE = tuple(
     column.name
     for column in COLUMNS
     if column.name not in "schema_version run trial_id attempt kind emulated".split()
 )
-"""Columns of the observations that a foreign table may fill."""
 
 _SECONDS: Mapping[str, float] = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),

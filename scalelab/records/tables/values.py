@@ -38,10 +38,10 @@ _IN_THOUSANDS = {
 }
 _OTHER = {".": ",", ",": "."}
 
+# What a cell of numbers holds where there is none, in small letters.
 MISSING = frozenset(
     "- -- \u2013 \u2014 ? na n/a n.a. #n/a nan null none <na> tbd unknown".split()
 ) | {""}
-"""What a cell of numbers holds where there is none, in small letters."""
 
 
 def decimal_sign(table: ForeignTable, columns: Mapping[str, bool]) -> tuple[str, str]:
