@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scalelab.cluster.batch import pbs_inventory
+from scalelab.cluster.batch import pbs
 from scalelab.cluster.batch.client import survey
 from scalelab.cluster.survey.inventory import NodeGroup
 from scalelab.doctor import site_profile
@@ -120,7 +120,7 @@ Programs = Callable[..., None]
 
 
 def test_examples() -> None:
-    for module in (pbs_inventory, site_profile):
+    for module in (pbs, site_profile):
         assert doctest.testmod(module).failed == 0
 
 
