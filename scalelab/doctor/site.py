@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from scalelab.cluster.batch.client import client_class, survey
 from scalelab.cluster.batch.programs import answered
+from scalelab.cluster.batch.queue import client_class, survey
 from scalelab.cluster.network import listening, own_address
 from scalelab.cluster.survey.inventory import (
     Inventory,

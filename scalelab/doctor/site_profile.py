@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalelab.cluster.batch.client import survey
+from scalelab.cluster.batch.queue import survey
 from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import SpecError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS

@@ -28,7 +28,7 @@ class BatchSystem(ABC):
         request for nodes; a :class:`~scalelab.site.batch_site.BatchSite`.
     client
         Path of what runs its programs; a
-        :class:`~scalelab.cluster.batch.client.BatchClient`.
+        :class:`~scalelab.cluster.batch.queue.BatchClient`.
     directive
         Beginning of the lines of a job script that it reads, e.g. ``#SBATCH``.
     queue_noun

@@ -6,8 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from scalelab.cluster.batch.client import BatchClient, batch_client
-from scalelab.cluster.batch.queue import JobState, JobView, cancelled, submitted
+from scalelab.cluster.batch.queue import (
+    BatchClient,
+    JobState,
+    JobView,
+    batch_client,
+    cancelled,
+    submitted,
+)
 from scalelab.errors import BusyError, ClusterError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.records.attempt_io import storing

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.cluster.batch.client import batch_client, survey
 from scalelab.cluster.batch.queue import (
     CALL_TIMEOUT_S,
     BatchJob,
@@ -18,8 +17,10 @@ from scalelab.cluster.batch.queue import (
     JobSubmitted,
     QueueEvent,
     QueueSeen,
+    batch_client,
     cancelled,
     submitted,
+    survey,
 )
 from scalelab.cluster.hub import HubCluster
 from scalelab.cluster.survey.inventory import never_fitting

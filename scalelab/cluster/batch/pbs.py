@@ -16,7 +16,6 @@ from scalelab.cluster.batch.programs import (
     ask,
     job_class,
     said_by,
-    scripted_job,
 )
 from scalelab.cluster.batch.queue import BatchJob, EndCause, JobState, JobView, seconds
 from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
@@ -61,14 +60,14 @@ class PbsClient:
     """PBS, through ``qsub``, ``qstat``, ``qdel`` and ``pbsnodes``."""
 
     def __init__(self) -> None:
-        self._job_class = job_class("dask_jobqueue.pbs:PBSJob")
+        path = "dask_jobqueue.pbs:PBSJob"
+        self._job_class = job_class(path, busy=_BUSY, job_id_regexp=_JOB_ID)
         self._reservation_ends: dict[str, float | None] = {}
 
     def job(self, name: str, script: str = "", job_id: str | None = None) -> BatchJob:
         """Return a job; see :class:`BatchClient`."""
-        return scripted_job(
-            self._job_class, name, script, job_id, busy=_BUSY, job_id_regexp=_JOB_ID
-        )
+        job: BatchJob = self._job_class(name, script, job_id)
+        return job
 
     async def look(self, jobs: Mapping[str, str]) -> dict[str, JobView]:
         """Return what ``qstat`` shows of jobs; see :class:`BatchClient`.

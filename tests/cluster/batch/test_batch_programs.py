@@ -11,8 +11,8 @@ from waiting import wait_until
 from watching import is_running
 
 from scalelab.cluster.batch import programs
-from scalelab.cluster.batch.client import batch_client
 from scalelab.cluster.batch.programs import ask
+from scalelab.cluster.batch.queue import batch_client
 from scalelab.errors import ClusterError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 

@@ -10,11 +10,11 @@ import pytest
 from fake_programs import FakePrograms
 
 from scalelab.cluster.batch import queue as batch_queue
-from scalelab.cluster.batch.client import batch_client
 from scalelab.cluster.batch.queue import (
     EndCause,
     JobState,
     JobView,
+    batch_client,
     cancelled,
     submitted,
 )

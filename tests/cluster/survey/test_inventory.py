@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scalelab.cluster.batch import pbs
-from scalelab.cluster.batch.client import survey
+from scalelab.cluster.batch.queue import survey
 from scalelab.cluster.survey.inventory import NodeGroup
 from scalelab.doctor import site_profile
 from scalelab.doctor.site_profile import profile_text, write_profile
