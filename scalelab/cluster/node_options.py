@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter
+
 from scalelab.records.attempt_io import storing
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class NodeOptions:
 
     Parameters
     ----------
+    tls_files
+        Paths of the credentials, as ``distributed.security.Security`` names them.
     group
         The site's node group it belongs to; None where its nodes are alike.
     interface
@@ -73,7 +77,7 @@ class NodeOptions:
     """
 
     scheduler: str
-    tls_files: tuple[str, str, str]
+    tls_files: dict[str, str]
     device_type: str
     num_devices: int
     group: str | None = None
@@ -84,10 +88,7 @@ class NodeOptions:
     @classmethod
     def read(cls, path: Path) -> NodeOptions:
         """Read a file that :meth:`write` has written."""
-        values = json.loads(path.read_bytes())
-        for name in ("tls_files", "preload"):
-            values[name] = tuple(values[name])
-        return cls(**values)
+        return TypeAdapter(cls).validate_json(path.read_bytes())
 
     def write(self, path: Path) -> None:
         """Write the file."""
@@ -103,24 +104,10 @@ def write_private(path: Path, text: str) -> None:
             file.write(text)
 
 
-def write_tls_files(security: Security, directory: Path) -> tuple[str, str, str]:
-    """Write the credentials that workers need and return the files' paths."""
-    role = security.get_tls_config_for_role("worker")
-    paths = []
-    for part in ("ca_file", "cert", "key"):
-        paths.append(directory / f"{part.removesuffix('_file')}.pem")
-        write_private(paths[-1], role[part])
-    return str(paths[0]), str(paths[1]), str(paths[2])
-
-
-def worker_security(tls_files: tuple[str, str, str]) -> Security:
-    """Return the credentials that :func:`write_tls_files` has written."""
-    from distributed.security import Security
-
-    authority, certificate, key = tls_files
-    return Security(
-        require_encryption=True,
-        tls_ca_file=authority,
-        tls_worker_cert=certificate,
-        tls_worker_key=key,
-    )
+def write_tls_files(security: Security, directory: Path) -> dict[str, str]:
+    """Write the credentials that workers need; return paths by their setting."""
+    files = {"tls_ca_file": "ca", "tls_worker_cert": "cert", "tls_worker_key": "key"}
+    paths = {setting: directory / f"{name}.pem" for setting, name in files.items()}
+    for setting, path in paths.items():
+        write_private(path, getattr(security, setting))
+    return {setting: str(path) for setting, path in paths.items()}

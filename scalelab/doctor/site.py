@@ -210,7 +210,7 @@ def _network(site: RemoteSite) -> Iterator[Finding]:
 
 
 def _allocation() -> Iterator[Finding]:
-    from scalelab.cluster.allocation import held_allocation
+    from scalelab.cluster.hub import held_allocation
 
     try:
         _, name, num_nodes = held_allocation(os.environ)

@@ -224,7 +224,7 @@ class RemoteSite(Site, RemoteNodeSettings):
 class AllocationSite(RemoteSite):
     """The nodes of the batch job that the sweep is started in."""
 
-    cluster: ClassVar[str] = "scalelab.cluster.allocation:AllocationNodes"
+    cluster: ClassVar[str] = "scalelab.cluster.hub:AllocationNodes"
 
     scheduler: Literal["allocation"] = Field(
         description="allocation: trials run on the nodes of the job that is held."

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scalelab.cluster.allocation import held_allocation
-from scalelab.cluster.hub import HubCluster
+from scalelab.cluster.hub import HubCluster, held_allocation
 from scalelab.cluster.node_options import NodeOptions, write_private
 from scalelab.errors import ClusterError, StoreError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
