@@ -108,7 +108,8 @@ class DaskNodes(ABC):
         """Return the nodes that answered a round trip just now."""
         from scalelab.cluster.watch import ask_nodes
 
-        return ask_nodes(self.client, self.workers)
+        nodes: list[Node] = self.client.sync(ask_nodes, self.client, self.workers)
+        return nodes
 
     def __enter__(self) -> Self:
         """Start scheduler, client and the cluster's own workers."""

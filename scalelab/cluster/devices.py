@@ -6,25 +6,22 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from scalelab.errors import ClusterError
+from scalelab.site.profile import listed_gpus
 
 
 def local_devices(device_type: str) -> tuple[str, ...]:
     """Return the devices this process may use."""
     if device_type == "cpu":
         return tuple(str(core) for core in sorted(os.sched_getaffinity(0)))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        # As CUDA reads the list: it ends at the first entry that is no device.
-        entries = (entry.strip() for entry in visible.split(","))
-        ids = tuple(takewhile(lambda entry: entry not in ("", "-1"), entries))
-    else:
-        ids = tuple(str(index) for index in range(_num_cuda_devices()))
+    ids = listed_gpus()
+    if ids is None:
+        ids = tuple(map(str, range(_num_cuda_devices())))
     if not ids:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         raise ClusterError(
             "device_type=cuda, but this machine offers no CUDA device "
             f"(CUDA_VISIBLE_DEVICES={visible!r}). Use device_type: cpu, or run where "

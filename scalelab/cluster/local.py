@@ -51,17 +51,11 @@ class LocalNodes(DaskNodes):
         device_type: str = "cpu",
         *,
         has_dashboard: bool = True,
-        preload: tuple[str, ...] = (),
-        search_path: tuple[str, ...] = (),
-        entry: str | None = None,
+        **agent_options: Any,
     ) -> None:
         super().__init__(device_type, has_dashboard=has_dashboard)
         self._shares = divide_devices(num_nodes, devices_per_node, device_type)
-        self._agent_options: dict[str, Any] = {
-            "preload": preload,
-            "search_path": search_path,
-            "entry": entry,
-        }
+        self._agent_options = agent_options
 
     @property
     def expected_devices(self) -> Mapping[str | None, tuple[int, ...]]:
