@@ -1,7 +1,5 @@
 """The devices of this machine: its GPUs, or its cores where there is no GPU."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Network addresses: the one at which other hosts reach this one."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import suppress
 from ipaddress import ip_address

@@ -3,8 +3,6 @@
 A nanny of Dask's keeps the node's worker running. Both end when the driver does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

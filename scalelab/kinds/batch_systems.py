@@ -1,7 +1,5 @@
 """Batch systems: programs that queue jobs and hand out a cluster's nodes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from abc import ABC, abstractmethod

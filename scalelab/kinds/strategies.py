@@ -1,7 +1,5 @@
 """Strategies: the ways to train one model on several devices (axis ``parallelism``)."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field

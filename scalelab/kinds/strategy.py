@@ -1,7 +1,5 @@
 """The base class of strategies, and what they are asked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache

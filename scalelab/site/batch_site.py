@@ -1,7 +1,5 @@
 """Sites whose nodes a batch system grants: what all batch systems have in common."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Nothing is submitted here. A job of one node starts the worker of that node by i
 job of several nodes has the batch system start it once on each of them.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Sites of PBS: their settings, and the options of ``qsub`` that ask for nodes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self

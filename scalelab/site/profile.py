@@ -5,8 +5,6 @@ of ``BATCH_SYSTEMS`` name those of batch systems, and
 :func:`~scalelab.site.choice.site_of` finds the class of a profile.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Sites of SLURM: their settings, and the options of ``sbatch`` that ask for nodes."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from typing import ClassVar, Literal

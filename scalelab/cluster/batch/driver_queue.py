@@ -1,7 +1,5 @@
 """The batch job of a detached driver: submitted, looked at, cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path

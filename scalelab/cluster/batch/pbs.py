@@ -1,7 +1,5 @@
 """The programs of PBS Professional, OpenPBS and Torque: jobs, and the cluster."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """The programs of a batch system, and jobs that submit scripts with them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

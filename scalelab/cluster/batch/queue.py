@@ -1,7 +1,5 @@
 """Batch systems as sweeps see them: jobs, the queue, and the client to ask."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The programs of SLURM: jobs submitted and looked at, and the cluster surveyed."""
 
-from __future__ import annotations
-
 import getpass
 import re
 import shlex

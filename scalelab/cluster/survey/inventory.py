@@ -1,7 +1,5 @@
 """The inventory of a cluster, and whether a site's jobs fit on its nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 

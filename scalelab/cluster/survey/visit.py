@@ -1,7 +1,5 @@
 """The job of ``scalelab doctor --job``: checks devices and network of a node."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

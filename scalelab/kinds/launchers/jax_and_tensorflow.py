@@ -1,7 +1,5 @@
 """Launchers for JAX and TensorFlow, which start a process per device or per node."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Launchers for PyTorch and MPI, and for programs that read the names of either."""
 
-from __future__ import annotations
-
 import shlex
 import zlib
 from collections.abc import Mapping
