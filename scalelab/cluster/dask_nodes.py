@@ -1,7 +1,5 @@
 """Dask's scheduler and client in the driver, the same for every kind of cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import shutil
@@ -11,21 +9,23 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
+
+import dask
+from distributed import Client, Scheduler, SpecCluster
+from distributed.security import Security
+from distributed.utils import LoopRunner, silence_logging_cmgr
 
 from scalelab.cluster.network import LOOPBACK
+from scalelab.cluster.node_plugin import keep_batches_steady
+from scalelab.cluster.nodes import Node
+from scalelab.cluster.watch import ask_nodes
 from scalelab.experiment.program import Program, WorkloadProgram
 from scalelab.kinds.registry import imported
 from scalelab.kinds.trainers import trainer_of
 from scalelab.launch.addresses import bracketed
 from scalelab.launch.scratch import make_scratch
-
-if TYPE_CHECKING:
-    from distributed import Client, SpecCluster
-    from distributed.security import Security
-
-    from scalelab.cluster.nodes import Node
-    from scalelab.site.profile import Site
+from scalelab.site.profile import Site
 
 SILENT = logging.CRITICAL + 1
 """Dask's loggers would write over the live progress; what matters arrives as events."""
@@ -106,8 +106,6 @@ class DaskNodes(ABC):
 
     def nodes(self) -> list[Node]:
         """Return the nodes that answered a round trip just now."""
-        from scalelab.cluster.watch import ask_nodes
-
         nodes: list[Node] = self.client.sync(ask_nodes, self.client, self.workers)
         return nodes
 
@@ -147,12 +145,6 @@ class DaskNodes(ABC):
     def _start_dask(
         self, host: str, scratch: str, security: Security, workers: dict[str, Any]
     ) -> None:
-        import dask
-        from distributed import Client, Scheduler, SpecCluster
-        from distributed.utils import LoopRunner
-
-        from scalelab.cluster.node_plugin import keep_batches_steady
-
         keep_batches_steady()
         self._stack.enter_context(_silent_logs())
         settings = {**DASK_SETTINGS, "temporary-directory": scratch}
@@ -188,8 +180,6 @@ class DaskNodes(ABC):
 
 @contextmanager
 def _silent_logs() -> Iterator[None]:
-    from distributed.utils import silence_logging_cmgr
-
     with ExitStack() as stack:
         for name in ("asyncio", "tornado.application"):
             logger = logging.getLogger(name)

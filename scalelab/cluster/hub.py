@@ -3,15 +3,13 @@
 They are those of batch jobs (``batch.nodes``) or of the one job the driver runs in.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess
 import time
 from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from scalelab.cluster.dask_nodes import DaskNodes
 from scalelab.cluster.network import own_address
@@ -22,7 +20,7 @@ from scalelab.cluster.node_options import (
     write_tls_files,
 )
 from scalelab.errors import ClusterError
-from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem, system_of_job
+from scalelab.kinds.batch_systems import held_allocation
 from scalelab.records.attempt_io import storing
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.plain_files import last_log_lines
@@ -31,9 +29,7 @@ from scalelab.site.job_script import (
     options_file,
     script_file,
 )
-
-if TYPE_CHECKING:
-    from scalelab.site.profile import AllocationSite, RemoteSite
+from scalelab.site.profile import AllocationSite, RemoteSite
 
 T = TypeVar("T")
 _LOOK_AGAIN_S = 0.2
@@ -156,28 +152,3 @@ class AllocationNodes(HubCluster):
         except subprocess.TimeoutExpired:
             launcher.terminate()
             launcher.wait()
-
-
-def held_allocation(environment: Mapping[str, str]) -> tuple[BatchSystem, str, int]:
-    """Return the batch system, name and nodes of the job that this process runs in.
-
-    Examples
-    --------
-    >>> held_allocation({"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "4"})[1:]
-    ('job-17', 4)
-    """
-    if system := system_of_job(environment):
-        # An id may end in the name of a server.
-        number = environment[system.job_variable].partition(".")[0]
-        if num_nodes := system.num_held_nodes(environment):
-            return system, f"job-{number}", num_nodes
-        raise ClusterError(
-            f"scheduler=allocation: {system.name} does not say which nodes job "
-            f"{number} has. Write scheduler: {system.name}."
-        )
-    variables = " or ".join(each.job_variable for each in BATCH_SYSTEMS)
-    raise ClusterError(
-        f"scheduler=allocation, but this process runs in no batch job: no {variables} "
-        "is set. Sweep inside a job, or name the batch system as the scheduler: "
-        f"{' or '.join(BATCH_SYSTEMS.names)}."
-    )

@@ -1,20 +1,20 @@
 """How nodes join the driver: the credentials of a run, and a private file for each."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from distributed.security import Security
 from pydantic import TypeAdapter
 
 from scalelab.records.attempt_io import storing
-
-if TYPE_CHECKING:
-    from distributed.security import Security
 
 _NAME = "scalelab-run"
 VALID = timedelta(days=3650)
@@ -24,12 +24,6 @@ certificate that began just now would shut out nodes whose clock is behind."""
 
 def run_security() -> Security:
     """Make credentials for all that take part in a run; they exist in memory only."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-    from distributed.security import Security
-
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _NAME)])
     now = datetime.now(UTC)
@@ -86,7 +80,7 @@ class NodeOptions:
     entry: str | None = None
 
     @classmethod
-    def read(cls, path: Path) -> NodeOptions:
+    def read(cls, path: Path) -> Self:
         """Read a file that :meth:`write` has written."""
         return TypeAdapter(cls).validate_json(path.read_bytes())
 

@@ -1,7 +1,5 @@
 """The plugin of a node's Dask worker: its agent, and the tasks the driver sends."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -11,11 +9,12 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import psutil
 from distributed import Worker, WorkerPlugin, batched, get_worker
 from distributed.comm.addressing import get_address_host
+from distributed.security import Security
 
 from scalelab.cluster.devices import device_name
 from scalelab.cluster.nodes import Node
@@ -26,9 +25,6 @@ from scalelab.launch.addresses import bracketed
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.records.attempt import AttemptSpec
 from scalelab.records.attempt_io import write_atomically
-
-if TYPE_CHECKING:
-    from distributed.security import Security
 
 
 def keep_batches_steady() -> None:

@@ -1,7 +1,5 @@
 """Node events: a Dask worker has joined, has fallen silent or has left the cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time
@@ -9,16 +7,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
-from distributed import SchedulerPlugin
+from distributed import Client, Scheduler, SchedulerPlugin
 from distributed.scheduler import NoValidWorkerError
 
 from scalelab.cluster.node_plugin import describe_node
 from scalelab.cluster.nodes import Node
-
-if TYPE_CHECKING:
-    from distributed import Client, Scheduler
 
 TOPIC = "scalelab-nodes"
 SHOWN_AFTER_S = 60.0

@@ -33,6 +33,7 @@ from scalelab.doctor.machine import (
 )
 from scalelab.errors import ClusterError, SpecError
 from scalelab.inputs.numerals import counted
+from scalelab.kinds.batch_systems import held_allocation
 from scalelab.records.attempt_io import existing_place
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.job_script import (
@@ -210,8 +211,6 @@ def _network(site: RemoteSite) -> Iterator[Finding]:
 
 
 def _allocation() -> Iterator[Finding]:
-    from scalelab.cluster.hub import held_allocation
-
     try:
         _, name, num_nodes = held_allocation(os.environ)
     except ClusterError as error:

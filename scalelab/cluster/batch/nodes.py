@@ -1,13 +1,11 @@
 """The nodes of batch jobs: jobs submitted, watched and given back."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scalelab.cluster.batch.queue import (
     CALL_TIMEOUT_S,
@@ -26,10 +24,8 @@ from scalelab.cluster.survey.inventory import never_fitting
 from scalelab.errors import BusyError, ClusterError
 from scalelab.records.control.job_list import JobLine, JobList
 from scalelab.records.plain_files import last_log_lines
+from scalelab.site.batch_site import BatchSite
 from scalelab.site.job_script import node_job_script
-
-if TYPE_CHECKING:
-    from scalelab.site.batch_site import BatchSite
 
 LEAVE_S = 15.0
 """Seconds a job may take to end by itself before it is cancelled."""
