@@ -27,8 +27,8 @@ from scalelab.launch.addresses import bracketed
 from scalelab.launch.scratch import make_scratch
 from scalelab.site.profile import Site
 
+# Dask's loggers would write over the live progress; what matters arrives as events.
 SILENT = logging.CRITICAL + 1
-"""Dask's loggers would write over the live progress; what matters arrives as events."""
 
 DASK_SETTINGS: dict[str, Any] = {
     # A lost worker ends its tasks at once; what to run again is the driver's decision.
@@ -61,9 +61,7 @@ class DaskNodes(ABC):
     dashboard listens on the loopback interface only.
     """
 
-    client: Client
-    """The Dask client through which the nodes are reached."""
-
+    client: Client  # through which the nodes are reached
     _cluster: SpecCluster
 
     def __init__(self, device_type: str, *, has_dashboard: bool) -> None:

@@ -17,9 +17,9 @@ from pydantic import TypeAdapter
 from scalelab.records.attempt_io import storing
 
 _NAME = "scalelab-run"
-VALID = timedelta(days=3650)
-"""Before and after now. What ends a run's credentials is that nobody keeps them; a
-certificate that began just now would shut out nodes whose clock is behind."""
+# Before and after now. What ends a run's credentials is that nobody keeps them; a
+# certificate that began just now would shut out nodes whose clock is behind.
+_VALID = timedelta(days=3650)
 
 
 def run_security() -> Security:
@@ -36,8 +36,8 @@ def run_security() -> Security:
         )
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - VALID)
-        .not_valid_after(now + VALID)
+        .not_valid_before(now - _VALID)
+        .not_valid_after(now + _VALID)
         .sign(key, hashes.SHA256())
         .public_bytes(serialization.Encoding.PEM)
         .decode()

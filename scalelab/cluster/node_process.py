@@ -27,17 +27,8 @@ from scalelab.launch.scratch import make_scratch
 
 # What nodes wait for their attempts to save, a little for the rest, and Dask's share.
 _CLOSE_WITHIN_S = (CLOSE_WITHIN_S + 3) / 0.8
-REACH_WITHIN_S = 60.0
-"""How long a node tries to reach the driver before it gives up."""
-
-
-def worker_name(host: str, job_name: str) -> str:
-    """Return the name of a node's worker, unique since a host has one node of a job.
-
-    >>> worker_name("n1.cluster.org", "vit-3")
-    'n1/vit-3'
-    """
-    return f"{host.partition('.')[0]}/{job_name}"
+# How long a node tries to reach the driver before it gives up.
+_REACH_WITHIN_S = 60.0
 
 
 async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
@@ -53,8 +44,9 @@ async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
     security = Security(require_encryption=True, **options.tls_files)
     nanny = Nanny(
         options.scheduler,
-        name=worker_name(socket.gethostname(), job_name),
-        death_timeout=REACH_WITHIN_S,
+        # Unique, since a host has one node of a job.
+        name=f"{socket.gethostname().partition('.')[0]}/{job_name}",
+        death_timeout=_REACH_WITHIN_S,
         silence_logs=logging.WARNING,
         **nanny_options(plugin, host, security, str(scratch)),
     )

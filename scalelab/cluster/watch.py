@@ -16,11 +16,10 @@ from scalelab.cluster.node_plugin import describe_node
 from scalelab.cluster.nodes import Node
 
 TOPIC = "scalelab-nodes"
-SHOWN_AFTER_S = 60.0
-"""Silence that is worth a word."""
+_SHOWN_AFTER_S = 60.0  # silence that is worth a word
 _RESTART_S = 30.0
-PAUSES_S = (0.2, 1.0, 5.0)
-"""Between the round trips to a worker that does not answer."""
+# Between the round trips to a worker that does not answer.
+_PAUSES_S = (0.2, 1.0, 5.0)
 LISTEN_EVERY_S = 1.0
 _AT_EASE = 3.0  # times as long between two looks as planned, before they count as late
 
@@ -37,8 +36,7 @@ class Silences:
 
     def update(self, beats: Mapping[str, object], now_s: float) -> dict[str, float]:
         """Return the seconds of silence by node."""
-        looked_s = now_s if self._looked_s is None else self._looked_s
-        late_s = now_s - looked_s
+        late_s = now_s - (now_s if self._looked_s is None else self._looked_s)
         missed_s = late_s if late_s > _AT_EASE * LISTEN_EVERY_S else 0.0
         known = {}
         for node, beat in beats.items():
@@ -137,7 +135,7 @@ class NodeWatch:
     async def _listen(self) -> None:
         scheduler: Any = cast(Any, self._client.cluster).scheduler
         silences, shown = Silences(), set[str]()
-        shown_after_s = min(SHOWN_AFTER_S, self._lost_after_s / 2)
+        shown_after_s = min(_SHOWN_AFTER_S, self._lost_after_s / 2)
         while True:
             await asyncio.sleep(LISTEN_EVERY_S)
             beats = {name: each.last_seen for name, each in scheduler.workers.items()}
@@ -168,7 +166,7 @@ async def ask_nodes(client: Client, addresses: list[str]) -> list[Node]:
 
 
 async def _ask(client: Client, address: str) -> Node | None:
-    for pause_s in PAUSES_S:
+    for pause_s in _PAUSES_S:
         future = client.submit(
             describe_node, workers=[address], allow_other_workers=False, pure=False
         )

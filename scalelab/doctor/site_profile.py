@@ -56,7 +56,7 @@ def profile_text(
     inventory: Inventory, queue: Queue, *, device_type: DeviceType | None = None
 ) -> str:
     """Return a commented profile for the nodes of a queue."""
-    group = queue.largest_group
+    group = queue.kinds[0]
     nodes = _nodes if len(queue.kinds) == 1 else _unlike_nodes
     kind = device_type or (DeviceType.CUDA if group.gpus else DeviceType.CPU)
     lines = [

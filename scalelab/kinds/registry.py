@@ -30,7 +30,6 @@ class Row(Protocol):
     @property
     def name(self) -> str:
         """Name of the row in experiments, sites and records."""
-        ...
 
 
 R = TypeVar("R", bound=Row)

@@ -101,7 +101,8 @@ class BatchSite(RemoteSite, BatchNodeSettings):
     @property
     def queue_name(self) -> str | None:
         """Queue or partition of the jobs; None: the default one."""
-        return _queue_of(self, self.batch_system)
+        name: str | None = getattr(self, self.batch_system.queue_noun)
+        return name
 
     @property
     def asks_for_gpus(self) -> bool:
@@ -130,7 +131,7 @@ class BatchSite(RemoteSite, BatchNodeSettings):
             directives = (*directives, system.after_job.format(job_id=after))
         asked: dict[str, Any] = {
             **dict.fromkeys(self.of_gpu_nodes),
-            system.queue_noun: _queue_of(job, system) or self.queue_name,
+            system.queue_noun: getattr(job, system.queue_noun) or self.queue_name,
             "device_type": DeviceType.CPU,
             "request_gpus": False,
             "gpu_type": None,
@@ -192,11 +193,6 @@ class BatchSite(RemoteSite, BatchNodeSettings):
 def driver_job_of(site: Site) -> DriverJob | None:
     """Return the batch job in which a detached sweep runs; None: in none."""
     return site.driver_job if isinstance(site, BatchSite) else None
-
-
-def _queue_of(settings: Section, system: BatchSystem) -> str | None:
-    name: str | None = getattr(settings, system.queue_noun)
-    return name
 
 
 def by_size(allocation: Allocation) -> list[tuple[int, int]]:

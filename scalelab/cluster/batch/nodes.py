@@ -27,8 +27,8 @@ from scalelab.records.plain_files import last_log_lines
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.job_script import node_job_script
 
-LEAVE_S = 15.0
-"""Seconds a job may take to end by itself before it is cancelled."""
+# What a job may take to end by itself before it is cancelled.
+_LEAVE_S = 15.0
 _LOOK_AGAIN_S = 0.5
 
 
@@ -188,7 +188,7 @@ class BatchNodes(HubCluster):
         Jobs in the queue are not waited for.
         """
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + LEAVE_S
+        deadline_s = loop.time() + _LEAVE_S
         waiting, queued = set(names), set[str]()
         while waiting and loop.time() < deadline_s:
             await asyncio.sleep(_LOOK_AGAIN_S)

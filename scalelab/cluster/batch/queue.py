@@ -14,8 +14,8 @@ from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem
 from scalelab.kinds.registry import imported
 
 CALL_TIMEOUT_S = 60.0
+# Looks in a row in which a queue must not name a job to have forgotten it.
 MISSING_LOOKS = 2
-"""Looks in a row in which a queue must not name a job to have forgotten it."""
 _CLOCK = re.compile(r"(?:(?P<d>\d+)-)?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)")
 
 

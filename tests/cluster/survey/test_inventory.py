@@ -155,7 +155,7 @@ class TestSlurm:
                 gpu_type="h100",
             ),
         )
-        mig = found.queue("mig").largest_group
+        mig = found.queue("mig").kinds[0]
         assert (mig.cores, mig.gpus, mig.gpu_type) == (32, 7, "a100_1g.5gb")
         assert not found.queue("old").is_open
         with pytest.raises(SpecError, match=r"no partition 'gpus' .* mean 'gpu'\?"):
