@@ -104,11 +104,10 @@ class DaskNodes(ABC):
 
     def nodes(self) -> list[Node]:
         """Return the nodes that answered a round trip just now."""
-        nodes: list[Node] = self.client.sync(ask_nodes, self.client, self.workers)
-        return nodes
+        nodes = self.client.sync(ask_nodes, self.client, self.workers)
+        return cast(list[Node], nodes)
 
     def __enter__(self) -> Self:
-        """Start scheduler, client and the cluster's own workers."""
         try:
             self._start()
         except BaseException:
@@ -117,7 +116,6 @@ class DaskNodes(ABC):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the nodes that this cluster started, and all that runs on them."""
         self._stack.close()
 
     def _close_cluster(self) -> None:
@@ -222,8 +220,5 @@ def cluster_of(
         elif program.launcher_row().serves_store:
             preload.append("torch.distributed")
     agent_options = {"preload": tuple(dict.fromkeys(preload)), "entry": entry}
-    cluster: DaskNodes
-    cluster = imported(site.cluster)(
-        site, run=run, max_nodes=max_nodes, **agent_options
-    )
-    return cluster
+    cluster = imported(site.cluster)
+    return cast(DaskNodes, cluster(site, run=run, max_nodes=max_nodes, **agent_options))

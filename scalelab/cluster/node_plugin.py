@@ -9,7 +9,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import psutil
 from distributed import Worker, WorkerPlugin, batched, get_worker
@@ -41,8 +41,8 @@ def keep_batches_steady() -> None:
         return due_s and time.time() + due_s - time.monotonic()
 
     def wait(sender: Any, deadline: float | None) -> None:
-        due_s = deadline and time.monotonic() + deadline - time.time()
-        sender._scalelab_due_s = due_s
+        ahead_s = time.monotonic() - time.time()
+        sender._scalelab_due_s = deadline and deadline + ahead_s
 
     batched.BatchedSend.next_deadline = property(until, wait)
 
@@ -144,8 +144,7 @@ def describe_node() -> Node:
 
     Else ranks on a node that is ready would wait for those of one that is not.
     """
-    worker = get_worker()
-    plugin = _plugin()
+    worker, plugin = get_worker(), _plugin()
     plugin.is_ready.wait()
     plugin.agent.device_name = device_name(plugin.device_type, plugin.device_ids)
     return Node(
@@ -197,6 +196,4 @@ def prune_attempt(spec_json: str, reason: str) -> None:
 
 
 def _plugin() -> NodePlugin:
-    plugin = get_worker().plugins[NodePlugin.name]
-    assert isinstance(plugin, NodePlugin)
-    return plugin
+    return cast(NodePlugin, get_worker().plugins[NodePlugin.name])

@@ -102,14 +102,12 @@ class NodeWatch:
         self._tasks: set[Future[None]] = set()
 
     def __enter__(self) -> Self:
-        """Subscribe to node events, and listen for heartbeats."""
         self._client.register_plugin(_NodeEvents())
         self._client.subscribe_topic(TOPIC, self._hear)
         self._begin(self._listen())
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Unsubscribe from node events, and stop listening."""
         self._client.unsubscribe_topic(TOPIC)
         for task in list(self._tasks):
             task.cancel()

@@ -66,7 +66,6 @@ class Registry(Generic[R]):
         self._loaded: dict[str, R] = {}
 
     def __getitem__(self, name: str) -> R:
-        """Return the row of this name."""
         if name in self._built_in:
             return self._built_in[name]
         if name not in self._loaded:

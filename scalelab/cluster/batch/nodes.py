@@ -52,7 +52,7 @@ class BatchNodes(HubCluster):
 
     def _start(self) -> None:
         self._refuse_what_would_wait_for_ever()
-        self._client = batch_client(self.site.batch_system)
+        self._client = batch_client(self.site.scheduler)
         super()._start()
         left = JobList.read(self._directory)
         self._last_number = left.last_number
@@ -180,7 +180,9 @@ class BatchNodes(HubCluster):
             await cancelled(self._client.job(name, job_id=line.job_id))
             self._jobs.pop(name, None)
         except ClusterError as error:
-            self._jobs[name] = replace(line, state="not cancelled", reason=str(error))
+            if name in self._jobs:
+                failed = replace(line, state="not cancelled", reason=str(error))
+                self._jobs[name] = failed
 
     async def _await_end(self, names: set[str]) -> set[str]:
         """Wait a while for jobs that end by themselves; return those to be cancelled.

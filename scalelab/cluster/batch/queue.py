@@ -127,9 +127,9 @@ class BatchClient(Protocol):
         """Tell whether jobs of a queue may submit others; None: not known."""
 
 
-def batch_client(system: BatchSystem) -> BatchClient:
+def batch_client(scheduler: str) -> BatchClient:
     """Return the client of a batch system; call it in the main thread."""
-    return client_class(system)()
+    return client_class(BATCH_SYSTEMS[scheduler])()
 
 
 def client_class(system: BatchSystem) -> type[BatchClient]:
