@@ -1,5 +1,3 @@
-"""The local cluster: nodes on this machine."""
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Nodes and their devices."""
-
 from dataclasses import dataclass
 
 

@@ -76,7 +76,6 @@ class Registry(Generic[R]):
         return name in self._built_in or name in self._outside
 
     def __iter__(self) -> Iterator[R]:
-        """Yield every row; those from outside are loaded for it."""
         return (self[name] for name in self.names)
 
     @property

@@ -39,11 +39,13 @@ class BatchSite(RemoteSite, BatchNodeSettings):
 
     The class of a batch system adds its ``scheduler``, the settings that only it has,
     the node groups and the driver's job with the same settings, and the request.
-    ``of_gpu_nodes`` names further settings that a job without GPUs does not take over.
+    ``of_gpu_nodes`` names further settings that a job without GPUs does not take over,
+    ``instead_of`` says what to do instead of writing an option that ScaleLab writes.
     """
 
     cluster: ClassVar[str] = "scalelab.cluster.batch.nodes:BatchNodes"
     of_gpu_nodes: ClassVar[tuple[str, ...]] = ()
+    instead_of: ClassVar[Mapping[str, str]] = {}
 
     request_gpus: Flag | None = Field(
         default=None,
@@ -129,8 +131,11 @@ class BatchSite(RemoteSite, BatchNodeSettings):
         system, directives = self.batch_system, job.directives
         if after is not None:
             directives = (*directives, system.after_job.format(job_id=after))
+        # Settings that the job has too are its own.
+        shared = type(job).model_fields.keys() & type(self).model_fields.keys()
         asked: dict[str, Any] = {
             **dict.fromkeys(self.of_gpu_nodes),
+            **{name: getattr(job, name) for name in shared},
             system.queue_noun: getattr(job, system.queue_noun) or self.queue_name,
             "device_type": DeviceType.CPU,
             "request_gpus": False,
@@ -138,7 +143,6 @@ class BatchSite(RemoteSite, BatchNodeSettings):
             "exclusive": False,
             "cores_per_node": job.cores,
             "memory_per_node": job.memory,
-            "walltime": job.walltime,
             "directives": directives,
         }
         return self.model_copy(update=asked)
@@ -173,9 +177,10 @@ class BatchSite(RemoteSite, BatchNodeSettings):
             raise SpecError(f"{said} has several lines. Write one per item.")
         for option in system.options_of(line):
             if found := system.reserved_options.match(option):
+                remedy = self.instead_of.get(found[0], "Remove it there.")
                 raise SpecError(
                     f"directives: {found[0]!r} is written by ScaleLab, from the site's "
-                    f"other settings and the trial. {self.instead_of(found[0])}"
+                    f"other settings and the trial. {remedy}"
                 )
             for setting, pattern in system.excluding_options:
                 found = pattern.match(option)
@@ -184,10 +189,6 @@ class BatchSite(RemoteSite, BatchNodeSettings):
                         f"directives: {found[0]!r} and {setting} exclude each other. "
                         "Keep one."
                     )
-
-    def instead_of(self, option: str) -> str:
-        """Return what to do instead of writing an option that ScaleLab writes."""
-        return "Remove it there."
 
 
 def driver_job_of(site: Site) -> DriverJob | None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -74,6 +74,10 @@ class PbsDriverJob(DriverJob):
 class PbsSite(BatchSite, PbsNodeSettings):
     """A cluster whose batch system is PBS Professional, OpenPBS or Torque."""
 
+    instead_of: ClassVar[Mapping[str, str]] = {
+        "-l select": "What else each chunk needs goes into chunk, such as [fast=True]."
+    }
+
     scheduler: Literal["pbs"] = Field(
         description="pbs: trials run on nodes that PBS grants."
     )
@@ -92,17 +96,6 @@ class PbsSite(BatchSite, PbsNodeSettings):
                 "chunk adds to the chunks of select, and gpu_request=torque has none. "
                 "Remove one of them."
             )
-
-    def for_driver(self, job: DriverJob, after: str | None) -> Self:
-        """Return the site as the driver's job sees it, whose chunk is its own."""
-        chunk = job.chunk if isinstance(job, PbsDriverJob) else ()
-        return super().for_driver(job, after).model_copy(update={"chunk": chunk})
-
-    def instead_of(self, option: str) -> str:
-        """Return where to say what else a chunk needs."""
-        if option != "-l select":
-            return super().instead_of(option)
-        return "What else each chunk needs goes into chunk, such as [fast=True]."
 
     def request(
         self, allocation: Allocation, job_name: str, walltime_s: float | None
