@@ -3,9 +3,10 @@
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+
+import pynvml
 
 from scalelab.errors import ClusterError
 from scalelab.site.profile import listed_gpus
@@ -63,46 +64,34 @@ def device_name(device_type: str, device_ids: tuple[str, ...]) -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
         return platform.machine()
-    device_id = device_ids[0]
-    with _nvml() as nvml:
-        handle = (
-            nvml.nvmlDeviceGetHandleByIndex(int(device_id))
-            if device_id.isdigit()
-            else nvml.nvmlDeviceGetHandleByUUID(device_id.encode())
-        )
-        return str(nvml.nvmlDeviceGetName(handle))
+    first = device_ids[0]
+    with _nvml():
+        if first.isdigit():
+            handle = pynvml.nvmlDeviceGetHandleByIndex(int(first))
+        else:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(first.encode())
+        return str(pynvml.nvmlDeviceGetName(handle))
 
 
 @contextmanager
-def _nvml() -> Iterator[Any]:
-    import pynvml
-
+def _nvml() -> Iterator[None]:
     pynvml.nvmlInit()
     try:
-        yield pynvml
+        yield
     finally:
         pynvml.nvmlShutdown()
 
 
 def _num_cuda_devices() -> int:
-    from pynvml import NVMLError
-
-    try:
-        with _nvml() as nvml:
-            return int(nvml.nvmlDeviceGetCount())
-    except NVMLError:
-        return 0
+    with suppress(pynvml.NVMLError), _nvml():
+        return int(pynvml.nvmlDeviceGetCount())
+    return 0
 
 
 def _uuid(device_id: str) -> str:
     """Return the UUID of a GPU; the index itself where NVML cannot say."""
-    from pynvml import NVMLError
-
-    if not device_id.isdigit():
-        return device_id
-    try:
-        with _nvml() as nvml:
-            handle = nvml.nvmlDeviceGetHandleByIndex(int(device_id))
-            return str(nvml.nvmlDeviceGetUUID(handle))
-    except NVMLError:
-        return device_id
+    if device_id.isdigit():
+        with suppress(pynvml.NVMLError), _nvml():
+            handle = pynvml.nvmlDeviceGetHandleByIndex(int(device_id))
+            return str(pynvml.nvmlDeviceGetUUID(handle))
+    return device_id
