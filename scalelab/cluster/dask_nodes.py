@@ -23,7 +23,7 @@ from scalelab.cluster.watch import ask_nodes
 from scalelab.experiment.program import Program, WorkloadProgram
 from scalelab.kinds.registry import imported
 from scalelab.kinds.trainers import trainer_of
-from scalelab.launch.addresses import bracketed
+from scalelab.launch.rendezvous import bracketed
 from scalelab.launch.scratch import make_scratch
 from scalelab.site.profile import Site
 

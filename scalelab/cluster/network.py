@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from scalelab.errors import ClusterError
-from scalelab.launch.addresses import bracketed, family_of
+from scalelab.launch.rendezvous import bracketed, family_of
 
 LOOPBACK = "127.0.0.1"
 
