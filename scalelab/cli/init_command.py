@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from scalelab.errors import SpecError
+
 TEMPLATE = """\
 # yaml-language-server: $schema=experiment.schema.json   (scalelab schema > ...)
 name: my-model                 # the run is written to runs/my-model
@@ -61,8 +63,6 @@ def run(
     ] = None,
 ) -> None:
     """Write a commented experiment to start from."""
-    from scalelab.errors import SpecError
-
     if script is None and log is not None:
         raise SpecError(
             f"--log {str(log)!r} needs --from: the script that printed it. Add --from "
@@ -112,8 +112,6 @@ def _propose(path: Path, script: Path, log: Path | None) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    from scalelab.errors import SpecError
-
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

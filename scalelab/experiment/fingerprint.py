@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scalelab.experiment.hidden import is_recorded_as
-from scalelab.inputs.device_words import DeviceWords, device_words
+from scalelab.inputs.numerals import DeviceWords, device_words
 from scalelab.inputs.problems import shown
 from scalelab.kinds.trainers import COMMAND, facts_of
 

@@ -175,7 +175,7 @@ def _programs(sweep: Sweep, store: RunStore) -> dict[str | None, Program]:
 def _nodes(
     sweep: Sweep, programs: Collection[Program]
 ) -> AbstractContextManager[DaskNodes]:
-    from scalelab.cluster.from_site import cluster_of
+    from scalelab.cluster.dask_nodes import cluster_of
 
     trials = sweep.plan.trials
     return cluster_of(

@@ -21,7 +21,7 @@ from scalelab.experiment.program import (
     MetricsSource,
 )
 from scalelab.inputs.problems import shown
-from scalelab.launch.command.readers import line_reader
+from scalelab.launch.command.lines import ReportReader
 from scalelab.running.proposal.script import read_small_file
 
 MAX_LOG_BYTES = 16 << 20
@@ -97,7 +97,7 @@ def read_log(
 
 
 def _num_steps(row: Preset, lines: list[bytes]) -> int:
-    reader = line_reader(MetricsSource(regex=row.regex, evaluation=row.evaluation))
+    reader = ReportReader(MetricsSource(regex=row.regex, evaluation=row.evaluation))
     reports = filter(None, map(reader.read, lines))
     return len({each.step for each in reports if not each.is_evaluation} - {None})
 
