@@ -124,15 +124,16 @@ def _check_command(experiment: ExperimentKeys) -> None:
     templates |= {f"env.{name}": value for name, value in experiment.env.items()}
     for field, template in templates.items():
         for placeholder in placeholders_in(template):
-            if placeholder in valid:
-                continue
-            why = f"is no placeholder. {one_of(valid, placeholder)}"
-            if placeholder in LAYOUT_PLACEHOLDERS:
-                why = (
-                    "has a value only where the experiment has a layout. Add, for "
-                    "example, layout: {tensor: [1, 2], pipeline: 2}."
+            holds = f"{field} holds {{{placeholder}}}, which"
+            if placeholder not in valid and placeholder in LAYOUT_PLACEHOLDERS:
+                raise SpecError(
+                    f"{holds} has a value only where the experiment has a layout. "
+                    "Add, for example, layout: {tensor: [1, 2], pipeline: 2}."
                 )
-            raise SpecError(f"{field} holds {{{placeholder}}}, which {why}")
+            if placeholder not in valid:
+                raise SpecError(
+                    f"{holds} is no placeholder. {one_of(valid, placeholder)}"
+                )
     for name in experiment.env_from:
         if name in experiment.env:
             raise SpecError(

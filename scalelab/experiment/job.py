@@ -89,6 +89,5 @@ class Job(Section):
             for name in _AMOUNTS
             if (value := getattr(self, name)) is not None
         ]
-        if self.target is None:
-            return amounts[0]
-        return " within ".join([f"until {self.target}", *amounts])
+        until = [f"until {self.target}"] if self.target else []
+        return " within ".join([*until, *amounts])

@@ -55,9 +55,8 @@ class LearningRate:
         ----------
         P. Goyal et al. (2017), section 2.2, gradual warm-up; there from the base rate.
         """
-        if samples >= self.warmup_samples:
-            return self.value
-        return self.value * samples / self.warmup_samples
+        is_warm = samples >= self.warmup_samples
+        return self.value if is_warm else self.value * samples / self.warmup_samples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

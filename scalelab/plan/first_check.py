@@ -288,9 +288,9 @@ class FirstTrials(TrialSource):
     @property
     def has_stopped(self) -> bool:
         """No trial is proposed any more, since the first ones were unsound."""
-        if not self.failures:
-            return False
-        return self.failures.keys() == self._programs or not self._knows_trials
+        return bool(self.failures) and (
+            self.failures.keys() == self._programs or not self._knows_trials
+        )
 
     def includes(self, trial_id: str) -> bool:
         """Tell whether a trial is one of the first, which are checked."""

@@ -197,9 +197,7 @@ class LargestFit:
         step = self.granularity if low >= self.granularity else 1
         if high - low <= step:
             return None
-        if low == 0:
-            return max(1, high // 2)
-        return low + (high - low) // (2 * step) * step
+        return low + (high - low) // (2 * step) * step if low else max(1, high // 2)
 
     def tell(self, size: int, *, fits: bool) -> None:
         """Record whether a size fits."""
