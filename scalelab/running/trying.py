@@ -205,8 +205,6 @@ def _what_would_read(log: Path) -> Mapping[str, object]:
 
 def _losses(reports: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
     steps = [row for row in reports if row.get("event") == "step"]
-    names = {name: None for row in steps for name in row if "loss" in name.lower()}
-    if not names:
-        return ()
-    name = "loss" if "loss" in names else next(iter(names))
+    names = [name for row in steps for name in row if "loss" in name.lower()]
+    name = "loss" if "loss" in names else next(iter(names), "")
     return tuple(row[name] for row in steps if isinstance(row.get(name), int | float))
