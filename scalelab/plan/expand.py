@@ -52,11 +52,6 @@ class Plan:
         """``auto`` is not resolved yet: trials have the largest batch to be tried."""
         return self.search is not None
 
-    def counts(self) -> dict[str, int]:
-        """Return the number of trials by kind."""
-        kinds = [trial.kind.value for trial in self.trials]
-        return {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
-
 
 def expand(experiment: Experiment, site: Site) -> list[Trial]:
     """Return the trials of an experiment, in the order to propose them."""
