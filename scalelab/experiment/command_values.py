@@ -235,8 +235,8 @@ def _check_values(experiment: ExperimentKeys, trials: Sequence[Trial]) -> None:
     rates = [trial.learning_rate for trial in trials if trial.learning_rate]
     has_one_rule = len({rate.rule for rate in rates}) == 1
     are_timed = all(trial.kind is TrialKind.THROUGHPUT for trial in trials)
-    if not (has_one_rule and are_timed):  # where no time depends on the rate
-        # Of one rule, the command may apply it.
+    if not (has_one_rule and are_timed):  # else no time depends on the rate
+        # The command may apply the one rule by itself.
         base = ["base_learning_rate"] if has_one_rule else []
         rated = (rate.value for rate in rates)
         _check_axis("learning_rate", rated, ["learning_rate", *base], received)
