@@ -42,11 +42,9 @@ class SpreadModel(Protocol):
 
     def watch(self, loss: torch.Tensor) -> None:
         """Report to the observers the backward pass that begins at this loss."""
-        ...
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Let gradients accumulate on the rank, without an exchange, in this block."""
-        ...
 
 
 def call_before_exchange_ends(

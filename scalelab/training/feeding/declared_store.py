@@ -18,11 +18,9 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Return the time, seconds."""
-        ...
 
     def wait_until(self, moment: float) -> None:
         """Return at a time, or a moment earlier."""
-        ...
 
 
 class HostTime:

@@ -17,19 +17,15 @@ class ShardReader(Protocol):
 
     def at(self, index: int) -> Any:
         """Return what is stored of a sample, wherever it is."""
-        ...
 
     def skip_to(self, index: int) -> None:
         """Go on behind a sample."""
-        ...
 
     def onward(self, index: int) -> Any:
         """Read on up to a sample and return what is stored of it."""
-        ...
 
     def close(self) -> None:
         """Close what is open."""
-        ...
 
 
 class SampleStream(Dataset[Any]):

@@ -29,11 +29,9 @@ class Seekable(Protocol):
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         """Go to a position and return it."""
-        ...
 
     def read(self, size: int, /) -> bytes:
         """Return so many bytes, or those that are left."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,22 +48,18 @@ class StepClock(Protocol):
 
     def start(self) -> None:
         """Start the first interval of a series of steps."""
-        ...
 
     def mark(self, phase: Phase) -> None:
         """End the current interval; it belonged to this phase."""
-        ...
 
     def end_step(self) -> None:
         """End the step; its last interval has been marked."""
-        ...
 
     def drain(self) -> Seconds:
         """Return the steps since the last call, shape (num_steps, 4), in seconds.
 
         Waits for the device; call it outside the measured steps.
         """
-        ...
 
 
 class HostClock:
@@ -100,15 +96,12 @@ class Event(Protocol):
 
     def record(self) -> None:
         """Record the time at which the device reaches this point of its queue."""
-        ...
 
     def synchronize(self) -> None:
         """Wait until the device has reached the recorded point."""
-        ...
 
     def elapsed_time(self, end: Event, /) -> float:
         """Return the milliseconds between two events."""
-        ...
 
 
 def _timing_event() -> Any:
