@@ -200,7 +200,6 @@ class Driver:
         return self._store.earlier_gpu_s + self._summary.used_gpu_s
 
     def _resume(self) -> None:
-        """Tell the source what earlier sweeps of the run finished."""
         for observation in self._store.recover(retry_failed=self._retry_failed):
             refused = observation["outcome"] == Outcome.REFUSED
             if refused and not observation["device_ids"]:
@@ -284,7 +283,6 @@ class Driver:
             placer.enqueue(Request(self._num_asked, trial, duration_s))
 
     def _refuse(self, trial: Trial, reason: str) -> None:
-        """Record that no nodes of this cluster can run a trial."""
         result = AttemptResult(outcome=Outcome.REFUSED, reason=reason)
         observation = self._refused_earlier.get(trial.trial_id)
         if observation is None:
@@ -347,7 +345,6 @@ class Driver:
         )
 
     def _end(self, verdict: Verdict) -> None:
-        """Record how an attempt ended, then retry its trial or finish it."""
         request = self._requests.pop(verdict.attempt_id)
         self._pruning.forget(verdict.attempt_id)
         held_gpu_s = verdict.held_s * request.trial.world_size
@@ -373,7 +370,6 @@ class Driver:
             self._finish(request.trial, observation, result)
 
     def _runs_again(self, request: Request, outcome: Outcome, *, got_on: bool) -> bool:
-        """Enqueue a trial again if it gets a further attempt; tell whether it does."""
         if outcome.is_retried and self._summary.stopped is not None:
             reason = f"{outcome}: {self._summary.stopped}"
             self._summary.unfinished.append(Unfinished(request.trial, reason))
@@ -428,7 +424,6 @@ class Driver:
         )
 
     def _abandon(self) -> None:
-        """End running attempts after an error and record how they ended if possible."""
         self._gangs.cancel_all("The sweep ended with an error.")
         while (deadline_s := self._gangs.next_deadline_s) is not None:
             verdicts: list[Verdict | None] = []

@@ -372,7 +372,6 @@ def _runs_command(gang: _Gang) -> bool:
 
 
 def _result_of_task(value: str | BaseException) -> AttemptResult:
-    """Convert a task's return value or exception to the result of an attempt."""
     if isinstance(value, str):
         return AttemptResult.from_json(json.loads(value))
     if isinstance(value, LOST):

@@ -117,8 +117,6 @@ def _indexed_batches(
 
 
 class _MicroBatches:
-    """The batch sampler of a rank: index lists without end."""
-
     def __init__(self, order: SampleOrder, share: Share, first_step: int) -> None:
         self._order = order
         self._share = share

@@ -223,7 +223,6 @@ class Loop:
             self._check_target()
 
     def _record_evaluation(self, matrix: torch.Tensor | None) -> None:
-        """Replace the attempt's file of its last evaluation."""
         tally, now = self._tally, self._now(self._tally.step)
         found = {name: now[name] for name in ("step", "samples")}
         found["metrics"] = tally.metrics

@@ -163,7 +163,6 @@ class Provision:
         self._on_event(Waiting(reason=words))
 
     def _see(self, seen: QueueSeen) -> None:
-        """Compare the jobs with what the batch system shows."""
         if seen.error and seen.error != self._silence:
             self._tell(seen.error)
         self._silence = seen.error
@@ -200,7 +199,6 @@ class Provision:
             self._losses.release(self._looks.started_s)
 
     def _ended(self, job: ProvisionedJob, words: str, cause: EndCause) -> None:
-        """Forget a job that ended although its nodes are needed."""
         del self._jobs[job.name]
         if cause is EndCause.OTHER and job.is_over:
             cause = EndCause.TIME_LIMIT
@@ -278,7 +276,6 @@ class Provision:
                 self._drop(job)
 
     def _submit(self, wanted: Mapping[str | None, int], now_s: float) -> None:
-        """Submit jobs for the nodes that are lacking, each group in its turn."""
         while lacking := [
             group
             for group, number in wanted.items()

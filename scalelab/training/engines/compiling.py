@@ -85,7 +85,6 @@ def _reporting(context: RankContext) -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return what went wrong first, in one sentence."""
     root = getattr(error, "inner_exception", error)
     line = next(iter(str(root).strip().splitlines()), type(root).__name__)
     return f"{line.rstrip('. ')}."

@@ -241,13 +241,11 @@ class PipelineEngine(TrainingEngine):
         self._schedule_clock.mark(Phase.OPTIMIZER)
 
     def _micro_batches(self, batches: Iterator[feed.Batch]) -> list[feed.Batch]:
-        """Return the next local batch in parts; nothing where no stage reads it."""
         if self._is_first or self._is_last:
             return list(islice(batches, self._num_micro_batches))
         return []
 
     def _inputs(self, batches: list[feed.Batch]) -> torch.Tensor:
-        """Return what enters the first stage; on other ranks nothing."""
         if not self._is_first:
             return torch.empty(0)
         with self._autocast():
@@ -258,7 +256,6 @@ class PipelineEngine(TrainingEngine):
     def _run_schedule(
         self, batches: list[feed.Batch], inputs: torch.Tensor
     ) -> torch.Tensor:
-        """Compute the gradients of a local batch; return its part of the loss."""
         self._in_schedule = batches
         self._loss_sum = torch.zeros((), device=self.context.device)
         self._schedule.step(
@@ -281,7 +278,6 @@ class PipelineEngine(TrainingEngine):
         return scaled
 
     def _exchange_gradients(self) -> None:
-        """Add up what stages have of a shared parameter; average over pipelines."""
         for parameter, group in self._tied:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -331,7 +327,6 @@ class PipelineEngine(TrainingEngine):
             yield (batch, size), size if self._is_last else 0
 
     def _evaluated(self, batch: feed.Batch) -> Any:
-        """Pass a batch through the pipeline; return its sums, on the last rank."""
         samples, size = batch
         rank = self.context.rank
         if self._is_first:

@@ -185,7 +185,6 @@ class TrainingEngine:
         self._clock.end_step()
 
     def _optimiser_step(self, step: int) -> torch.Tensor:
-        """Take one optimiser step and return its loss."""
         num_micro_steps = self.trial.gradient_accumulation_steps
         loss = torch.zeros((), device=self.context.device)
         self._probe.begin_step(step)

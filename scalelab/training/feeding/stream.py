@@ -82,7 +82,6 @@ class StreamBatches(IterableDataset[Any]):
                     )
 
     def _stored(self) -> Iterator[tuple[int, Any]]:
-        """Yield all samples of the part as they are given out, and what is stored."""
         epoch, step = divmod(self._first_step, self._order.steps_per_epoch)
         skipped = step * self._order.samples_per_step
         end = self._order.steps_per_epoch * self._order.samples_per_step

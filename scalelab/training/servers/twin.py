@@ -207,7 +207,6 @@ def _table(rows: Sequence[TwinRow]) -> list[str]:
 
 
 def _varied(rows: Sequence[TwinRow]) -> list[str]:
-    """Return the names of the options that have several values, the window aside."""
     names = dict.fromkeys(name for row in rows for name in row.trial.options)
     return [
         name
