@@ -17,7 +17,7 @@ from torch import nn
 
 from scalelab.errors import SpecError
 from scalelab.training import feed
-from scalelab.training.engines.number_format import NumberFormat
+from scalelab.training.engines.training import NumberFormat
 from scalelab.training.order import SampleOrder, Share
 from scalelab.training.seeds import MODEL_STREAM, rank_stream, seed_everything
 from scalelab.training.servers.rules import Rule
