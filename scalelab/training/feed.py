@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from scalelab.training.feeding.read_ahead import read_ahead
 from scalelab.training.feeding.stream import SampleStream, StreamBatches
 from scalelab.training.order import (
     SampleOrder,
@@ -93,6 +94,32 @@ def training_batches(
     )
     for batch in read_ahead(iter(loader), ahead) if ahead else loader:
         yield to_device(batch, device, pins_memory=pins_memory)
+
+
+def read_ahead(items: Iterator[Batch], depth: int) -> Iterator[Batch]:
+    """Yield items without end; a thread takes some before they are wanted."""
+    free = threading.Semaphore(depth)
+    ready: SimpleQueue[tuple[Batch, BaseException | None]] = SimpleQueue()
+    has_ended = threading.Event()
+
+    def read() -> None:
+        try:
+            while free.acquire() and not has_ended.is_set():
+                ready.put((next(items), None))
+        except BaseException as error:
+            ready.put((None, error))
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        while True:
+            item, error = ready.get()
+            if error is not None:
+                raise error
+            free.release()
+            yield item
+    finally:
+        has_ended.set()
+        free.release()
 
 
 def _indexed_batches(

@@ -25,7 +25,7 @@ def seed_everything(seed: int, stream: int) -> None:
     np.random.seed(numpy_seed)
     # torch.manual_seed would format a traceback for every kind of device not in use.
     torch.default_generator.manual_seed(torch_seed)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(torch_seed)
 
 

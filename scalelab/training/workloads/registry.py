@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from scalelab.errors import SpecError
+from scalelab.experiment.program import WorkloadProgram
+from scalelab.experiment.trial import Trial
+from scalelab.kinds.strategies import STRATEGIES
 from scalelab.kinds.trainers import WorkloadNames
 from scalelab.training.rank_options import RankOptions
 from scalelab.training.workloads.base import Workload
@@ -54,6 +57,16 @@ def find_workload(name: str, code_directory: str | None = None) -> type[Workload
     return found[class_name]
 
 
+def workload_of(program: WorkloadProgram, trial: Trial) -> tuple[Workload, RankOptions]:
+    """Return the workload of a trial, and the options of its ranks."""
+    of_strategy = STRATEGIES[trial.parallelism].options
+    axes = {
+        name: value for name, value in trial.options.items() if name not in of_strategy
+    }
+    options, parameters = RankOptions.split({**program.parameters, **axes})
+    return build_workload(program.name, parameters, program.code_directory), options
+
+
 def build_workload(
     name: str, parameters: Mapping[str, Any], code_directory: str | None = None
 ) -> Workload:
@@ -70,11 +83,11 @@ def names_of(workload: type[Workload]) -> WorkloadNames:
     has_own = bool(own & {"__init__", "__new__"})
     declared = inspect.signature(workload).parameters.values() if has_own else ()
     named = [p for p in declared if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    metrics = CLASSIFIER_METRICS if workload.evaluate is Workload.evaluate else None
-    if workload.engine is not None:
-        metrics = None
-    elif workload.held_out_data is Workload.held_out_data:
+    metrics: tuple[str, ...] | None = None
+    if workload.engine is None and workload.held_out_data is Workload.held_out_data:
         metrics = ()
+    elif workload.engine is None and workload.evaluate is Workload.evaluate:
+        metrics = CLASSIFIER_METRICS
     return WorkloadNames(
         parameters=tuple(p.name for p in named),
         required=tuple(p.name for p in named if p.default is p.empty),
