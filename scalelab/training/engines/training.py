@@ -350,11 +350,8 @@ class TrainingEngine:
 
     def gradient_noise_scale(self) -> float | None:
         """Return the gradient noise scale on rank 0; all ranks take part."""
-        average = self._probe.average()
-        weight, small, big = average.state
-        mean_small = self.context.sum([small])[0] / self.context.world_size
-        average.state = weight, mean_small, big
-        return average.value
+        world_size = self.context.world_size
+        return self._probe.value(lambda own: self.context.sum([own])[0] / world_size)
 
     def peak_memory_bytes(self) -> int | None:
         """Return the peak memory that torch held on the device; None on CPU."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -81,6 +82,12 @@ class NoiseProbe:
             if all(map(math.isfinite, norms)):
                 self._average.observe(*norms)
         return self._average
+
+    def value(self, mean: Callable[[float], float]) -> float | None:
+        """Return the noise scale over the small batches of all ranks, given their mean."""
+        weight, small, big = self.average().state
+        self._average.state = weight, mean(small), big
+        return self._average.value
 
 
 def _gradients(model: nn.Module) -> list[torch.Tensor]:
