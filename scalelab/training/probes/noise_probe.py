@@ -84,7 +84,7 @@ class NoiseProbe:
         return self._average
 
     def value(self, mean: Callable[[float], float]) -> float | None:
-        """Return the noise scale over the small batches of all ranks, given their mean."""
+        """Return the noise scale; ``mean`` is over the small batches of all ranks."""
         weight, small, big = self.average().state
         self._average.state = weight, mean(small), big
         return self._average.value
