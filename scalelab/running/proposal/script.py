@@ -69,14 +69,11 @@ def read_script(path: Path) -> Script:
     path = path.resolve()
     folders = takewhile(lambda each: (each / "__init__.py").is_file(), path.parents)
     package = tuple(reversed([folder.name for folder in folders]))
-    names = {name.partition(".")[0] for name in _imported(tree, package)}
-    is_part = bool(package) and package[0] in names
+    is_part = bool(package) and package[0] in _packages(tree, inside=package)
     root = path.parents[len(package)] if is_part else path.parent
     trees, beside = _modules(path, tree, root, package if is_part else ())
     named = {_named(node) for each in trees.values() for node in ast.walk(each)} - {""}
-    all_packages = {
-        name.partition(".")[0] for each in trees.values() for name in _imported(each)
-    }
+    all_packages = _packages(*trees.values())
     texts = {
         node.value
         for node in ast.walk(tree)
@@ -99,8 +96,8 @@ def read_script(path: Path) -> Script:
         module=".".join((*package, path.stem)) if is_part else None,
         beside=frozenset(each.resolve() for each in beside),
         options=options_of({path: tree}) or options_of(trees),
-        packages=frozenset(name.partition(".")[0] for name in _imported(tree)),
-        all_packages=frozenset(all_packages),
+        packages=_packages(tree),
+        all_packages=all_packages,
         trains_on_several=bool((all_packages | named) & _SPREADING)
         or any("distributed" in name.lower() for name in named),
         divided=dict(_DIVISION.findall(source)),
@@ -185,6 +182,11 @@ def _imported(tree: ast.Module, package: tuple[str, ...] = ()) -> Iterator[str]:
             base = ".".join((*above, *filter(None, [node.module])))
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _packages(*trees: ast.Module, inside: tuple[str, ...] = ()) -> frozenset[str]:
+    names = (name for tree in trees for name in _imported(tree, inside))
+    return frozenset(name.partition(".")[0] for name in names)
 
 
 def _named(node: ast.AST) -> str:
