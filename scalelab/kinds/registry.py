@@ -62,7 +62,8 @@ class Registry(Generic[R]):
         self.group = group
         self.key = key
         self._row_type = row_type
-        self._built_in = {row.name: row for row in built_in}
+        self.built_in = tuple(built_in)
+        self._built_in = {row.name: row for row in self.built_in}
         self._loaded: dict[str, R] = {}
 
     def __getitem__(self, name: str) -> R:
@@ -77,11 +78,6 @@ class Registry(Generic[R]):
 
     def __iter__(self) -> Iterator[R]:
         return (self[name] for name in self.names)
-
-    @property
-    def built_in(self) -> tuple[R, ...]:
-        """The rows that are part of ScaleLab; no distribution is looked through."""
-        return tuple(self._built_in.values())
 
     @property
     def outside(self) -> Mapping[str, str]:

@@ -65,7 +65,7 @@ def _joined(*sentences: str | None) -> str:
 
 def _cancel_waiting(run: Path) -> str | None:
     """Cancel the queued job of the driver and say so; None: there is none."""
-    from scalelab.cluster.batch.driver_queue import cancel, waiting_driver
+    from scalelab.cluster.batch.queue import cancel, waiting_driver
 
     if (found := waiting_driver(run)) is None:
         return None

@@ -109,9 +109,8 @@ class BatchSite(RemoteSite, BatchNodeSettings):
     @property
     def asks_for_gpus(self) -> bool:
         """Jobs hold GPUs, whatever ranks run on."""
-        if self.request_gpus is None:
-            return self.device_type is DeviceType.CUDA
-        return self.request_gpus
+        is_cuda = self.device_type is DeviceType.CUDA
+        return is_cuda if self.request_gpus is None else self.request_gpus
 
     @property
     def groups(self) -> Mapping[str | None, Self]:
@@ -194,12 +193,6 @@ class BatchSite(RemoteSite, BatchNodeSettings):
 def driver_job_of(site: Site) -> DriverJob | None:
     """Return the batch job in which a detached sweep runs; None: in none."""
     return site.driver_job if isinstance(site, BatchSite) else None
-
-
-def by_size(allocation: Allocation) -> list[tuple[int, int]]:
-    """Return (devices per node, nodes of that size), in the allocation's order."""
-    sizes = allocation.devices_per_node
-    return [(size, sizes.count(size)) for size in dict.fromkeys(sizes)]
 
 
 def mebibytes(num_bytes: int | None, unit: str) -> str | None:

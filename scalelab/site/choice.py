@@ -1,7 +1,5 @@
 """Finding a site: by the name of its profile, by a path, or from its settings."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,6 +1,6 @@
 """The inventory of a cluster, and whether a site's jobs fit on its nodes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scalelab.errors import ClusterError, SpecError
@@ -166,11 +166,3 @@ def why_no_node_fits(site: BatchSite, queue: Queue) -> str:
         f"{queue.name} has no node with {', '.join(asked)}, only {groups}. Correct "
         "gpus_per_node, cores_per_node or memory_per_node."
     )
-
-
-def never_fitting(site: BatchSite, inventory: Inventory) -> Iterator[str]:
-    """Say for each node group of a site whose jobs would wait for ever, and why."""
-    for name, group in site.groups.items():
-        queue = asked_queue(group, inventory)
-        if queue is not None and (why := why_no_node_fits(group, queue)):
-            yield f"node_group {name}: {why}" if name else why
