@@ -38,16 +38,8 @@ R = TypeVar("R", bound=Row)
 class Registry(Generic[R]):
     """The rows of one kind, in the order in which they are listed to users.
 
-    Parameters
-    ----------
-    group
-        Group of the entry points that add rows, e.g. ``scalelab.strategies``.
-    row_type
-        Class of the rows.
-    key
-        What users write the name for, e.g. ``parallelism``.
-    built_in
-        The rows that are part of ScaleLab; none from outside replaces one.
+    ``group`` names the entry points that add rows of the class ``row_type``, ``key`` is
+    what users write the name for; no row from outside replaces a built-in one.
 
     Examples
     --------

@@ -172,18 +172,8 @@ def read_limits(
 ) -> dict[str, float]:
     """Return limits by the resource's name, in the unit of its field.
 
-    Parameters
-    ----------
-    given
-        Text by ``Resource.limit``, or numbers by ``Resource.max_field``; None: no
-        limit.
-    others
-        Names of other arguments, one of which may have been meant.
-
-    Raises
-    ------
-    SpecError
-        If a name is no limit, is given twice or its value has another form.
+    What is given is text by ``Resource.limit``, a number by ``Resource.max_field`` or
+    None, no limit; ``others`` are arguments one of which may have been meant.
 
     Examples
     --------

@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, cast
 
 from pydantic import Field
 
@@ -103,8 +103,7 @@ class BatchSite(RemoteSite, BatchNodeSettings):
     @property
     def queue_name(self) -> str | None:
         """Queue or partition of the jobs; None: the default one."""
-        name: str | None = getattr(self, self.batch_system.queue_noun)
-        return name
+        return cast(str | None, getattr(self, self.batch_system.queue_noun))
 
     @property
     def asks_for_gpus(self) -> bool:
@@ -132,19 +131,20 @@ class BatchSite(RemoteSite, BatchNodeSettings):
             directives = (*directives, system.after_job.format(job_id=after))
         # Settings that the job has too are its own.
         shared = type(job).model_fields.keys() & type(self).model_fields.keys()
-        asked: dict[str, Any] = {
-            **dict.fromkeys(self.of_gpu_nodes),
-            **{name: getattr(job, name) for name in shared},
-            system.queue_noun: getattr(job, system.queue_noun) or self.queue_name,
-            "device_type": DeviceType.CPU,
-            "request_gpus": False,
-            "gpu_type": None,
-            "exclusive": False,
-            "cores_per_node": job.cores,
-            "memory_per_node": job.memory,
-            "directives": directives,
-        }
-        return self.model_copy(update=asked)
+        return self.model_copy(
+            update={
+                **dict.fromkeys(self.of_gpu_nodes),
+                **{name: getattr(job, name) for name in shared},
+                system.queue_noun: getattr(job, system.queue_noun) or self.queue_name,
+                "device_type": DeviceType.CPU,
+                "request_gpus": False,
+                "gpu_type": None,
+                "exclusive": False,
+                "cores_per_node": job.cores,
+                "memory_per_node": job.memory,
+                "directives": directives,
+            }
+        )
 
     def refuse_conflicts(self) -> None:
         """Refuse also settings that a job script cannot express, or would repeat."""

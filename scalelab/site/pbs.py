@@ -101,8 +101,8 @@ class PbsSite(BatchSite, PbsNodeSettings):
         self, allocation: Allocation, job_name: str, walltime_s: float | None
     ) -> list[str]:
         """Return the options of a job that asks for an allocation."""
-        named = {"-N": _NOT_IN_NAMES.sub("_", job_name)[:MAX_JOB_NAME]}
-        settings = {**named, "-q": self.queue, "-A": self.account}
+        name = _NOT_IN_NAMES.sub("_", job_name)[:MAX_JOB_NAME]
+        settings = {"-N": name, "-q": self.queue, "-A": self.account}
         lines = [f"{name} {value}" for name, value in settings.items() if value]
         is_torque = self.gpu_request == "torque"
         sizes = allocation.devices_per_node

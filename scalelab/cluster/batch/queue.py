@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from scalelab.cluster.survey.inventory import Inventory
 from scalelab.errors import BusyError, ClusterError
@@ -43,19 +43,13 @@ class EndCause(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobView:
-    """One job as the batch system shows it.
-
-    Parameters
-    ----------
-    remaining_s
-        Seconds until its time limit; None: unknown or without limit.
-    """
+    """One job as the batch system shows it."""
 
     state: JobState
     reason: str = ""
     can_never_run: bool = False
     estimated_start: str | None = None
-    remaining_s: float | None = None
+    remaining_s: float | None = None  # until its time limit; None: unknown, or none
     is_leaving: bool = False
     is_suspended: bool = False
     end_cause: EndCause = EndCause.OTHER
@@ -80,16 +74,9 @@ class JobRefused:
 
 @dataclass(frozen=True, slots=True)
 class QueueSeen:
-    """The jobs as the batch system shows them.
+    """The jobs that a batch system was asked about, and what it knows of them by name.
 
-    Parameters
-    ----------
-    views
-        By name; a job that it does not know is not among them.
-    asked
-        The names of the jobs it was asked about.
-    error
-        Why it did not answer; empty where it did.
+    Where it did not answer, the error says why.
     """
 
     views: dict[str, JobView]
@@ -140,8 +127,7 @@ def batch_client(scheduler: str) -> BatchClient:
 
 def client_class(system: BatchSystem) -> type[BatchClient]:
     """Return the class of the client of a batch system."""
-    found: type[BatchClient] = imported(system.client)
-    return found
+    return cast(type[BatchClient], imported(system.client))
 
 
 def survey(system: BatchSystem | None = None) -> Inventory:
