@@ -116,8 +116,7 @@ class Registry(Generic[R]):
                 f"{self.key}={name} cannot be loaded from {entry.value}: "
                 f"{type(error).__name__}: {error}. Mend or uninstall the distribution."
             ) from error
-        is_named = getattr(row, "name", None) == name
-        if not isinstance(row, self._row_type) or not is_named:
+        if not isinstance(row, self._row_type) or row.name != name:
             raise SpecError(
                 f"{self.key}={name}: {entry.value} is no {self._row_type.__name__} of "
                 f"that name but {shown(row)}. Mend or uninstall the distribution."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from numbers import Real
 from typing import TYPE_CHECKING
 
@@ -210,9 +211,8 @@ def _limit(resource: Resource, key: str, value: object) -> float:
 
 
 def _limited_by(key: str, others: Iterable[str]) -> Resource:
-    for rows in (RESOURCES.built_in, RESOURCES):
-        for resource in rows:
-            if key in (resource.limit, resource.max_field):
-                return resource
+    for resource in chain(RESOURCES.built_in, RESOURCES):
+        if key in (resource.limit, resource.max_field):
+            return resource
     limits = [resource.limit for resource in RESOURCES]
     raise SpecError(f"{key} limits no resource. {one_of([*limits, *others], key)}")
