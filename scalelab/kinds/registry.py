@@ -116,7 +116,8 @@ class Registry(Generic[R]):
                 f"{self.key}={name} cannot be loaded from {entry.value}: "
                 f"{type(error).__name__}: {error}. Mend or uninstall the distribution."
             ) from error
-        if not isinstance(row, self._row_type) or row.name != name:
+        is_named = getattr(row, "name", None) == name
+        if not isinstance(row, self._row_type) or not is_named:
             raise SpecError(
                 f"{self.key}={name}: {entry.value} is no {self._row_type.__name__} of "
                 f"that name but {shown(row)}. Mend or uninstall the distribution."
