@@ -97,8 +97,10 @@ class HubCluster(DaskNodes):
             path = self._directory / options_file(site.group)
             options.write(path)
             self._stack.callback(path.unlink, missing_ok=True)
-            script = node_script(site, self._directory)
-            write_private(self._directory / script_file(site.group), script)
+            write_private(
+                self._directory / script_file(site.group),
+                node_script(site, self._directory),
+            )
 
 
 class AllocationNodes(HubCluster):

@@ -72,13 +72,7 @@ class LocalNodes(DaskNodes):
 def divide_devices(
     num_nodes: int, devices_per_node: int | None, device_type: str
 ) -> list[tuple[str, ...]]:
-    """Return each node's devices; nodes share devices only if there are too few.
-
-    Examples
-    --------
-    >>> divide_devices(2, 3, "cpu")[0][:1] == (local_devices("cpu")[0],)
-    True
-    """
+    """Return each node's devices; nodes share devices only if there are too few."""
     present = local_devices(device_type)
     per_node = devices_per_node or max(1, len(present) // num_nodes)
     if device_type == "cuda" and num_nodes * per_node > len(present):

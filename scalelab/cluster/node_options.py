@@ -58,24 +58,14 @@ def run_security() -> Security:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeOptions:
-    """The scheduler's address, the credentials, and the devices of a node.
-
-    Parameters
-    ----------
-    tls_files
-        Paths of the credentials, as ``distributed.security.Security`` names them.
-    group
-        The site's node group it belongs to; None where its nodes are alike.
-    interface
-        The network interface to use; None: the one that leads to the driver.
-    """
+    """The scheduler's address, the credentials, and the devices of a node."""
 
     scheduler: str
-    tls_files: dict[str, str]
+    tls_files: dict[str, str]  # paths, as Dask's Security names them
     device_type: str
     num_devices: int
     group: str | None = None
-    interface: str | None = None
+    interface: str | None = None  # None: the one that leads to the driver
     preload: tuple[str, ...] = ()
     entry: str | None = None
 

@@ -69,8 +69,6 @@ class NodePlugin(WorkerPlugin):
 
     Parameters
     ----------
-    group
-        The site's node group it belongs to; None where its nodes are alike.
     own_session
         Leave the driver's session, so that a Ctrl-C at its terminal does not reach the
         node before the driver can drain. Not under a batch system that tracks sessions.

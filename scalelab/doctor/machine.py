@@ -123,7 +123,8 @@ def _mpi_as_root() -> Iterator[Finding]:
     is_set = all(os.environ.get(name) == "1" for name in _OPEN_MPI_AS_ROOT)
     if os.geteuid() != 0 or is_set or not shutil.which("mpirun"):
         return
-    if "Open MPI" in answered(["mpirun", "--version"]).output:
+    version = answered(["mpirun", "--version"]).output
+    if "Open MPI" in version:
         wanted = ", ".join(f"{name}: 1" for name in _OPEN_MPI_AS_ROOT)
         yield note(
             "mpirun",

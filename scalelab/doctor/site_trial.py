@@ -16,8 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scalelab.cluster.batch.driver_queue import cancel, look_at, submit_script
-from scalelab.cluster.batch.queue import JobState, JobView
+from scalelab.cluster.batch.queue import (
+    JobState,
+    JobView,
+    cancel,
+    look_at,
+    submit_script,
+)
 from scalelab.cluster.network import listening, own_address, port_text
 from scalelab.cluster.survey.visit import ANSWER, TASK
 from scalelab.doctor.machine import Finding, broken, note, ok

@@ -144,8 +144,10 @@ class BatchSystem(ABC):
 
     def is_of_job(self, variable: str) -> bool:
         """Tell whether an environment variable identifies the job of a process."""
-        is_prefixed = variable.startswith(self.job_prefixes)
-        return is_prefixed and variable not in self.kept_variables
+        return (
+            variable.startswith(self.job_prefixes)
+            and variable not in self.kept_variables
+        )
 
     def start_on_all(
         self,

@@ -38,16 +38,8 @@ R = TypeVar("R", bound=Row)
 class Registry(Generic[R]):
     """The rows of one kind, in the order in which they are listed to users.
 
-    Parameters
-    ----------
-    group
-        Group of the entry points that add rows, e.g. ``scalelab.strategies``.
-    row_type
-        Class of the rows.
-    key
-        What users write the name for, e.g. ``parallelism``.
-    built_in
-        The rows that are part of ScaleLab; none from outside replaces one.
+    ``group`` names the entry points that add rows of the class ``row_type``, ``key`` is
+    what users write the name for; no row from outside replaces a built-in one.
 
     Examples
     --------
@@ -62,7 +54,8 @@ class Registry(Generic[R]):
         self.group = group
         self.key = key
         self._row_type = row_type
-        self._built_in = {row.name: row for row in built_in}
+        self.built_in = tuple(built_in)
+        self._built_in = {row.name: row for row in self.built_in}
         self._loaded: dict[str, R] = {}
 
     def __getitem__(self, name: str) -> R:
@@ -77,11 +70,6 @@ class Registry(Generic[R]):
 
     def __iter__(self) -> Iterator[R]:
         return (self[name] for name in self.names)
-
-    @property
-    def built_in(self) -> tuple[R, ...]:
-        """The rows that are part of ScaleLab; no distribution is looked through."""
-        return tuple(self._built_in.values())
 
     @property
     def outside(self) -> Mapping[str, str]:

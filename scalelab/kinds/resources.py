@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from numbers import Real
 from typing import TYPE_CHECKING
 
@@ -172,18 +173,8 @@ def read_limits(
 ) -> dict[str, float]:
     """Return limits by the resource's name, in the unit of its field.
 
-    Parameters
-    ----------
-    given
-        Text by ``Resource.limit``, or numbers by ``Resource.max_field``; None: no
-        limit.
-    others
-        Names of other arguments, one of which may have been meant.
-
-    Raises
-    ------
-    SpecError
-        If a name is no limit, is given twice or its value has another form.
+    What is given is text by ``Resource.limit``, a number by ``Resource.max_field`` or
+    None, no limit; ``others`` are arguments one of which may have been meant.
 
     Examples
     --------
@@ -220,9 +211,8 @@ def _limit(resource: Resource, key: str, value: object) -> float:
 
 
 def _limited_by(key: str, others: Iterable[str]) -> Resource:
-    for rows in (RESOURCES.built_in, RESOURCES):
-        for resource in rows:
-            if key in (resource.limit, resource.max_field):
-                return resource
+    for resource in chain(RESOURCES.built_in, RESOURCES):
+        if key in (resource.limit, resource.max_field):
+            return resource
     limits = [resource.limit for resource in RESOURCES]
     raise SpecError(f"{key} limits no resource. {one_of([*limits, *others], key)}")

@@ -263,8 +263,8 @@ def _check_divides(said: str, size: int, world_size: int, problem: str) -> None:
         )
 
 
+# How a trial is run, and a recorded row is understood, that names no strategy.
 DEFAULT_STRATEGY = Ddp.name
-"""How a trial is run, and a recorded row is understood, that names no strategy."""
 STRATEGIES = Registry(
     "scalelab.strategies",
     Strategy,

@@ -13,24 +13,17 @@ from scalelab.inputs.document import Scalar
 from scalelab.inputs.fields import whole
 from scalelab.inputs.problems import validated
 
+# A trial's further axes by name: those of its strategy, and others.
 TrialOptions = Mapping[str, Scalar]
-"""A trial's further axes by name: those of its strategy, and others."""
+# The values that an experiment lists for each option that it sets.
 ListedValues = Mapping[str, Sequence[Scalar]]
-"""The values that an experiment lists for each option that it sets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialSizes:
     """The sizes of a trial, which a strategy may refuse before anything runs.
 
-    Parameters
-    ----------
-    allocation
-        Devices and nodes; one rank per device.
-    local_batch_size, gradient_accumulation_steps
-        As in a trial.
-    options
-        The trial's further axes.
+    There is a rank for each device of the allocation; ``options`` are further axes.
     """
 
     allocation: Allocation
@@ -134,13 +127,7 @@ class Strategy:
         return {}
 
     def data_parallel_size(self, world_size: int, options: TrialOptions) -> int:
-        """Return how many ranks see different samples.
-
-        Raises
-        ------
-        SpecError
-            If the ranks cannot be divided up.
-        """
+        """Return how many ranks see different samples, or refuse to divide them."""
         return world_size
 
     def check(self, sizes: TrialSizes) -> None:

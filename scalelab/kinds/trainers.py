@@ -17,8 +17,8 @@ from scalelab.inputs.problems import one_of, shown
 from scalelab.kinds.registry import Registry
 
 DEFAULT_TRAINER = "torch"
+# What stands in place of the name of a workload where a trial runs a command.
 COMMAND = "command"
-"""What stands in place of the name of a workload where a trial runs a command."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +145,8 @@ class TrainerCommand:
 class Trainer:
     """A program that trains workloads: the one object that sweeps ask about it.
 
-    Names of workloads are given to its methods without the trainer's own.
+    Names of workloads are given to its methods without the trainer's own. What they
+    refuse they refuse with a ``SpecError``: what is wrong, the rule, and what to do.
 
     Attributes
     ----------
@@ -186,17 +187,9 @@ class Trainer:
     commands: ClassVar[Mapping[str, TrainerCommand]] = {}
 
     def check_strategy(self, strategy: str) -> None:
-        """Refuse a strategy that it cannot run.
+        """Refuse a strategy, by name, that it cannot run.
 
-        Parameters
-        ----------
-        strategy
-            Name of a row of ``scalelab.kinds.strategies.STRATEGIES``.
-
-        Raises
-        ------
-        SpecError
-            If it is not in :attr:`strategies`; a trainer may run further ones.
+        By default one that is not in :attr:`strategies`.
         """
         if strategy not in self.strategies:
             raise SpecError(
@@ -207,10 +200,7 @@ class Trainer:
     def check_name(self, workload: str) -> None:
         """Refuse a name that stands for no workload.
 
-        Raises
-        ------
-        SpecError
-            If it is not in :attr:`workloads`; a trainer may accept further ones.
+        By default one that is not in :attr:`workloads`.
         """
         if workload not in self.workloads:
             raise SpecError(
@@ -232,11 +222,6 @@ class Trainer:
             As the experiment gives them.
         options
             Values that it lists of each further axis.
-
-        Raises
-        ------
-        SpecError
-            With the key, and what to do about it.
         """
 
     def names(self, workload: str, code_directory: Path | None) -> WorkloadNames | None:
@@ -247,24 +232,13 @@ class Trainer:
         code_directory
             Folder of the user's code; None: it is run by another interpreter than this
             one, so that it cannot be asked.
-
-        Raises
-        ------
-        SpecError
-            If the code has no such workload.
         """
         return None
 
     def check_trials(
         self, workload: str, parameters: Mapping[str, Any], demand: DataDemand
     ) -> None:
-        """Refuse values of parameters that no trial can run with.
-
-        Raises
-        ------
-        SpecError
-            With the parameter, its value and the rule.
-        """
+        """Refuse values of parameters that no trial can run with."""
 
     def preload(self, workload: str, strategies: Iterable[str]) -> tuple[str, ...]:
         """Return the modules that a node imports once, before it forks ranks.
@@ -281,19 +255,11 @@ class Trainer:
         """Undo what a rank leaves to the end of its process, where that lives on."""
 
     def obtain(self, data_set: str, directory: Path) -> Path:
-        """Put a data set of :attr:`data_sets` into a folder; return the folder.
-
-        Raises
-        ------
-        SpecError
-            If it cannot be obtained.
-        """
+        """Put a data set of :attr:`data_sets` into a folder; return the folder."""
         raise SpecError(f"Trainer {self.name} has no data set {shown(data_set)}.")
 
 
 class _Trainers(Registry[Trainer]):
-    """Trainers; that of this distribution is an entry point like any other."""
-
     def _load(self, name: str) -> Trainer:
         if name == DEFAULT_TRAINER and name not in self._outside:
             raise SpecError(
@@ -308,13 +274,7 @@ TRAINERS = _Trainers("scalelab.trainers", Trainer, key="trainer", built_in=())
 
 
 def trainer_of(workload: str) -> tuple[Trainer, str]:
-    """Return the trainer of a workload, and what the trainer calls it.
-
-    Raises
-    ------
-    SpecError
-        If that trainer is not installed.
-    """
+    """Return the trainer of a workload, and what the trainer calls it."""
     trainer, _, name = workload.rpartition("/")
     return TRAINERS[trainer or DEFAULT_TRAINER], name
 

@@ -56,7 +56,7 @@ def refuse_second_driver(run: Path) -> None:
         return
     with Lease(run / LEASE):
         pass  # it says who else holds it
-    from scalelab.cluster.batch.driver_queue import waiting_driver
+    from scalelab.cluster.batch.queue import waiting_driver
 
     if found := waiting_driver(run):
         raise LeaseError(
@@ -76,7 +76,7 @@ def _described(record: DriverRecord, view: JobView) -> str:
 
 def waiting_driver_text(run: Path) -> str | None:
     """Say which job waits to run a run's driver; None: there is none."""
-    from scalelab.cluster.batch.driver_queue import waiting_driver
+    from scalelab.cluster.batch.queue import waiting_driver
 
     try:
         found = waiting_driver(run)
@@ -124,13 +124,14 @@ def _has_begun(run: Path, pid: int) -> bool:
 
 
 def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
-    from scalelab.cluster.batch.driver_queue import (
+    from scalelab.cluster.batch.queue import (
+        MISSING_LOOKS,
+        JobState,
         cancel,
         job_log,
         look_at,
         submit_driver,
     )
-    from scalelab.cluster.batch.queue import MISSING_LOOKS, JobState
 
     log = run / LOG
     start = log.stat().st_size if log.exists() else 0
@@ -223,7 +224,7 @@ class DriverJobLife:
 
     def _renew(self, running: RunningSweep) -> bool:
         # Whether there is a next job, or shall be none.
-        from scalelab.cluster.batch.driver_queue import submit_driver
+        from scalelab.cluster.batch.queue import submit_driver
 
         if running.stop_requests.came:
             return True

@@ -66,7 +66,7 @@ def stop(run: Path, *, at_once: bool = False) -> str:
 
 
 def _cancel_waiting(run: Path) -> str | None:
-    from scalelab.cluster.batch.driver_queue import cancel, waiting_driver
+    from scalelab.cluster.batch.queue import cancel, waiting_driver
 
     if (found := waiting_driver(run)) is None:
         return None

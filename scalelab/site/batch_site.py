@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, cast
 
 from pydantic import Field
 
@@ -103,15 +103,13 @@ class BatchSite(RemoteSite, BatchNodeSettings):
     @property
     def queue_name(self) -> str | None:
         """Queue or partition of the jobs; None: the default one."""
-        name: str | None = getattr(self, self.batch_system.queue_noun)
-        return name
+        return cast(str | None, getattr(self, self.batch_system.queue_noun))
 
     @property
     def asks_for_gpus(self) -> bool:
         """Jobs hold GPUs, whatever ranks run on."""
-        if self.request_gpus is None:
-            return self.device_type is DeviceType.CUDA
-        return self.request_gpus
+        is_cuda = self.device_type is DeviceType.CUDA
+        return is_cuda if self.request_gpus is None else self.request_gpus
 
     @property
     def groups(self) -> Mapping[str | None, Self]:
@@ -133,19 +131,20 @@ class BatchSite(RemoteSite, BatchNodeSettings):
             directives = (*directives, system.after_job.format(job_id=after))
         # Settings that the job has too are its own.
         shared = type(job).model_fields.keys() & type(self).model_fields.keys()
-        asked: dict[str, Any] = {
-            **dict.fromkeys(self.of_gpu_nodes),
-            **{name: getattr(job, name) for name in shared},
-            system.queue_noun: getattr(job, system.queue_noun) or self.queue_name,
-            "device_type": DeviceType.CPU,
-            "request_gpus": False,
-            "gpu_type": None,
-            "exclusive": False,
-            "cores_per_node": job.cores,
-            "memory_per_node": job.memory,
-            "directives": directives,
-        }
-        return self.model_copy(update=asked)
+        return self.model_copy(
+            update={
+                **dict.fromkeys(self.of_gpu_nodes),
+                **{name: getattr(job, name) for name in shared},
+                system.queue_noun: getattr(job, system.queue_noun) or self.queue_name,
+                "device_type": DeviceType.CPU,
+                "request_gpus": False,
+                "gpu_type": None,
+                "exclusive": False,
+                "cores_per_node": job.cores,
+                "memory_per_node": job.memory,
+                "directives": directives,
+            }
+        )
 
     def refuse_conflicts(self) -> None:
         """Refuse also settings that a job script cannot express, or would repeat."""
@@ -194,12 +193,6 @@ class BatchSite(RemoteSite, BatchNodeSettings):
 def driver_job_of(site: Site) -> DriverJob | None:
     """Return the batch job in which a detached sweep runs; None: in none."""
     return site.driver_job if isinstance(site, BatchSite) else None
-
-
-def by_size(allocation: Allocation) -> list[tuple[int, int]]:
-    """Return (devices per node, nodes of that size), in the allocation's order."""
-    sizes = allocation.devices_per_node
-    return [(size, sizes.count(size)) for size in dict.fromkeys(sizes)]
 
 
 def mebibytes(num_bytes: int | None, unit: str) -> str | None:

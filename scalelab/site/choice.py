@@ -1,11 +1,9 @@
 """Finding a site: by the name of its profile, by a path, or from its settings."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Union
+from typing import TYPE_CHECKING, Annotated, Any, Union, cast
 
 from pydantic import (
     BaseModel,
@@ -45,8 +43,7 @@ def site_class(scheduler: object) -> type[Site]:
         raise SpecError(
             f"scheduler={shown(scheduler)} is not known. {one_of(names, scheduler)}"
         )
-    found: type[Site] = imported(BATCH_SYSTEMS[scheduler].site)
-    return found
+    return cast(type[Site], imported(BATCH_SYSTEMS[scheduler].site))
 
 
 def site_of(values: Mapping[str, Any], *, source: str = "site") -> Site:

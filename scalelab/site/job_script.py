@@ -96,9 +96,8 @@ def script_file(group: str | None) -> str:
 
 def node_command(site: Site, directory: Path, job_name: str) -> str:
     """Return the shell line that makes the node it runs on one of the sweep's."""
-    python = site.python or sys.executable
-    options = directory / options_file(site.group)
-    words = [python, "-m", NODE_MODULE, str(options), job_name]
+    options = str(directory / options_file(site.group))
+    words = [site.python or sys.executable, "-m", NODE_MODULE, options, job_name]
     return f"exec {shlex.join(words)}"
 
 
@@ -112,26 +111,7 @@ def node_script(site: Site, directory: Path) -> str:
 def node_job_script(
     site: Site, num_nodes: int, *, job_name: str, directory: Path
 ) -> str:
-    r"""Return the script of a job that holds nodes for a sweep.
-
-    Examples
-    --------
-    >>> from scalelab.site.choice import site_of
-    >>> site = site_of({
-    ...     "scheduler": "slurm", "device_type": "cuda", "gpus_per_node": 4,
-    ...     "python": "python3",
-    ... })
-    >>> print(node_job_script(site, 1, job_name="vit-1", directory=Path("/data")))
-    #!/usr/bin/env bash
-    #SBATCH --job-name=vit-1
-    #SBATCH --nodes=1
-    #SBATCH --ntasks-per-node=1
-    #SBATCH --gpus-per-node=4
-    #SBATCH --no-requeue
-    #SBATCH --output=/data/vit-1.log
-    exec python3 -m scalelab.cluster.node_process /data/nodes.json vit-1
-    <BLANKLINE>
-    """
+    """Return the script of a job that holds nodes for a sweep."""
     asked = with_batch_system(site)
     refuse_log_directory(site, directory)
     start = node_command(site, directory, job_name)
@@ -173,35 +153,7 @@ def driver_job_script(
     job_log: Path,
     after: str | None = None,
 ) -> str:
-    r"""Return the script of a job that runs ``scalelab`` and no trial.
-
-    Examples
-    --------
-    >>> from scalelab.site.choice import site_of
-    >>> site = site_of({
-    ...     "scheduler": "slurm", "device_type": "cuda", "gpus_per_node": 4,
-    ...     "python": "python3", "partition": "gpu",
-    ...     "driver_job": {"partition": "cpu", "walltime": "24h"},
-    ... })
-    >>> where = {"log": Path("/data/driver.log"), "job_log": Path("/data/job.log")}
-    >>> print(driver_job_script(
-    ...     site, ["sweep", "vit.yaml"], job_name="vit-driver-1",
-    ...     directory=Path("/home/me"), **where
-    ... ))
-    #!/usr/bin/env bash
-    #SBATCH --job-name=vit-driver-1
-    #SBATCH --partition=cpu
-    #SBATCH --nodes=1
-    #SBATCH --ntasks-per-node=1
-    #SBATCH --cpus-per-task=1
-    #SBATCH --mem=1908M
-    #SBATCH --time=1-00:00:00
-    #SBATCH --no-requeue
-    #SBATCH --output=/data/job.log
-    cd /home/me
-    exec python3 -m scalelab sweep vit.yaml >>/data/driver.log 2>&1
-    <BLANKLINE>
-    """
+    """Return the script of a job that runs ``scalelab`` and no trial."""
     if not isinstance(site, BatchSite) or site.driver_job is None:
         raise SpecError(
             f"site {site.name!r} does not say in what job a driver may run. Add, for "

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.fields import Word
-from scalelab.site.batch_site import BatchSite, DriverJob, by_size, clock, mebibytes
+from scalelab.site.batch_site import BatchSite, DriverJob, clock, mebibytes
 from scalelab.site.node_settings import BatchNodeSettings, GroupName
 
 MAX_JOB_NAME = 230
@@ -101,13 +101,14 @@ class PbsSite(BatchSite, PbsNodeSettings):
         self, allocation: Allocation, job_name: str, walltime_s: float | None
     ) -> list[str]:
         """Return the options of a job that asks for an allocation."""
-        named = {"-N": _NOT_IN_NAMES.sub("_", job_name)[:MAX_JOB_NAME]}
-        settings = {**named, "-q": self.queue, "-A": self.account}
+        name = _NOT_IN_NAMES.sub("_", job_name)[:MAX_JOB_NAME]
+        settings = {"-N": name, "-q": self.queue, "-A": self.account}
         lines = [f"{name} {value}" for name, value in settings.items() if value]
         is_torque = self.gpu_request == "torque"
+        sizes = allocation.devices_per_node
         chunks = "+".join(
-            self._chunk(per_node, count, is_torque)
-            for per_node, count in by_size(allocation)
+            self._chunk(per_node, sizes.count(per_node), is_torque)
+            for per_node in dict.fromkeys(sizes)
         )
         if is_torque:
             lines.append(f"-l nodes={chunks}")

@@ -119,14 +119,14 @@ class Queue:
 
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
-    from scalelab.cluster.batch import driver_queue
+    from scalelab.cluster.batch import queue as batch_queue
 
     queue = Queue()
-    monkeypatch.setattr(driver_queue, "submit_driver", queue.submit)
-    monkeypatch.setattr(driver_queue, "look_at", lambda record: queue.view)
-    monkeypatch.setattr(driver_queue, "waiting_driver", queue.waiting)
+    monkeypatch.setattr(batch_queue, "submit_driver", queue.submit)
+    monkeypatch.setattr(batch_queue, "look_at", lambda record: queue.view)
+    monkeypatch.setattr(batch_queue, "waiting_driver", queue.waiting)
     monkeypatch.setattr(
-        driver_queue, "cancel", lambda record: queue.cancelled.append(record.job_id)
+        batch_queue, "cancel", lambda record: queue.cancelled.append(record.job_id)
     )
     monkeypatch.setattr(detaching, "QUEUED_S", 0.0)
     monkeypatch.setattr(detaching, "_ASK_QUEUE_S", 0.01)

@@ -8,8 +8,13 @@ import pytest
 from distributions import install
 from fake_programs import FakePrograms
 
-from scalelab.cluster.batch.driver_queue import cancel, look_at, submit_driver
-from scalelab.cluster.batch.queue import JobState, survey
+from scalelab.cluster.batch.queue import (
+    JobState,
+    cancel,
+    look_at,
+    submit_driver,
+    survey,
+)
 from scalelab.doctor.machine import Health
 from scalelab.doctor.site import examine_site
 from scalelab.doctor.site_profile import init_site

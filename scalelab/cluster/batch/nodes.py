@@ -20,7 +20,7 @@ from scalelab.cluster.batch.queue import (
     survey,
 )
 from scalelab.cluster.hub import HubCluster
-from scalelab.cluster.survey.inventory import never_fitting
+from scalelab.cluster.survey.inventory import asked_queue, why_no_node_fits
 from scalelab.errors import BusyError, ClusterError
 from scalelab.records.control.job_list import JobLine, JobList
 from scalelab.records.plain_files import last_log_lines
@@ -75,8 +75,10 @@ class BatchNodes(HubCluster):
             inventory = survey(system)
         except ClusterError:
             return  # it does not say what there is
-        if why := next(never_fitting(self.site, inventory), ""):
-            raise ClusterError(why)
+        for name, group in self.site.groups.items():
+            queue = asked_queue(group, inventory)
+            if queue and (why := why_no_node_fits(group, queue)):
+                raise ClusterError(f"node_group {name}: {why}" if name else why)
 
     def _end_jobs(self) -> None:
         with suppress(ClusterError, TimeoutError):

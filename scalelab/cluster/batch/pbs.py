@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from scalelab.cluster.batch.programs import (
     answered,
@@ -58,14 +58,14 @@ class PbsClient:
     """PBS, through ``qsub``, ``qstat``, ``qdel`` and ``pbsnodes``."""
 
     def __init__(self) -> None:
-        path = "dask_jobqueue.pbs:PBSJob"
-        self._job_class = job_class(path, busy=_BUSY, job_id_regexp=_JOB_ID)
+        self._job_class = job_class(
+            "dask_jobqueue.pbs:PBSJob", busy=_BUSY, job_id_regexp=_JOB_ID
+        )
         self._reservation_ends: dict[str, float | None] = {}
 
     def job(self, name: str, script: str = "", job_id: str | None = None) -> BatchJob:
         """Return a job; see :class:`BatchClient`."""
-        job: BatchJob = self._job_class(name, script, job_id)
-        return job
+        return cast(BatchJob, self._job_class(name, script, job_id))
 
     async def look(self, jobs: Mapping[str, str]) -> dict[str, JobView]:
         """Return what ``qstat`` shows of jobs; see :class:`BatchClient`.
@@ -225,8 +225,7 @@ def _json(argv: list[str]) -> dict[str, Any]:
 
 
 def _has(vnode: Values) -> Values:
-    found: Values = vnode.get("resources_available", {})
-    return found
+    return cast(Values, vnode.get("resources_available", {}))
 
 
 def _queue(

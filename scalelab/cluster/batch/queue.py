@@ -1,17 +1,23 @@
-"""Batch systems as sweeps see them: jobs, the queue, and the client to ask."""
+"""The queue of a batch system: jobs, the client to ask, and the job of a driver."""
 
 import asyncio
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, cast
 
 from scalelab.cluster.survey.inventory import Inventory
 from scalelab.errors import BusyError, ClusterError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem
 from scalelab.kinds.registry import imported
+from scalelab.records.attempt_io import storing
+from scalelab.records.control.job_list import CLUSTER_DIRECTORY, DriverRecord
+from scalelab.records.control.lease import LOG
+from scalelab.site.job_script import driver_job_script
+from scalelab.site.profile import Site
 
 CALL_TIMEOUT_S = 60.0
 # Looks in a row in which a queue must not name a job to have forgotten it.
@@ -37,19 +43,13 @@ class EndCause(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobView:
-    """One job as the batch system shows it.
-
-    Parameters
-    ----------
-    remaining_s
-        Seconds until its time limit; None: unknown or without limit.
-    """
+    """One job as the batch system shows it."""
 
     state: JobState
     reason: str = ""
     can_never_run: bool = False
     estimated_start: str | None = None
-    remaining_s: float | None = None
+    remaining_s: float | None = None  # until its time limit; None: unknown, or none
     is_leaving: bool = False
     is_suspended: bool = False
     end_cause: EndCause = EndCause.OTHER
@@ -74,16 +74,9 @@ class JobRefused:
 
 @dataclass(frozen=True, slots=True)
 class QueueSeen:
-    """The jobs as the batch system shows them.
+    """The jobs that a batch system was asked about, and what it knows of them by name.
 
-    Parameters
-    ----------
-    views
-        By name; a job that it does not know is not among them.
-    asked
-        The names of the jobs it was asked about.
-    error
-        Why it did not answer; empty where it did.
+    Where it did not answer, the error says why.
     """
 
     views: dict[str, JobView]
@@ -134,8 +127,7 @@ def batch_client(scheduler: str) -> BatchClient:
 
 def client_class(system: BatchSystem) -> type[BatchClient]:
     """Return the class of the client of a batch system."""
-    found: type[BatchClient] = imported(system.client)
-    return found
+    return cast(type[BatchClient], imported(system.client))
 
 
 def survey(system: BatchSystem | None = None) -> Inventory:
@@ -189,3 +181,74 @@ def seconds(clock: str) -> float | None:
         return None
     day, hour, minute, second = (int(found[name] or 0) for name in "dhms")
     return float(((day * 24 + hour) * 60 + minute) * 60 + second)
+
+
+def submit_driver(
+    site: Site, run: Path, arguments: Sequence[str], *, after: str | None = None
+) -> DriverRecord:
+    """Submit a job that runs ``scalelab``, and record it in the run's directory."""
+    earlier = DriverRecord.read(run)
+    number = 1 if earlier is None else earlier.number + 1
+    name = f"{run.name}-driver-{number}"
+    with storing(run / CLUSTER_DIRECTORY):
+        (run / CLUSTER_DIRECTORY).mkdir(exist_ok=True)
+    script = driver_job_script(
+        site,
+        arguments,
+        job_name=name,
+        directory=Path.cwd(),
+        log=run / LOG,
+        job_log=job_log(run, name),
+        after=after,
+    )
+    record = submit_script(site.scheduler, name, script, number)
+    record.write(run)
+    return record
+
+
+def submit_script(
+    scheduler: str, name: str, script: str, number: int = 1
+) -> DriverRecord:
+    """Submit a job, and return what a run may record of it."""
+    try:
+        job_id = asyncio.run(submitted(batch_client(scheduler).job(name, script)))
+    except BusyError as error:
+        raise BusyError(
+            f"{scheduler} takes no job now: {error}. Try again later."
+        ) from error
+    except ClusterError as error:
+        raise ClusterError(
+            f"{scheduler} refused the job {name}: {error}. Correct the site."
+        ) from error
+    return DriverRecord(scheduler=scheduler, name=name, job_id=job_id, number=number)
+
+
+def job_log(run: Path, name: str) -> Path:
+    """Return the path of the job's log: output from before the driver's own log."""
+    return run / CLUSTER_DIRECTORY / f"{name}.log"
+
+
+def look_at(record: DriverRecord) -> JobView | None:
+    """Return the state of a driver's job; None: unknown to the batch system."""
+    client = batch_client(record.scheduler)
+    return asyncio.run(client.look({record.name: record.job_id})).get(record.name)
+
+
+def waiting_driver(run: Path) -> tuple[DriverRecord, JobView] | None:
+    """Return the job that waits in the queue to run a run's driver."""
+    record = DriverRecord.read(run)
+    if record is None or record.has_left_queue:
+        return None
+    view = look_at(record)
+    return (record, view) if view and view.state is JobState.PENDING else None
+
+
+def cancel(record: DriverRecord) -> None:
+    """Cancel a driver's job."""
+    job = batch_client(record.scheduler).job(record.name, job_id=record.job_id)
+    try:
+        asyncio.run(cancelled(job))
+    except ClusterError as error:
+        raise ClusterError(
+            f"job {record.job_id} could not be cancelled: {error}."
+        ) from error

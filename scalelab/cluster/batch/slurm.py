@@ -4,6 +4,7 @@ import getpass
 import re
 import shlex
 from collections.abc import Mapping
+from typing import cast
 
 from scalelab.cluster.batch.programs import (
     answered,
@@ -70,14 +71,14 @@ class SlurmClient:
         job = self._job_class(name, script, job_id)
         # A number may have been given to another job since.
         job.cancel_command = f"scancel --name={shlex.quote(name)}"
-        found: BatchJob = job
-        return found
+        return cast(BatchJob, job)
 
     async def look(self, jobs: Mapping[str, str]) -> dict[str, JobView]:
         """Return what ``squeue`` shows of jobs; see :class:`BatchClient`."""
-        ids = ",".join(jobs.values())
-        options = ["--noheader", "--states=all", f"--jobs={ids}", "-o", _JOBS_FORMAT]
-        answer = await ask(["squeue", *options])
+        ids = f"--jobs={','.join(jobs.values())}"
+        answer = await ask(
+            ["squeue", "--noheader", "--states=all", ids, "-o", _JOBS_FORMAT]
+        )
         # What SLURM says when it knows none of the jobs.
         if answer.status and "Invalid job id" not in answer.errors:
             raise ClusterError(f"squeue: {answer.errors or answer.status}")
@@ -131,7 +132,7 @@ def _line(line: str) -> tuple[str, JobView]:
     reason = "" if reason == "None" else reason
     if state is not JobState.PENDING and word != "RUNNING":
         reason = f"{word} ({reason})" if reason else word
-    view = JobView(
+    return job_id, JobView(
         state=state,
         reason=reason,
         can_never_run=state is JobState.PENDING and bool(_NEVER.match(reason)),
@@ -141,7 +142,6 @@ def _line(line: str) -> tuple[str, JobView]:
         is_suspended=word in _SUSPENDED,
         end_cause=end_cause,
     )
-    return job_id, view
 
 
 def _group(num_nodes: str, cores: str, megabytes: str, gres: str) -> NodeGroup:

@@ -1,6 +1,6 @@
 """The inventory of a cluster, and whether a site's jobs fit on its nodes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scalelab.errors import ClusterError, SpecError
@@ -12,15 +12,7 @@ from scalelab.site.profile import DeviceType
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeGroup:
-    """Nodes that are alike.
-
-    Parameters
-    ----------
-    memory_bytes
-        Of each node; None: not said.
-    gpu_type
-        As requests name it; None: not said.
-    """
+    """Nodes that are alike, and what each of them has; None: not said."""
 
     num_nodes: int
     cores: int
@@ -38,19 +30,13 @@ class NodeGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Queue:
-    """A queue of a batch system, which SLURM calls a partition.
-
-    Parameters
-    ----------
-    max_walltime_s
-        Seconds a job may take; None: without limit, or not said.
-    """
+    """A queue of a batch system, which SLURM calls a partition."""
 
     name: str
     groups: tuple[NodeGroup, ...]
     is_default: bool = False
     is_open: bool = True
-    max_walltime_s: float | None = None
+    max_walltime_s: float | None = None  # None: without limit, or not said
     num_away: int = 0
     routes_to: tuple[str, ...] = ()
 
@@ -87,12 +73,9 @@ class Queue:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
-    """The queues, nodes and accounts of a cluster.
+    """The queues and nodes of a cluster, and the accounts that the user may charge.
 
-    Parameters
-    ----------
-    accounts
-        Those the user may charge, the default one first; none: not said.
+    The default account comes first; there are none where it is not said.
     """
 
     scheduler: str
@@ -166,11 +149,3 @@ def why_no_node_fits(site: BatchSite, queue: Queue) -> str:
         f"{queue.name} has no node with {', '.join(asked)}, only {groups}. Correct "
         "gpus_per_node, cores_per_node or memory_per_node."
     )
-
-
-def never_fitting(site: BatchSite, inventory: Inventory) -> Iterator[str]:
-    """Say for each node group of a site whose jobs would wait for ever, and why."""
-    for name, group in site.groups.items():
-        queue = asked_queue(group, inventory)
-        if queue is not None and (why := why_no_node_fits(group, queue)):
-            yield f"node_group {name}: {why}" if name else why

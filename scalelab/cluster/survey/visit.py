@@ -49,8 +49,12 @@ def _call(task: Task) -> Task:
     host, _, port = task["url"].rpartition(":")
     with listening(address) as server:
         server.settimeout(CALL_TIMEOUT_S)
-        call = {"token": task["token"], "port": server.getsockname()[1]}
-        call |= {"address": address, "time": time.time()}
+        call = {
+            "token": task["token"],
+            "port": server.getsockname()[1],
+            "address": address,
+            "time": time.time(),
+        }
         with socket.create_connection(
             (host.strip("[]"), int(port)), CALL_TIMEOUT_S, (address, 0)
         ) as out:

@@ -19,13 +19,14 @@ from scalelab.inputs.problems import validated
 
 Devices = tuple[str, ...]
 
+# Shell expressions for placeholders: where processes meet, those of a job's only
+# process, of one process per node, and of one process per device.
 MEET: Mapping[str, str] = {
     "master_addr": "$MASTER_ADDR",
     "master_port": "$MASTER_PORT",
     "rendezvous": "$MASTER_ADDR:$MASTER_PORT",
     "coordinator": "$MASTER_ADDR:$MASTER_PORT",
 }
-"""Shell expressions for the placeholders of where processes meet."""
 ALONE: Mapping[str, str] = {
     **MEET,
     "rank": "0",
@@ -33,7 +34,6 @@ ALONE: Mapping[str, str] = {
     "node_rank": "0",
     "num_processes": "1",
 }
-"""Shell expressions for the placeholders of a job's only process."""
 _OF_NODE: Mapping[str, str] = {
     **ALONE,
     "rank": "$node_rank",
@@ -45,7 +45,6 @@ OF_DEVICE: Mapping[str, str] = {
     "rank": "$rank",
     "local_rank": "$local_rank",
 }
-"""Shell expressions for the placeholders of one process among many."""
 # A name may have its domain or not.
 _FIND_NODE = (
     "node_rank=0",
@@ -167,18 +166,10 @@ class RecommendedJob:
     hosts: str
     port: str
 
-    @property
-    def command(self) -> str:
-        """The command as a line of shell; placeholders of a single process stay."""
-        return self.line({})
-
     def line(self, of_process: Mapping[str, str]) -> str:
-        """Return the command as a line of shell.
+        """Return the command as a line of shell, with expressions for placeholders.
 
-        Parameters
-        ----------
-        of_process
-            Shell expressions by the name of the placeholder that they stand for.
+        Placeholders of a single process that have none stay.
         """
         return " ".join(shell_word(word, of_process) for word in self.argv)
 
@@ -329,13 +320,7 @@ class Launcher(ABC):
         self.options = options or self.Options()
 
     def with_options(self, options: Mapping[str, Scalar]) -> Self:
-        """Return the launcher with options that stand beside its name.
-
-        Raises
-        ------
-        SpecError
-            If it has none, or not these.
-        """
+        """Return the launcher with the options beside its name, or refuse them."""
         if options and not self.Options.model_fields:
             raise SpecError(
                 f"launcher={self.name} has no options: remove {', '.join(options)}, or "
@@ -345,15 +330,7 @@ class Launcher(ABC):
         return type(self)(validated(self.Options, options, source=source))
 
     def processes(self, device_ids: Devices, node_rank: int) -> tuple[Devices, ...]:
-        """Return the devices of each process that a node starts.
-
-        Parameters
-        ----------
-        device_ids
-            The devices of the node.
-        node_rank
-            The number of the node, from 0.
-        """
+        """Return the devices of each process of a node, which has these devices."""
         if self.per == "node":
             return (device_ids,)
         return tuple((device_id,) for device_id in device_ids)
@@ -369,27 +346,11 @@ class Launcher(ABC):
     def job_lines(self, job: RecommendedJob) -> list[str]:
         """Return the lines of a batch job's script that start the recommended job.
 
-        Raises
-        ------
-        SpecError
-            If the batch system offers no way to.
+        It raises a SpecError if the batch system offers no way to.
         """
 
     def check_nodes(self, num_nodes: int, trial: str) -> None:
-        """Refuse a trial on more nodes than this launcher can start processes on.
-
-        Parameters
-        ----------
-        num_nodes
-            Nodes of the trial.
-        trial
-            What the message calls it.
-
-        Raises
-        ------
-        SpecError
-            If it has several nodes and the launcher is for one.
-        """
+        """Refuse a trial, called so, on more nodes than processes can be started on."""
         if num_nodes > 1 and self.only_one_node:
             raise SpecError(
                 f"launcher={self.name} {self.only_one_node}, but {trial} has "

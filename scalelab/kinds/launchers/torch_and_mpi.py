@@ -64,7 +64,7 @@ class _Torchrun(Launcher):
         )
         program, *arguments = job.argv
         is_script = arguments and not arguments[0].startswith("-")
-        if of_rank != job.command:  # a shell of each rank fills in what differs
+        if of_rank != job.line({}):  # a shell of each rank fills in what differs
             words = ["--no-python", "bash", "-c", f"exec {of_rank}"]
         elif program.startswith("python") and is_script:
             words = arguments
@@ -154,7 +154,7 @@ class _Srun(Launcher):
                 "this site has none. Name a site with SLURM, or start the job by the "
                 "launcher of yours."
             )
-        start = job.command
+        start = job.line({})
         of_task = job.line(
             {
                 **MEET,

@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from scalelab.cluster.batch.driver_queue import (
+from scalelab.cluster.batch.queue import (
+    JobState,
     cancel,
     job_log,
     look_at,
     submit_driver,
     waiting_driver,
 )
-from scalelab.cluster.batch.queue import JobState
 from scalelab.errors import ClusterError, SpecError, StoreError
 from scalelab.records.control.job_list import DriverRecord
 from scalelab.site.choice import site_of
