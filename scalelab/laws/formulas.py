@@ -11,8 +11,6 @@ Amdahl 1967; Gunther 2007, *Guerrilla Capacity Planning*, chapter 4 (USL); Qiao 
 al. 2017, *Paleo*, section 3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -40,7 +40,7 @@ class PublishedCurve(FittedCurve):
     scatter: float
 
     @classmethod
-    def fit(cls, learn: Learner, frame: pd.DataFrame) -> PublishedCurve:
+    def fit(cls, learn: Learner, frame: pd.DataFrame) -> Self:
         """Fit a formula or a regressor to the rows of one curve."""
         points = Points.of(frame)
         passes = np.exp(points.log_time) / points.at.accumulation

@@ -1,7 +1,5 @@
 """The measured range of a curve: what a prediction rests on, and what is unknown."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

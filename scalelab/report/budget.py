@@ -1,7 +1,5 @@
 """Time and device-hours by device count, and the trade between them."""
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The report: one self-contained HTML file that needs no network."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

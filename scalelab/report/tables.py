@@ -1,10 +1,8 @@
 """Plain tables of text, as the page shows them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -59,7 +57,7 @@ class TextTable:
         frame: pd.DataFrame,
         device_hour_word: str = "device-h",
         max_rows: int = _MAX_ROWS,
-    ) -> TextTable:
+    ) -> Self:
         """Write a frame as text; columns without any value are dropped."""
         known = frame.dropna(axis="columns", how="all")
         shown = known.drop(columns=list(_UNSHOWN), errors="ignore").head(max_rows)
@@ -85,7 +83,7 @@ class TextTable:
         )
 
     @classmethod
-    def of_columns(cls, columns: Mapping[str, Sequence[str]]) -> TextTable:
+    def of_columns(cls, columns: Mapping[str, Sequence[str]]) -> Self:
         """Return the table of these columns, each with its title first."""
         titles, *rows = zip(*columns.values(), strict=True)
         return cls(columns=titles, rows=tuple(rows))

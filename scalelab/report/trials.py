@@ -1,7 +1,5 @@
 """Tables of attempts, failures, curves and provenance."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -14,10 +14,9 @@ failures in ``docs/laws.md``.
 ['measured', 'extrapolated']
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -63,7 +62,7 @@ class BatchCurve:
     measured: np.ndarray
 
     @classmethod
-    def fit(cls, frame: pd.DataFrame) -> BatchCurve:
+    def fit(cls, frame: pd.DataFrame) -> Self:
         """Fit the rows of one curve, see :class:`TargetRows`."""
         data = BatchData.of(frame)
         return cls(
@@ -202,7 +201,7 @@ class ConvergenceLaw:
     left_out: Mapping[str, int]
 
     @classmethod
-    def fit(cls, observations: pd.DataFrame) -> ConvergenceLaw:
+    def fit(cls, observations: pd.DataFrame) -> Self:
         """Fit every curve of the rows that tried to reach a target.
 
         Parameters

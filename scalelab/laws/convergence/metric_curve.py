@@ -7,8 +7,6 @@ schedule, a run that was planned for 0.75 would have had other learning rates. R
 such a schedule are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

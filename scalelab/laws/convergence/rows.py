@@ -1,7 +1,5 @@
 """Prepare observations for a convergence law: which rows tried to reach a target."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass

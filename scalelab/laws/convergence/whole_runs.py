@@ -14,9 +14,8 @@ References
 McCandlish et al. 2018, *An empirical model of large-batch training*, section 2.3.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -54,9 +53,7 @@ class WholeRunLaw:
     log_level_deviation: float
 
     @classmethod
-    def fit(
-        cls, runs: pd.DataFrame, reference: pd.DataFrame | None = None
-    ) -> WholeRunLaw:
+    def fit(cls, runs: pd.DataFrame, reference: pd.DataFrame | None = None) -> Self:
         """Fit a series."""
         known = _measured(runs)
         if known.empty:

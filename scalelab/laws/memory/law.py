@@ -15,10 +15,9 @@ Rajbhandari et al. 2020, *ZeRO*, section 3 (what memory holds, and that only sha
 makes it depend on the number of ranks).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -51,7 +50,7 @@ class MemoryCurve:
     peaks: Peaks | None
 
     @classmethod
-    def fit(cls, frame: pd.DataFrame) -> MemoryCurve:
+    def fit(cls, frame: pd.DataFrame) -> Self:
         """Fit the rows of one curve."""
         measured = frame[~frame["failed"]].dropna(subset=["peak_bytes"])
         highest = measured.groupby(["batch", "shards"])["peak_bytes"].max()
@@ -94,7 +93,7 @@ class MemoryLaw:
     curves: Mapping[CurveKey, MemoryCurve]
 
     @classmethod
-    def fit(cls, observations: pd.DataFrame) -> MemoryLaw:
+    def fit(cls, observations: pd.DataFrame) -> Self:
         """Fit the law to the trials that completed or ran out of memory.
 
         Raises

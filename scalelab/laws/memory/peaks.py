@@ -14,10 +14,9 @@ modeling using the t distribution*. Rousseeuw and Leroy 1987, *Robust regression
 outlier detection*, chapter 5 (the deviation of few points).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from scipy.optimize import nnls
@@ -50,7 +49,7 @@ class Peaks:
     least_batch: float
 
     @classmethod
-    def fit(cls, batch: np.ndarray, shards: np.ndarray, peak: np.ndarray) -> Peaks:
+    def fit(cls, batch: np.ndarray, shards: np.ndarray, peak: np.ndarray) -> Self:
         """Fit the peaks of distinct batches and shards, shape (n_peaks,)."""
         features = _features(batch, shards)
         # with one number of shards, sharded memory counts as replicated; with one

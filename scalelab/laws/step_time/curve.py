@@ -1,9 +1,8 @@
 """The default law on one curve: predictions, and the parts of a step."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -72,7 +71,7 @@ class Curve(FittedCurve):
     ensemble: Ensemble
 
     @classmethod
-    def fit(cls, key: CurveKey, frame: pd.DataFrame, prior: StepTimePrior) -> Curve:
+    def fit(cls, key: CurveKey, frame: pd.DataFrame, prior: StepTimePrior) -> Self:
         """Fit the rows of one curve, see :attr:`~scalelab.laws.rows.FitRows.curves`."""
         points = Points.of(frame)
         informed = prior.determined_for(key)

@@ -5,11 +5,10 @@ the best one beyond them. The evidence is tempered, because neighbouring points 
 their errors. Where the shapes disagree, the prediction is uncertain.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -47,7 +46,7 @@ class Ensemble:
     components_across: tuple[LinearisedNode, ...]
 
     @classmethod
-    def fit(cls, points: Points, priors: Mapping[Shape, ShapePrior]) -> Ensemble:
+    def fit(cls, points: Points, priors: Mapping[Shape, ShapePrior]) -> Self:
         """Fit every shape to the points of a curve."""
         points = points.fewer(_MOST_POINTS)
         priors = {

@@ -5,8 +5,6 @@ table gives what they mean, in physical units and alike for all shapes, with int
 over the draws of all shapes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -32,8 +32,6 @@ Patarasuk and Yuan 2009, *Bandwidth optimal all-reduce algorithms*, section 3 (r
 Qiao et al. 2021, *Pollux*, equations 9 to 11 (overlap as a norm, accumulation).
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 import numpy as np

@@ -8,8 +8,6 @@ grows in proportion to the batch, from this batch on, belongs to the samples; th
 is fixed cost.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 
