@@ -6,7 +6,7 @@ from scalelab.recommend.answer.evidence import WholeRun
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.observations import frame
 from scalelab.report.subject import ReportSubject
-from scalelab.report.trials import (
+from scalelab.report.tables import (
     curve_table,
     failures,
     memory_table,

@@ -25,8 +25,8 @@ from scalelab.errors import FitError, SpecError
 from scalelab.inputs.target import Target
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.convergence.rows import ended_well, is_equal
-from scalelab.laws.formulas import MEDIAN_OF, Fitted, each_of
 from scalelab.laws.interval import SEED, central, check_mass, normals
+from scalelab.laws.published import MEDIAN_OF, Fitted, each_of
 from scalelab.laws.rows import (
     cells,
     configurations,

@@ -15,8 +15,7 @@ from scalelab.laws.step_time.parameters import parameter_table
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.prior import StepTimePrior
-from scalelab.laws.step_time.shapes import NUM_PARAMETERS
-from scalelab.laws.step_time.terms import Terms
+from scalelab.laws.step_time.shapes import NUM_PARAMETERS, Terms
 from scalelab.laws.support import Coverage, Gap
 
 # further log error per doubling of world size and of local batch beyond the measured

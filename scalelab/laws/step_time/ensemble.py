@@ -23,8 +23,7 @@ from scalelab.laws.step_time.shape_fit import (
     shared_process,
 )
 from scalelab.laws.step_time.shape_prior import ShapePrior
-from scalelab.laws.step_time.shapes import Shape, log_time
-from scalelab.laws.step_time.terms import Terms, split
+from scalelab.laws.step_time.shapes import Shape, Terms, log_time, split
 
 _MOST_POINTS = 144
 """Points of a curve that are fitted; the time of a prediction grows with them."""
