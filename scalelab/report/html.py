@@ -21,7 +21,6 @@ from scalelab.inputs.numerals import (
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.rows import Observed
 from scalelab.recommend.answer.evidence import Evidence
-from scalelab.recommend.answer.facts import Part
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import (
     sentences,
@@ -41,8 +40,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "How many samples training needs": ("samples_to_target",),
 }
 _DETAILS = (
-    *(Part.FAILED, Part.SETTINGS, Part.CHANCE, Part.ALTERNATIVES),
-    *(Part.KNEE, Part.ELSEWHERE, Part.PRICE, Part.WHY),
+    *("settings", "chance", "failed", "alternatives"),
+    *("knee", "elsewhere", "price", "why"),
 )
 
 
@@ -176,17 +175,17 @@ def _plots(
 def _answer(recommendation: Recommendation) -> dict[str, Any]:
     said = sentences(recommendation)
     return {
-        "headline": " ".join(texts(said, Part.USE)),
+        "headline": " ".join(texts(said, "use")),
         "tiles": _tiles(recommendation),
         "details": texts(said, *_DETAILS),
         "table": tables.TextTable.of_columns(allocations(recommendation)),
         "chosen": [row.is_chosen for row in recommendation.rows].index(True),
         "diminishing": what_diminishing_means(recommendation),
-        "assumptions": texts(said, Part.EFFICIENCY, Part.ASSUMPTION),
-        "unanswered": texts(said, Part.UNANSWERED),
-        "next_trial": texts(said, Part.NEXT_TRIAL),
-        "ignored": texts(said, Part.IGNORED),
-        "sweep_cost": texts(said, Part.SWEEP_COST),
+        "assumptions": texts(said, "efficiency", "assumption"),
+        "unanswered": texts(said, "unanswered"),
+        "next_trial": texts(said, "next_trial"),
+        "ignored": texts(said, "ignored"),
+        "sweep_cost": texts(said, "sweep_cost"),
         "parameters": tables.TextTable.of_columns(parameters(recommendation)),
     }
 

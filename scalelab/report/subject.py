@@ -6,9 +6,8 @@ from typing import Self
 
 import pandas as pd
 
-from scalelab.inputs.device_words import device_words
 from scalelab.inputs.document import Scalar
-from scalelab.inputs.numerals import counted, number, percent
+from scalelab.inputs.numerals import counted, device_words, number, percent
 from scalelab.laws.rows import CurveKey, Observed, prepared
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.records.columns import OPTION_PREFIX
