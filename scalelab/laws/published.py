@@ -70,8 +70,8 @@ def usl(time: np.ndarray, at: Configurations) -> Fitted:
         lost = values[2] * (n - 1) + values[3] * n * (n - 1)
         return np.asarray(_alone(values, at) * (1 + lost))
 
-    start = _ALONE | {"contention": 0.05, "coherency": 1e-4}
-    return _of_least_log_error(of, start, time, at)
+    start = {"contention": 0.05, "coherency": 1e-4}
+    return _of_least_log_error(of, _ALONE | start, time, at)
 
 
 def power(time: np.ndarray, at: Configurations) -> Fitted:
@@ -115,7 +115,6 @@ _ALONE = {"fixed": 0.1, "per_sample": 0.9}
 
 
 def _alone(values: np.ndarray, at: Configurations) -> np.ndarray:
-    """Return the times of a pass on one device, ``a + b_1 b``."""
     return np.asarray(values[0] + values[1] * at.samples)
 
 
@@ -322,7 +321,6 @@ class PolluxLaw(PublishedLaw):
 
 
 def _boosted_trees(time: np.ndarray, at: Configurations) -> Fitted:
-    """Fit 150 small trees to at most 250 passes."""
     # imported here: few answers need it, and it loads slowly
     from xgboost import XGBRegressor
 

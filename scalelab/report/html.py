@@ -112,7 +112,7 @@ def render(
         num_not_shown=int(
             observations["outcome"].ne(Outcome.COMPLETED).fillna(False).sum()
         )
-        - sum(1 + len(each.others) for each in failed),
+        - sum(1 + len(each["others"]) for each in failed),
         trials=tables.trial_table(observations),
         provenance=tables.provenance_table(observations, provenance or {}),
         experiment_text=experiment_text,
@@ -153,7 +153,6 @@ def whole_options(text: str) -> Markup:
 def _plots(
     subject: ReportSubject,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]]]:
-    """Return figures and their words by name; titles of others by what they lack."""
     labels = subject.labels
     drawn: dict[str, dict[str, Any]] = {}
     missing: dict[str, list[str]] = {}

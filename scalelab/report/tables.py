@@ -157,25 +157,6 @@ _MAX_CURVES = 60
 _PEAK = "gpu_memory_peak_bytes"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FailedAttempts:
-    """Attempts that did not complete for one reason, and what the first of them left.
-
-    A report may be far away from the run. ``files`` is the log of the first, else its
-    directory, as seen from the run's directory; empty for an imported row. ``others``
-    are the further attempts, each with its configuration.
-    """
-
-    attempt: str
-    configuration: str
-    others: tuple[str, ...]
-    outcome: str
-    is_measurement: bool
-    reason: str
-    traceback: str
-    files: str
-
-
 def outcome_table(observations: pd.DataFrame) -> TextTable:
     """Return how many attempts ended in each way."""
     counts = observations["outcome"].value_counts()
@@ -191,14 +172,18 @@ def outcome_table(observations: pd.DataFrame) -> TextTable:
 
 def failures(
     observations: pd.DataFrame, results: Results
-) -> tuple[FailedAttempts, ...]:
+) -> tuple[dict[str, Any], ...]:
     """Return the attempts that did not complete, those that measured nothing first.
 
-    Attempts are together that ended alike and for the same reason, whatever the rank.
+    Attempts are together that ended alike and for the same reason, whatever the rank:
+    what the first of them left, and ``others``, each with its configuration. A report
+    may be far away from the run: ``files`` is the log, else the directory, as seen from
+    the run's directory; empty for an imported row.
     """
     ended = observations["outcome"]
     bad = observations[ended.ne(Outcome.COMPLETED).fillna(False)]
-    bad = bad.assign(attempt=bad["attempt"].fillna(1), reason=bad["reason"].fillna(""))
+    attempts, reasons = bad["attempt"].fillna(1).astype(int), bad["reason"].fillna("")
+    bad = bad.assign(attempt=attempts, reason=reasons)
     rows = bad.to_dict("records")
     rows.sort(key=lambda row: Outcome(row["outcome"]).is_measurement)
     alike: dict[tuple[str, str], list[Mapping[Any, Any]]] = {}
@@ -210,25 +195,25 @@ def failures(
 
 def _failure(
     row: Mapping[Any, Any], rest: Iterable[Mapping[Any, Any]], results: Results
-) -> FailedAttempts:
-    trial_id, attempt = str(row["trial_id"]), int(row["attempt"])
+) -> dict[str, Any]:
+    trial_id, attempt = str(row["trial_id"]), row["attempt"]
     result = results.get((trial_id, attempt))
     files = ""
     if row["kind"] != "imported":
         files = f"trials/{trial_id}/{attempt:03d}/{(result and result.log) or ''}"
-    return FailedAttempts(
-        attempt=f"{trial_id}-{attempt}",
-        configuration=_configuration(row),
-        others=tuple(
+    return {
+        "attempt": f"{trial_id}-{attempt}",
+        "configuration": _configuration(row),
+        "others": tuple(
             f"{each['trial_id']}-{each['attempt']}: {_configuration(each)}"
             for each in rest
         ),
-        outcome=_in_words(row["outcome"]),
-        is_measurement=Outcome(row["outcome"]).is_measurement,
-        reason=str(row["reason"]),
-        traceback=(result and result.traceback) or "",
-        files=files,
-    )
+        "outcome": _in_words(row["outcome"]),
+        "is_measurement": Outcome(row["outcome"]).is_measurement,
+        "reason": str(row["reason"]),
+        "traceback": (result and result.traceback) or "",
+        "files": files,
+    }
 
 
 def _configuration(row: Mapping[Any, Any]) -> str:

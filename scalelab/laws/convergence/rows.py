@@ -273,7 +273,6 @@ def _curves(
 
 
 def _first(curve: np.ndarray, target: Target) -> int | None:
-    """Return the samples seen at the first evaluation that reached the target."""
     reached = (int(seen) for seen, value in curve if target.is_reached_by(value))
     return next(reached, None)
 
@@ -297,5 +296,4 @@ def answering(
         if is_evaluated:
             return observations
         raise
-    others = observations.drop(index=rows.index)
-    return pd.concat([others, rows]).sort_index()
+    return pd.concat([observations.drop(index=rows.index), rows]).sort_index()

@@ -171,7 +171,6 @@ def _compared(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def _fit_without(fit: Callable[[Rows], Law], factors: Rows, everything: Rows) -> Law:
-    """Fit without the end-to-end trials, or with them if the others do not suffice."""
     try:
         return fit(factors)
     except FitError:

@@ -315,7 +315,6 @@ class MemoryLaw:
         return configurations.assign(peak_bytes=peaks)
 
     def _agreeing(self, frame: pd.DataFrame) -> list[tuple[list[MemoryCurve], float]]:
-        """Return the curves that agree with each configuration, and its shards."""
         positive_if_given(frame, "world_size")
         known = {name for key in self.curves for name, _ in key}
         names, curves = [name for name in frame.columns if name in known], []

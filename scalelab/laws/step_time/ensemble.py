@@ -175,7 +175,6 @@ def _covariances(components: Iterable[LinearisedNode]) -> np.ndarray:
 
 
 def _shares(components: Iterable[LinearisedNode], num_draws: int) -> list[slice]:
-    """Return the slice of draws that belongs to each component, by its weight."""
     weights = [each.share for each in components]
     ends = np.cumsum([0.0, *weights]) / sum(weights) * num_draws
     bounds = np.round(ends).astype(int).tolist()

@@ -316,5 +316,6 @@ class StepTimeLaw:
                 for name in gap.parameters
                 if name not in set(fitted["name"])
             ]
-        columns = ["curve", "parameter", "identified", "remedy"]
-        return pd.DataFrame(rows, columns=columns)
+        return pd.DataFrame(
+            rows, columns=["curve", "parameter", "identified", "remedy"]
+        )

@@ -152,8 +152,9 @@ class Points:
         is_more = deviation > spreads[found]
         spreads[found[is_more]] = deviation[is_more]
         freedoms[found[is_more]] = _FREEDOMS[-1]
-        scatter = replace(self.scatter, spreads=spreads, freedoms=freedoms)
-        return replace(self, scatter=scatter)
+        return replace(
+            self, scatter=replace(self.scatter, spreads=spreads, freedoms=freedoms)
+        )
 
     def repeats_of(self, frame: pd.DataFrame) -> np.ndarray:
         """Return how many runs of each configuration were measured, shape (n,)."""
