@@ -21,9 +21,8 @@ import pandas as pd
 from scaling_tasks import Case, cases
 from score_adapter import observations, predict
 
-from scalelab.laws import formulas
-from scalelab.laws.formulas import Fitted
-from scalelab.laws.published import LAWS, PublishedLaw
+from scalelab.laws import published
+from scalelab.laws.published import LAWS, Fitted, PublishedLaw
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.physics import Configurations
 
@@ -35,14 +34,14 @@ class PaleoLaw(PublishedLaw):
     """Compute and a ring of the slowest link."""
 
     name = "paleo"
-    learn = staticmethod(formulas.paleo)
+    learn = staticmethod(published.paleo)
     reference = "t = a + b1 b + 2 (n-1)/n S per tier (Qi et al. 2017)"
 
 
 def median(time: np.ndarray, at: Configurations) -> Fitted:
     """Fit every formula; keep none of their coefficients."""
-    each = [learn(time, at) for learn in formulas.MEDIAN_OF]
-    return Fitted(lambda asked: np.median(formulas.each_of(each, asked), axis=0), {})
+    each = [learn(time, at) for learn in published.MEDIAN_OF]
+    return Fitted(lambda asked: np.median(published.each_of(each, asked), axis=0), {})
 
 
 class MedianLaw(PublishedLaw):

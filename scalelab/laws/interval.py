@@ -3,8 +3,6 @@
 Every random generator is seeded, so that equal rows give equal answers.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.special import ndtri
 

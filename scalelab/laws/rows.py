@@ -1,12 +1,10 @@
 """Prepare observations for a law: which rows are fit for it, on which curves."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -66,9 +64,10 @@ class FitRows:
         """
         return dict(Counter(r for r in self.reasons if r not in ("", _OF_SAMPLES)))
 
-    def take(self, index: pd.Index) -> FitRows:
+    def take(self, index: pd.Index) -> Self:
         """Return some of the observations, named by their index."""
-        return FitRows(
+        return replace(
+            self,
             observations=self.observations.loc[index],
             completed=self.completed.loc[index],
             reasons=self.reasons.loc[index],

@@ -1,7 +1,5 @@
 """The measured range of a curve: what a prediction rests on, and what is unknown."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 
@@ -132,7 +130,6 @@ class Coverage:
         return np.column_stack([np.maximum(scale, nodes), batch])
 
     def _open_at(self, query: Configurations) -> dict[tuple[str, ...], np.ndarray]:
-        """Return, by the parameters of a gap, which configurations need them."""
         return {
             _INTRA: query.is_shared,
             _INTER: query.crosses,

@@ -1,7 +1,5 @@
 """Time and device-hours by device count, and the trade between them."""
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd
@@ -80,7 +78,6 @@ def budget_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
 
 
 def _device_time_unit(table: pd.DataFrame, labels: Labels) -> tuple[float, str]:
-    """Return the size and the name of the unit of the headline's device time."""
     chosen = table.loc[table["is_chosen"], "gpu_hours"]
     known = chosen if len(chosen) else table["gpu_hours"]
     return device_time_unit(float(known.iloc[0]), labels.hours)

@@ -1,7 +1,5 @@
 """Every figure of a run, by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

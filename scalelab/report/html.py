@@ -1,7 +1,5 @@
 """The report: one self-contained HTML file that needs no network."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,10 +30,9 @@ from scalelab.recommend.answer.sentences import (
 )
 from scalelab.recommend.answer.tables import allocations, parameters, ways_table
 from scalelab.records.attempt_io import write_atomically
-from scalelab.report import trials
+from scalelab.report import tables
 from scalelab.report.figures import PLOTS
 from scalelab.report.subject import ReportSubject
-from scalelab.report.tables import TextTable
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "What it takes": ("time_and_gpu_hours", "trade_off"),
@@ -59,7 +56,7 @@ def render(
     experiment_text: str | None = None,
     without_answer: str = "",
     evidence: Evidence | None = None,
-    results: trials.Results | None = None,
+    results: tables.Results | None = None,
     accepted: str = "",
     provenance: Mapping[str, Any] | None = None,
 ) -> str:
@@ -71,7 +68,7 @@ def render(
     observations = subject.observations
     plots, missing = _plots(subject)
     happened = _what_happened(observations)
-    failed = trials.failures(observations, results or {})
+    failed = tables.failures(observations, results or {})
     environment = Environment(
         loader=PackageLoader("scalelab.report"),
         autoescape=True,
@@ -101,23 +98,23 @@ def render(
         missing=missing.items(),
         ways=seen.ways
         and {
-            "table": TextTable.of_columns(ways_table(seen.ways)),
+            "table": tables.TextTable.of_columns(ways_table(seen.ways)),
             "remarks": what_gaps_mean(seen.ways),
         },
         evidence={
-            "memory": trials.memory_table(observations),
+            "memory": tables.memory_table(observations),
             "steadiness": seen.steadiness.sentences if seen.steadiness else (),
-            "product_check": trials.product_check_table(seen.whole_runs),
-            "curves": trials.curve_table(subject) if len(subject.curves) > 1 else None,
+            "product_check": tables.product_check_table(seen.whole_runs),
+            "curves": tables.curve_table(subject) if len(subject.curves) > 1 else None,
         },
-        outcomes=trials.outcome_table(observations),
+        outcomes=tables.outcome_table(observations),
         failures=failed,
         num_not_shown=int(
             observations["outcome"].ne(Outcome.COMPLETED).fillna(False).sum()
         )
-        - sum(1 + len(each.others) for each in failed),
-        trials=trials.trial_table(observations),
-        provenance=trials.provenance_table(observations, provenance or {}),
+        - sum(1 + len(each["others"]) for each in failed),
+        trials=tables.trial_table(observations),
+        provenance=tables.provenance_table(observations, provenance or {}),
         experiment_text=experiment_text,
         plotly_js=Markup(get_plotlyjs()),
     )
@@ -156,7 +153,6 @@ def whole_options(text: str) -> Markup:
 def _plots(
     subject: ReportSubject,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]]]:
-    """Return figures and their words by name; titles of others by what they lack."""
     labels = subject.labels
     drawn: dict[str, dict[str, Any]] = {}
     missing: dict[str, list[str]] = {}
@@ -170,7 +166,7 @@ def _plots(
             "title": plot.title,
             "json": script_json(plot.figure(table, labels).to_json()),
             "sentence": plot.sentence(table, labels),
-            "table": TextTable.of(table, labels.device_hour_word),
+            "table": tables.TextTable.of(table, labels.device_hour_word),
         }
     return drawn, missing
 
@@ -181,7 +177,7 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
         "headline": " ".join(texts(said, "use")),
         "tiles": _tiles(recommendation),
         "details": texts(said, *_DETAILS),
-        "table": TextTable.of_columns(allocations(recommendation)),
+        "table": tables.TextTable.of_columns(allocations(recommendation)),
         "chosen": [row.is_chosen for row in recommendation.rows].index(True),
         "diminishing": what_diminishing_means(recommendation),
         "assumptions": texts(said, "efficiency", "assumption"),
@@ -189,7 +185,7 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
         "next_trial": texts(said, "next_trial"),
         "ignored": texts(said, "ignored"),
         "sweep_cost": texts(said, "sweep_cost"),
-        "parameters": TextTable.of_columns(parameters(recommendation)),
+        "parameters": tables.TextTable.of_columns(parameters(recommendation)),
     }
 
 

@@ -1,7 +1,5 @@
 """Phases of an optimiser step by device count."""
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd

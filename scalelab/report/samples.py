@@ -1,7 +1,5 @@
 """Samples to target by global batch size; runs that stopped earlier are bounds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Throughput, speedup and scaling efficiency by device count."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -7,8 +7,6 @@ logarithmic where its values differ much, and linear from zero where they do not
 differences then look small, and an ideal line is straight on either.
 """
 
-from __future__ import annotations
-
 import html
 import math
 import operator

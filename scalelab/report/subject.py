@@ -1,9 +1,8 @@
 """The curve that a report shows, the recommended batches along it, and their labels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Self
 
 import pandas as pd
 
@@ -85,7 +84,7 @@ class ReportSubject:
     @classmethod
     def of(
         cls, observed: Observed, recommendation: Recommendation | None = None
-    ) -> ReportSubject:
+    ) -> Self:
         """Choose the recommended curve, else the one measured at most counts."""
         fit_rows = prepared(observed)
         observations = fit_rows.observations

@@ -151,7 +151,7 @@ class RunRecords:
 
     def observations_for(self, target: Target | None) -> pd.DataFrame:
         """Return the observations, with a new target read from metric curves."""
-        from scalelab.laws.convergence.metric_curve import answering
+        from scalelab.laws.convergence.rows import answering
 
         if target is None:
             return self.observations

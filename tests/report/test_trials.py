@@ -6,7 +6,7 @@ from scalelab.recommend.answer.evidence import WholeRun
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.observations import frame
 from scalelab.report.subject import ReportSubject
-from scalelab.report.trials import (
+from scalelab.report.tables import (
     curve_table,
     failures,
     memory_table,
@@ -43,15 +43,15 @@ def test_failures_lead_to_their_logs() -> None:
         log="rank-1.log",
     )
     died, oom = failures(frame(rows), {("bad one", 2): result})
-    assert died.attempt == "bad one-2"
-    assert died.configuration == (
+    assert died["attempt"] == "bad one-2"
+    assert died["configuration"] == (
         "2 devices, 1 node, local batch 8, accumulation 1, seed 0"
     )
-    assert died.traceback == "Traceback"
-    assert died.files == "trials/bad one/002/rank-1.log"
-    assert not died.is_measurement
-    assert oom.is_measurement
-    assert oom.files == "trials/oom/001/"
+    assert died["traceback"] == "Traceback"
+    assert died["files"] == "trials/bad one/002/rank-1.log"
+    assert not died["is_measurement"]
+    assert oom["is_measurement"]
+    assert oom["files"] == "trials/oom/001/"
 
 
 def test_imported_failures_have_no_files() -> None:
@@ -59,8 +59,8 @@ def test_imported_failures_have_no_files() -> None:
         1, 8, outcome="failed", kind="imported", attempt=None, reason=None, seed=None
     )
     (failure,) = failures(frame([row]), {})
-    assert failure.files == failure.reason == ""
-    assert failure.configuration.endswith("accumulation 1")
+    assert failure["files"] == failure["reason"] == ""
+    assert failure["configuration"].endswith("accumulation 1")
 
 
 def test_trials_show_what_they_measured() -> None:

@@ -19,9 +19,8 @@ McCandlish et al. 2018, *An empirical model of large-batch training*, equations 
 Gelman et al. 2013, *Bayesian Data Analysis*, section 14.8 (conjugate regression).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -73,7 +72,7 @@ class BatchData:
     log_normalization_unit: float
 
     @classmethod
-    def of(cls, frame: pd.DataFrame) -> BatchData:
+    def of(cls, frame: pd.DataFrame) -> Self:
         """Reduce the rows of one curve, see :class:`TargetRows`."""
         log_norm = np.log(frame["normalization"].to_numpy(float))
         known = np.isfinite(log_norm)
@@ -154,9 +153,10 @@ class Draws:
         over = 2 * (log_batch - self.log_fail[:, None])
         return np.asarray(-np.exp(np.minimum(over, 50)))
 
-    def take(self, chosen: np.ndarray) -> Draws:
+    def take(self, chosen: np.ndarray) -> Self:
         """Return some of the draws."""
-        return Draws(**{name: getattr(self, name)[chosen] for name in self.__slots__})
+        taken = {name: getattr(self, name)[chosen] for name in self.__slots__}
+        return replace(self, **taken)
 
 
 def log_growth(log_critical: np.ndarray, log_batch: np.ndarray) -> np.ndarray:
@@ -213,7 +213,7 @@ class _Regression:
     weights: np.ndarray
 
     @classmethod
-    def of(cls, data: BatchData, spread: float) -> _Regression:
+    def of(cls, data: BatchData, spread: float) -> Self:
         seen, doubt = np.flatnonzero(data.count), np.ones(len(data.count))
         luck = spread**2 / np.maximum(data.count, 1)
         found = cls.with_doubt(data, luck, doubt)
@@ -230,9 +230,7 @@ class _Regression:
         return found
 
     @classmethod
-    def with_doubt(
-        cls, data: BatchData, luck: np.ndarray, doubt: np.ndarray
-    ) -> _Regression:
+    def with_doubt(cls, data: BatchData, luck: np.ndarray, doubt: np.ndarray) -> Self:
         seen = np.flatnonzero(data.count)
         variance = (doubt * _FORM**2 + luck)[seen]
         design = np.column_stack([np.ones(len(seen)), data.log_normalization[seen]])

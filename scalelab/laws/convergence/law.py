@@ -14,10 +14,9 @@ failures in ``docs/laws.md``.
 ['measured', 'extrapolated']
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -63,7 +62,7 @@ class BatchCurve:
     measured: np.ndarray
 
     @classmethod
-    def fit(cls, frame: pd.DataFrame) -> BatchCurve:
+    def fit(cls, frame: pd.DataFrame) -> Self:
         """Fit the rows of one curve, see :class:`TargetRows`."""
         data = BatchData.of(frame)
         return cls(
@@ -120,7 +119,6 @@ class BatchCurve:
     def _measured_at(
         self, log_batch: np.ndarray, log_norm: np.ndarray
     ) -> Iterator[tuple[int, int]]:
-        """Yield the column and the measured pair of each measured configuration."""
         for column, (x, norm) in enumerate(zip(log_batch, log_norm, strict=True)):
             same = np.isclose(self.data.log_batch, x, rtol=0, atol=_SAME)
             same &= np.isclose(self.data.log_normalization, norm, rtol=0, atol=_SAME)
@@ -202,7 +200,7 @@ class ConvergenceLaw:
     left_out: Mapping[str, int]
 
     @classmethod
-    def fit(cls, observations: pd.DataFrame) -> ConvergenceLaw:
+    def fit(cls, observations: pd.DataFrame) -> Self:
         """Fit every curve of the rows that tried to reach a target.
 
         Parameters
@@ -226,8 +224,10 @@ class ConvergenceLaw:
                 f"{', with an order that is not sharded' if why else ''}."
             )
         parts = split_targets(rows.frame).items()
-        curves = {key: BatchCurve.fit(frame) for key, frame in parts}
-        return cls(curves=curves, left_out=rows.left_out)
+        return cls(
+            curves={key: BatchCurve.fit(frame) for key, frame in parts},
+            left_out=rows.left_out,
+        )
 
     def predict(
         self, configurations: pd.DataFrame, interval: float = 0.8
@@ -268,8 +268,9 @@ class ConvergenceLaw:
                 "the number of samples to the target",
                 curve.remedy(float(positive(part, "global_batch_size")[0])),
             )
-        columns = {name: answer[name].to_numpy() for name in _ANSWER_COLUMNS}
-        return configurations.assign(**columns)
+        return configurations.assign(
+            **{name: answer[name].to_numpy() for name in _ANSWER_COLUMNS}
+        )
 
     def _by_curve(self, frame: pd.DataFrame) -> list[tuple[BatchCurve, pd.DataFrame]]:
         frame = told_apart(frame.reset_index(drop=True))  # indexed by position

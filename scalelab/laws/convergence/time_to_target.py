@@ -15,11 +15,9 @@ Coleman et al. 2019, *Analysis of DAWNBench*, section 3 (time to accuracy as a p
 McCandlish et al. 2018, *An empirical model of large-batch training*, section 2.3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -69,7 +67,7 @@ class Factorisation:
     log_spread: float
 
     @classmethod
-    def of(cls, trials: pd.DataFrame, log_variance: np.ndarray) -> Factorisation:
+    def of(cls, trials: pd.DataFrame, log_variance: np.ndarray) -> Self:
         """Estimate correction and spread from compared trials."""
         error = trials["log_error"].to_numpy(float)
         usual = _USUAL_WEIGHT * _USUAL_SPREAD**2
@@ -173,7 +171,6 @@ def _compared(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def _fit_without(fit: Callable[[Rows], Law], factors: Rows, everything: Rows) -> Law:
-    """Fit without the end-to-end trials, or with them if the others do not suffice."""
     try:
         return fit(factors)
     except FitError:

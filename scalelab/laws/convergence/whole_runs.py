@@ -14,9 +14,8 @@ References
 McCandlish et al. 2018, *An empirical model of large-batch training*, section 2.3.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -26,8 +25,8 @@ from scalelab.errors import FitError, SpecError
 from scalelab.inputs.target import Target
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.convergence.rows import ended_well, is_equal
-from scalelab.laws.formulas import MEDIAN_OF, Fitted, each_of
 from scalelab.laws.interval import SEED, central, check_mass, normals
+from scalelab.laws.published import MEDIAN_OF, Fitted, each_of
 from scalelab.laws.rows import (
     cells,
     configurations,
@@ -54,9 +53,7 @@ class WholeRunLaw:
     log_level_deviation: float
 
     @classmethod
-    def fit(
-        cls, runs: pd.DataFrame, reference: pd.DataFrame | None = None
-    ) -> WholeRunLaw:
+    def fit(cls, runs: pd.DataFrame, reference: pd.DataFrame | None = None) -> Self:
         """Fit a series."""
         known = _measured(runs)
         if known.empty:

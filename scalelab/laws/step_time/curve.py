@@ -1,9 +1,8 @@
 """The default law on one curve: predictions, and the parts of a step."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -16,8 +15,7 @@ from scalelab.laws.step_time.parameters import parameter_table
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.prior import StepTimePrior
-from scalelab.laws.step_time.shapes import NUM_PARAMETERS
-from scalelab.laws.step_time.terms import Terms
+from scalelab.laws.step_time.shapes import NUM_PARAMETERS, Terms
 from scalelab.laws.support import Coverage, Gap
 
 # further log error per doubling of world size and of local batch beyond the measured
@@ -72,7 +70,7 @@ class Curve(FittedCurve):
     ensemble: Ensemble
 
     @classmethod
-    def fit(cls, key: CurveKey, frame: pd.DataFrame, prior: StepTimePrior) -> Curve:
+    def fit(cls, key: CurveKey, frame: pd.DataFrame, prior: StepTimePrior) -> Self:
         """Fit the rows of one curve, see :attr:`~scalelab.laws.rows.FitRows.curves`."""
         points = Points.of(frame)
         informed = prior.determined_for(key)

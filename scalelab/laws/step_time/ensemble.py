@@ -5,11 +5,10 @@ the best one beyond them. The evidence is tempered, because neighbouring points 
 their errors. Where the shapes disagree, the prediction is uncertain.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -24,8 +23,7 @@ from scalelab.laws.step_time.shape_fit import (
     shared_process,
 )
 from scalelab.laws.step_time.shape_prior import ShapePrior
-from scalelab.laws.step_time.shapes import Shape, log_time
-from scalelab.laws.step_time.terms import Terms, split
+from scalelab.laws.step_time.shapes import Shape, Terms, log_time, split
 
 _MOST_POINTS = 144
 """Points of a curve that are fitted; the time of a prediction grows with them."""
@@ -47,7 +45,7 @@ class Ensemble:
     components_across: tuple[LinearisedNode, ...]
 
     @classmethod
-    def fit(cls, points: Points, priors: Mapping[Shape, ShapePrior]) -> Ensemble:
+    def fit(cls, points: Points, priors: Mapping[Shape, ShapePrior]) -> Self:
         """Fit every shape to the points of a curve."""
         points = points.fewer(_MOST_POINTS)
         priors = {
@@ -177,7 +175,6 @@ def _covariances(components: Iterable[LinearisedNode]) -> np.ndarray:
 
 
 def _shares(components: Iterable[LinearisedNode], num_draws: int) -> list[slice]:
-    """Return the slice of draws that belongs to each component, by its weight."""
     weights = [each.share for each in components]
     ends = np.cumsum([0.0, *weights]) / sum(weights) * num_draws
     bounds = np.round(ends).astype(int).tolist()

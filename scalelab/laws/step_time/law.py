@@ -11,8 +11,6 @@
 'measured'
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -35,7 +33,7 @@ from scalelab.laws.step_time.curve import Curve, FittedCurve
 from scalelab.laws.step_time.mixture import Mixture
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.prior import StepTimePrior
-from scalelab.laws.step_time.terms import Terms
+from scalelab.laws.step_time.shapes import Terms
 from scalelab.laws.support import Gap
 
 _ANSWER_COLUMNS = (
@@ -56,7 +54,7 @@ class StepTimeLaw:
     number of devices and nodes and the batch vary. The shapes are three formulas for
     the growth of the step time (:mod:`~scalelab.laws.step_time.shapes`). They share a
     discrepancy, a Gaussian process for what no formula explains, and each has a prior.
-    The parts of a step are defined in :mod:`~scalelab.laws.step_time.terms`.
+    The parts of a step are defined in :mod:`~scalelab.laws.step_time.shapes`.
 
     Parameters
     ----------
@@ -318,5 +316,6 @@ class StepTimeLaw:
                 for name in gap.parameters
                 if name not in set(fitted["name"])
             ]
-        columns = ["curve", "parameter", "identified", "remedy"]
-        return pd.DataFrame(rows, columns=columns)
+        return pd.DataFrame(
+            rows, columns=["curve", "parameter", "identified", "remedy"]
+        )

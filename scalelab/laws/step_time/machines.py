@@ -18,8 +18,6 @@ curve has none unless its rows show one: a step that grows with the samples of a
 devices, which no exchange of gradients does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -5,9 +5,8 @@ Student's t, which is added as a normal part: at each quantile, with the varianc
 gives the t's own quantile.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtrit
@@ -44,15 +43,13 @@ class Mixture:
         within = (self.weights * self.variances).sum(axis=0)
         return np.asarray(within + self._between())
 
-    def moved(
-        self, offset: np.ndarray | float, variance: np.ndarray | float
-    ) -> Mixture:
+    def moved(self, offset: np.ndarray | float, variance: np.ndarray | float) -> Self:
         """Return the mixture with an offset (n,) and a variance added to each part."""
         return replace(
             self, means=self.means + offset, variances=self.variances + variance
         )
 
-    def of_one_run(self, scale: np.ndarray, freedom: np.ndarray) -> Mixture:
+    def of_one_run(self, scale: np.ndarray, freedom: np.ndarray) -> Self:
         """Return the mixture for one further run, which scatters like Student's t."""
         return replace(self, scale=scale, freedom=freedom)
 
@@ -103,9 +100,10 @@ class Mixture:
         offsets = self.means - self.mean
         return np.asarray((self.weights * offsets**2).sum(axis=0))
 
-    def _take(self, chosen: np.ndarray) -> Mixture:
+    def _take(self, chosen: np.ndarray) -> Self:
         one_for_all = self.weights.shape[1] == 1
-        return Mixture(
+        return replace(
+            self,
             weights=self.weights if one_for_all else self.weights[:, chosen],
             means=self.means[:, chosen],
             variances=self.variances[:, chosen],

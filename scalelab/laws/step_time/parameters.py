@@ -5,8 +5,6 @@ table gives what they mean, in physical units and alike for all shapes, with int
 over the draws of all shapes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -90,7 +88,6 @@ def parameter_table(
 
 
 def _draws(ensemble: Ensemble, points: Points) -> dict[str, np.ndarray]:
-    """Draw every parameter that the table may name, in the user's units."""
     normals = np.random.default_rng(SEED).standard_normal((NUM_DRAWS, NUM_PARAMETERS))
     drawn = ensemble.parameter_draws(normals)
     values = np.concatenate([*drawn.values()])
@@ -134,7 +131,6 @@ def _exchange_s(shape: Shape, draws: np.ndarray, seen: Configurations) -> np.nda
 
 
 def _measured(at: Configurations) -> frozenset[str]:
-    """Return the parameters on which the step times of the points depend."""
     batches = np.unique(at.samples)
     wide = batches[-1] >= _MIN_BATCH_RANGE * batches[0]
     depends = {
@@ -152,7 +148,6 @@ def _measured(at: Configurations) -> frozenset[str]:
 
 
 def _part(name: str) -> str:
-    """Return the part of a step that a parameter describes."""
     parts = ("compute", "intra_node", "inter_node")
     return next((part for part in parts if name.startswith(part)), name)
 
@@ -165,7 +160,6 @@ def _ends(name: str, draws: np.ndarray, interval: float) -> tuple[float, float]:
 
 
 def _is_resolved(name: str, draws: np.ndarray, points: Points) -> bool:
-    """Tell whether the points determine a parameter, or that it is small."""
     lo, hi = _ends(name, draws, 0.8)
     if UNITS[name] == "1":
         return hi - lo < _WIDE_SHARE

@@ -1,9 +1,8 @@
 """The configurations of a step: devices, nodes, samples and accumulated passes."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -25,7 +24,7 @@ class Configurations:
     accumulation: np.ndarray
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, batch_unit: float = 1.0) -> Configurations:
+    def of(cls, frame: pd.DataFrame, batch_unit: float = 1.0) -> Self:
         """Read the completed configuration columns of a frame."""
         world = frame["world_size"].to_numpy(float)
         parallel = frame.get("data_parallel_size", frame["world_size"]).to_numpy(float)
@@ -106,13 +105,14 @@ class Configurations:
             ]
         )
 
-    def take(self, positions: np.ndarray) -> Configurations:
+    def take(self, positions: np.ndarray) -> Self:
         """Return some of the configurations."""
-        return Configurations(
-            **{
-                field.name: getattr(self, field.name)[positions]
-                for field in fields(Configurations)
-            }
+        return replace(
+            self,
+            world_size=self.world_size[positions],
+            num_nodes=self.num_nodes[positions],
+            samples=self.samples[positions],
+            accumulation=self.accumulation[positions],
         )
 
     def labels(self) -> list[bytes]:

@@ -11,10 +11,9 @@ Smyth 2004, *Linear models and empirical Bayes methods for assessing differentia
 expression in microarray experiments*, section 3 (moderated variances).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -44,7 +43,7 @@ class Scatter:
     freedoms: np.ndarray
 
     @classmethod
-    def of(cls, repeats: Sequence[np.ndarray]) -> Scatter:
+    def of(cls, repeats: Sequence[np.ndarray]) -> Self:
         """Estimate the scatter from the log times of each point's runs."""
         degrees = np.array([len(values) - 1.0 for values in repeats])
         squares = np.array([len(values) * values.var() for values in repeats])
@@ -62,7 +61,7 @@ class Scatter:
         """Geometric mean of what each standard deviation may be, shape (n_points,)."""
         return np.asarray(self.spreads * np.exp(_log_excess(self.freedoms)))
 
-    def take(self, positions: np.ndarray) -> Scatter:
+    def take(self, positions: np.ndarray) -> Self:
         """Return the scatter of some of the points."""
         return replace(
             self,
@@ -87,7 +86,7 @@ class Points:
     gradient_bytes: float = float("nan")
 
     @classmethod
-    def of(cls, frame: pd.DataFrame) -> Points:
+    def of(cls, frame: pd.DataFrame) -> Self:
         """Reduce the rows of one curve to its points."""
         logs = frame.assign(log_time=np.log(frame["step_time_s"]))
         groups = logs.groupby(list(CONFIGURATION), sort=True)["log_time"]
@@ -119,7 +118,7 @@ class Points:
             for counts in (self.at.num_nodes, self.at.world_size)
         )
 
-    def take(self, positions: np.ndarray) -> Points:
+    def take(self, positions: np.ndarray) -> Self:
         """Return some of the points, in the same units."""
         return replace(
             self,
@@ -129,7 +128,7 @@ class Points:
             scatter=self.scatter.take(positions),
         )
 
-    def fewer(self, most: int) -> Points:
+    def fewer(self, most: int) -> Self:
         """Return at most so many points, drawn at random.
 
         The smallest and the largest batch of each allocation come first: no others
@@ -146,15 +145,16 @@ class Points:
         drawn = drawn[np.argsort(~is_end[drawn], kind="stable")]
         return self.take(np.sort(drawn[:most]))
 
-    def deviating(self, frame: pd.DataFrame, deviation: np.ndarray) -> Points:
+    def deviating(self, frame: pd.DataFrame, deviation: np.ndarray) -> Self:
         """Return the points with runs of some that deviate by at least so much."""
         spreads, freedoms = self.scatter.spreads.copy(), self.scatter.freedoms.copy()
         found = self._positions(frame)
         is_more = deviation > spreads[found]
         spreads[found[is_more]] = deviation[is_more]
         freedoms[found[is_more]] = _FREEDOMS[-1]
-        scatter = replace(self.scatter, spreads=spreads, freedoms=freedoms)
-        return replace(self, scatter=scatter)
+        return replace(
+            self, scatter=replace(self.scatter, spreads=spreads, freedoms=freedoms)
+        )
 
     def repeats_of(self, frame: pd.DataFrame) -> np.ndarray:
         """Return how many runs of each configuration were measured, shape (n,)."""

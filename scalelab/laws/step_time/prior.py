@@ -1,9 +1,8 @@
 """The prior of a curve: the stated one, informed by related curves."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -109,12 +108,12 @@ class StepTimePrior:
     link: Link | None = None
 
     @classmethod
-    def shipped(cls) -> StepTimePrior:
+    def shipped(cls) -> Self:
         """Return the prior that knows no other curve."""
         return cls(priors=stated_priors())
 
     @classmethod
-    def learn(cls, observations: Observed) -> StepTimePrior:
+    def learn(cls, observations: Observed) -> Self:
         """Return the shipped prior with other curves as relatives."""
         return cls.shipped().updated(prepared(observations).curves)
 
@@ -122,7 +121,7 @@ class StepTimePrior:
         self,
         curves: Mapping[CurveKey, pd.DataFrame],
         about: Collection[CurveKey] | None = None,
-    ) -> StepTimePrior:
+    ) -> Self:
         """Return the prior with further curves as relatives, see :meth:`learn`."""
         related = {
             key: frame
@@ -132,13 +131,11 @@ class StepTimePrior:
         found = self._relatives(related).values()
         return replace(self, relatives=(*self.relatives, *found))
 
-    def with_links(self, between_nodes: Link | None) -> StepTimePrior:
+    def with_links(self, between_nodes: Link | None) -> Self:
         """Return the prior for nodes that a stated link joins."""
         return replace(self, link=between_nodes)
 
-    def for_each(
-        self, curves: Mapping[CurveKey, pd.DataFrame]
-    ) -> dict[CurveKey, StepTimePrior]:
+    def for_each(self, curves: Mapping[CurveKey, pd.DataFrame]) -> dict[CurveKey, Self]:
         """Return the prior of each of several curves that inform one another.
 
         A curve is informed by related curves that were measured on more nodes or

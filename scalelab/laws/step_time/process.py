@@ -15,10 +15,9 @@ Rasmussen and Williams 2006, *Gaussian Processes for Machine Learning*, sections
 (explicit basis functions) and 4.2 (Matern kernels).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -63,7 +62,7 @@ class DiscrepancyProcess:
         log_amplitudes: np.ndarray,
         factors: np.ndarray | None = None,
         parts: np.ndarray | None = None,
-    ) -> DiscrepancyProcess:
+    ) -> Self:
         """Build the process; correlations (``parts``) are computed if not given."""
         factors = np.ones(len(points)) if factors is None else factors
         parts = correlations(points.at, points.at) if parts is None else parts
@@ -85,12 +84,12 @@ class DiscrepancyProcess:
         """Return covariances with the points, shape (n_configurations, n_points)."""
         return covariances(at, self.points.at, self.variances)
 
-    def reweighted(self, residuals: np.ndarray) -> DiscrepancyProcess:
+    def reweighted(self, residuals: np.ndarray) -> Self:
         """Return the process with larger variances of points far from all others."""
         single = self.variances[-1] + noise(self.points)
         shares = single * self.factors * (self.inverse @ residuals)
         factors = (_FREEDOM + shares**2 / single) / (_FREEDOM + 1)
-        return DiscrepancyProcess.of(
+        return self.of(
             self.points,
             self.log_amplitudes,
             np.clip(factors, _LEAST_FACTOR, _MOST_FACTOR),
@@ -104,7 +103,7 @@ class DiscrepancyProcess:
         prior: ShapePrior,
         *,
         may_be_rough: bool = False,
-    ) -> tuple[DiscrepancyProcess, float]:
+    ) -> tuple[Self, float]:
         """Return the process with the most probable amplitudes, and their evidence.
 
         The evidence is the log probability of the errors, up to a constant that is the
@@ -145,7 +144,7 @@ class DiscrepancyProcess:
                 (np.append(center[:-1], _ROUGH), np.append(spread[:-1], _ROUGH_SPREAD)),
             )
             found = min(smooth, rough, key=lambda x: x.fun - (x is rough) * _ROUGH_LOG)
-        process = DiscrepancyProcess.of(self.points, found.x, self.factors, self.parts)
+        process = self.of(self.points, found.x, self.factors, self.parts)
         return process, (found is not smooth) * _ROUGH_LOG - float(found.fun)
 
     def surprises(

@@ -1,9 +1,8 @@
 """The fit of one shape to one curve: its most probable parameters and uncertainty."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -68,9 +67,7 @@ class ShapeFit:
     log_evidence: float
 
     @classmethod
-    def fit(
-        cls, process: DiscrepancyProcess, prior: ShapePrior, shape: Shape
-    ) -> ShapeFit:
+    def fit(cls, process: DiscrepancyProcess, prior: ShapePrior, shape: Shape) -> Self:
         """Fit a shape to the points of a process."""
         target = LogPosterior(process, prior, shape)
         state = _highest(target)

@@ -5,11 +5,10 @@ reasons; ``docs/laws.md`` says what was tried instead. A curve's own rows, and t
 its relatives, override all of this.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from typing import Self
 
 import numpy as np
 
@@ -91,14 +90,14 @@ class ShapePrior:
         """Inverse of the covariance, shape (14, 14)."""
         return np.asarray(np.linalg.inv(self.covariance))
 
-    def widened(self, parameter: int, variance: float) -> ShapePrior:
+    def widened(self, parameter: int, variance: float) -> Self:
         """Return the prior with another variance of a parameter, equally correlated."""
         factors = np.ones(NUM_PARAMETERS)
         factors[parameter] = np.sqrt(variance / self.covariance[parameter, parameter])
         covariance = self.covariance * factors * factors[:, None]
         return replace(self, covariance=covariance)
 
-    def believing(self, parameter: int, mean: float, spread: float) -> ShapePrior:
+    def believing(self, parameter: int, mean: float, spread: float) -> Self:
         """Return the prior with another belief of one uncorrelated parameter."""
         means, covariance = self.mean.copy(), self.covariance.copy()
         means[parameter], covariance[parameter, parameter] = mean, spread**2
@@ -115,13 +114,13 @@ class Evidence:
     information_vector: np.ndarray
     amplitudes: np.ndarray
 
-    def moved(self, change: np.ndarray) -> Evidence:
+    def moved(self, change: np.ndarray) -> Self:
         """Return the evidence where the parameters are larger by ``change``, (14,)."""
         return replace(
             self, information_vector=self.information_vector + self.information @ change
         )
 
-    def without(self, parameter: int) -> Evidence:
+    def without(self, parameter: int) -> Self:
         """Return the evidence about the others, whatever the value of one is."""
         row = self.information[parameter]
         if row[parameter] < _NOTHING:

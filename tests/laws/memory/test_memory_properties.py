@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.laws.memory.law import MemoryLaw
-from scalelab.laws.memory.peaks import Peaks
+from scalelab.laws.memory.law import MemoryLaw, Peaks
 
 GIB = 2**30
 RANKS = [1, 2, 4, 8, 64, 10**6]

@@ -18,9 +18,10 @@ from scalelab.laws.step_time.shapes import (
     OVERLAP,
     PARAMETERS,
     Shape,
+    Terms,
     log_time,
+    split,
 )
-from scalelab.laws.step_time.terms import Terms, split
 
 EXCHANGED = ("intra_node", "inter_node")
 PER_NODE = 8
