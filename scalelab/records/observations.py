@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
@@ -132,14 +133,11 @@ def program_hash(program: Program) -> str:
 
 
 def _is_time(value: Any) -> bool:
-    if not isinstance(value, str):
-        return False
-    try:
+    with suppress(TypeError, ValueError):
         time = datetime.fromisoformat(value)
-    except ValueError:
-        return False
-    # Nanoseconds since 1970 in 64 bits hold no others.
-    return time.utcoffset() is not None and 1678 <= time.year <= 2261
+        # Nanoseconds since 1970 in 64 bits hold no others.
+        return time.utcoffset() is not None and 1678 <= time.year <= 2261
+    return False
 
 
 def _is_integer(value: Any) -> bool:
@@ -256,8 +254,8 @@ def counting_rows(rows: Iterable[Observation]) -> list[Observation]:
 
 def finished_rows(
     rows: Iterable[Observation],
-    *,
     superseded: Collection[tuple[str, int]] = (),
+    *,
     retry_failed: bool = False,
 ) -> list[Observation]:
     """Return the counting rows of trials that a further sweep does not run again.

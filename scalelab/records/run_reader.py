@@ -151,8 +151,7 @@ class RunReader:
         self, rows: Sequence[Observation], *, retry_failed: bool = False
     ) -> list[Observation]:
         """Return those of :meth:`rows` whose trials need not run again."""
-        superseded = self._header.superseded
-        return finished_rows(rows, superseded=superseded, retry_failed=retry_failed)
+        return finished_rows(rows, self._header.superseded, retry_failed=retry_failed)
 
     @property
     def state(self) -> Mapping[str, Any]:
