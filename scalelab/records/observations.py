@@ -93,16 +93,19 @@ def _configuration(spec: AttemptSpec) -> dict[str, Any]:
         "seed": trial.seed,
     }
     if rate := trial.learning_rate:
-        values["lr_rule"] = rate.rule
-        values["base_learning_rate"] = rate.base
-        values["learning_rate"] = rate.value
+        values |= {
+            "lr_rule": rate.rule,
+            "base_learning_rate": rate.base,
+            "learning_rate": rate.value,
+        }
     if target := trial.measurement.target:
-        values["target_metric"] = target.metric
-        values["metric_mode"] = str(target.mode)
-        values["target_value"] = target.value
-    for axis, value in trial.further_axes.items():
-        values[OPTION_PREFIX + axis] = value
-    return values
+        values |= {
+            "target_metric": target.metric,
+            "metric_mode": str(target.mode),
+            "target_value": target.value,
+        }
+    options = trial.further_axes.items()
+    return values | {OPTION_PREFIX + axis: value for axis, value in options}
 
 
 def _tokens_per_sample(spec: AttemptSpec) -> int | None:

@@ -196,7 +196,7 @@ def import_table(
     options = said.model_dump(exclude={"table", "directory"})
     options["constant"] = {name: str(value) for name, value in said.constant.items()}
     asked = ImportOptions(**options)
-    return Run(read(Path(said.table), Path(said.directory), asked).store)
+    return Run(read(Path(said.table), Path(said.directory), asked))
 
 
 def obtain_data(name: str, directory: str | Path | None = None) -> Path:

@@ -15,12 +15,10 @@ from scalelab.errors import SpecError
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
-from scalelab.records.tables.names import is_known
 
 MAX_BYTES = 256 * 2**20
 _SEPARATORS = ",;\t|"
 _LOOKED_AT = 20
-_LEAST_KNOWN = 2
 _SPACE = re.compile(r"\s*[\n\r]\s*")  # a wrapped heading of a spreadsheet
 _RULE = re.compile(r"[+:=]*-[-+:=]*")
 
@@ -121,8 +119,6 @@ def read_table(path: Path, header_row: int | None = None) -> ForeignTable:
             f"{path} is empty. The first line, or that of {Option('header_row')}, must "
             "name the columns."
         )
-    if header_row is None:
-        _refuse_title(path, records)
     line, header = records.pop(0)
     repeated = [number for number, cells in records if cells == header]
     body = [(number, cells) for number, cells in records if cells != header]
@@ -227,19 +223,6 @@ def _parquet_records(path: Path, content: bytes) -> list[Record]:
     ]
     rows = enumerate(map(list, zip(*columns, strict=True)), start=1)
     return [(0, list(table.column_names)), *rows]
-
-
-def _refuse_title(path: Path, records: Sequence[Record]) -> None:
-    known = [list(filter(is_known, cells)) for _, cells in records[:_LOOKED_AT]]
-    most = max(known, key=len)
-    if len(known[0]) < _LEAST_KNOWN <= len(most):
-        (first, cells), line = records[0], records[known.index(most)][0]
-        raise SpecError(
-            f"{path}, line {first} ({shown(next(filter(None, cells)))}) does not name "
-            f"known columns, but line {line} does: {listed(most)}.",
-            f"Say {Option('header_row', line)} if the names stand there, or "
-            f"{Option('header_row', first)} if line {first} has them.",
-        )
 
 
 def _named(

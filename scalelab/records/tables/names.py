@@ -165,6 +165,12 @@ class Reading:
     is_in_tokens: bool = False
 
     @property
+    def directness(self) -> tuple[bool, ...]:
+        """Orders columns that tell the same; the first one of them is read."""
+        is_speed = self.column != "global_batch_size"
+        return is_speed, self.is_in_tokens, not self.is_step_rate, self.is_per_device
+
+    @property
     def is_derived(self) -> bool:
         """Another column that tells the same directly is read instead."""
         return self.is_step_rate or self.is_per_device or self.is_in_tokens
