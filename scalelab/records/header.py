@@ -42,15 +42,11 @@ _EXPERIMENT = re.compile(r"\d{4,}\.yaml")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunHeader:
-    """The content of ``run.json``.
+    """The content of ``run.json``: the versions of the experiment, oldest first.
 
-    Parameters
-    ----------
-    versions
-        One mapping per frozen experiment, oldest first: ``experiment`` (file name),
-        ``frozen_at`` (UTC), ``meaning`` (the fingerprint), ``site`` where not the
-        experiment's own, ``provenance``, and ``superseded``: the attempts that ran
-        before the code, the command or the measurement changed.
+    Each has ``experiment`` (file name), ``frozen_at`` (UTC), ``meaning`` (the
+    fingerprint), ``site`` where not the experiment's own, ``provenance``, and
+    ``superseded``: attempts that ran before code, command or measurement changed.
     """
 
     name: str

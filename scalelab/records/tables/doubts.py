@@ -216,7 +216,7 @@ def _differ(
     medians: Sequence[Mapping[str, float]],
     typical: float,
 ) -> bool:
-    """Whether times (logarithms, by value) differ by more than repeats scatter."""
+    # whether times (logarithms, by value) differ by more than repeats scatter
     levels = [times for each in groups for times in each.values()]
     free = sum(map(len, levels)) - len(levels)
     if free >= 2:
@@ -359,7 +359,7 @@ def _flat_throughput(curves: Curves, matching: Matching) -> str:
 def _by_devices(
     rows: Sequence[ImportedRow], batch: str, speed: str
 ) -> Iterator[tuple[int, dict[int, float]]]:
-    """Yield a batch and its median speeds by number of devices, of two or more."""
+    # a batch and its median speeds by number of devices, of two or more
     found: dict[tuple[int, int, int], dict[int, list[float]]] = {}
     for row in rows:
         values = row.values

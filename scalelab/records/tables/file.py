@@ -32,32 +32,21 @@ Record = tuple[int, list[str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportOptions:
-    """The options of ``scalelab import``.
+    """The options of ``scalelab import``."""
 
-    Parameters
-    ----------
-    column
-        The table's column for a column of the observations, e.g.
-        ``{"step_time_s": "t_iter"}``; the name may have another unit, or be another
-        well-known one (``step_time_ms``, ``tokens_per_s``).
-    melt
-        Our column that the names of further columns hold, and the one that their cells
-        hold, e.g. ``{"world_size": "throughput_samples_per_s"}``.
-    decimal
-        The decimal sign, a point or a comma; None: as the numbers of the table tell.
-    header_row
-        The line with the names of the columns, from 1; None: the first that is filled.
-    """
-
+    # Their column for one of ours, ``{"step_time_s": "t_iter"}``; ours may have another
+    # unit, or be another well-known one (``step_time_ms``, ``tokens_per_s``).
     column: Mapping[str, str] = field(default_factory=dict)
     constant: Mapping[str, str] = field(default_factory=dict)
     axis: Sequence[str] = ()
     ignore: Sequence[str] = ()
+    # Our column that the names of further columns hold, and the one that their cells
+    # hold, ``{"world_size": "throughput_samples_per_s"}``.
     melt: Mapping[str, str] = field(default_factory=dict)
     per_device: bool = False
     tokens_per_sample: int | None = None
-    decimal: str | None = None
-    header_row: int | None = None
+    decimal: str | None = None  # a point or a comma; None: as the numbers tell
+    header_row: int | None = None  # from 1; None: the first line that is filled
     accept_doubts: bool = False
 
 
@@ -71,19 +60,13 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class ForeignTable:
-    """A foreign table as text, before its columns are matched.
-
-    Parameters
-    ----------
-    separator
-        Between the columns of a text; empty for Parquet.
-    """
+    """A foreign table as text, before its columns are matched."""
 
     path: Path
     sha256: str
     names: tuple[str, ...]
     rows: tuple[TableRow, ...]
-    separator: str = ""
+    separator: str = ""  # empty for Parquet
     passed_over: tuple[str, ...] = ()
 
 
