@@ -31,7 +31,7 @@ from scalelab.records.attempt import *
 from scalelab.records.attempt_io import write_result
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobList
 from scalelab.records.store import RunStore
-from scalelab.launch.stream import StreamWriter
+from scalelab.launch.progress import StreamWriter
 
 directory = Path(sys.argv[1])
 env = {{"KEY": "secret"}}
