@@ -76,41 +76,28 @@ _UNTOLD: Mapping[str, KnownWorkload] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptSpec:
-    """Everything a node needs to run its part of an attempt.
-
-    Parameters
-    ----------
-    known
-        What is known of the workload.
-    number
-        1-based launch number of the trial; with the trial it names the attempt.
-    stall_factor, stall_floor_s
-        The attempt is ``stalled`` when no rank makes progress for ``stall_factor``
-        median steps, but at least ``stall_floor_s`` seconds; None: as many as are usual
-        for such a program.
-    stop_after_s
-        Seconds after which ranks end early, with a checkpoint, because the walltime of
-        a node is up soon after; None: not known. Counted by the driver.
-    deadline_s
-        The same moment on the monotonic clock of its node, set there; None: not known.
-    queue_wait_s, exclusive_node
-        How long the batch system kept the nodes waiting, and whether nobody else can
-        use them; None: not known.
-    """
+    """Everything a node needs to run its part of an attempt."""
 
     run: str
     trial: Trial
     program: Program
-    number: int
+    number: int  # from 1; the launches of the trial
     directory: str
     placement: Placement
     device_type: str
     threads_per_rank: int = 1
+    # Stalled when no rank makes progress for so many median steps, but at least for
+    # so many seconds; None: as many as are usual for such a program.
     stall_factor: float = 20.0
     stall_floor_s: float | None = None
     validity: tuple[str, ...] = ()
+    # Seconds after which ranks end early, with a checkpoint, because the walltime of a
+    # node is up soon after, counted by the driver; and that moment on the monotonic
+    # clock of its node, set there. None: not known.
     stop_after_s: float | None = None
     deadline_s: float | None = None
+    # How long the batch system kept the nodes waiting, and whether nobody else can use
+    # them; None: not known.
     queue_wait_s: float | None = None
     exclusive_node: bool | None = None
     known: KnownWorkload = KnownWorkload()
@@ -164,22 +151,14 @@ class SpecText(str):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptResult:
-    """How an attempt ended and what it measured.
-
-    Parameters
-    ----------
-    reason
-        One sentence; empty only for ``completed``.
-    input_error
-        What the user must correct, where that is why it ended.
-    """
+    """How an attempt ended and what it measured."""
 
     outcome: Outcome
-    reason: str = ""
+    reason: str = ""  # one sentence; empty only for ``completed``
     rank: int | None = None
     traceback: str | None = None
     log: str | None = None
-    input_error: str | None = None
+    input_error: str | None = None  # what the user must correct, if that is why
     measurements: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -193,30 +172,19 @@ class AttemptResult:
 
 
 class AttemptFiles:
-    """The names of an attempt's files, in one place.
-
-    Attributes
-    ----------
-    spec
-        An :class:`AttemptSpec` as JSON, written by the driver before the launch.
-    stream
-        JSON lines that rank 0 appends: steps and evaluations as they happen.
-    evaluation
-        The last evaluation, with figures of each class; replaced as a whole by rank 0.
-    result
-        An :class:`AttemptResult` as JSON, of the first node's supervisor.
-    prune
-        Asks the ranks to end early, as the source wants; holds the reason.
-    checkpoint
-        The directory of rank 0's checkpoint.
-    """
+    """The names of an attempt's files, in one place."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        # An AttemptSpec as JSON, written by the driver before the launch.
         self.spec = directory / "attempt.json"
+        # JSON lines that rank 0 appends: steps and evaluations as they happen.
         self.stream = directory / "stream.jsonl"
+        # The last evaluation, with figures of each class; replaced whole by rank 0.
         self.evaluation = directory / "evaluation.json"
+        # An AttemptResult as JSON, of the first node's supervisor.
         self.result = directory / "result.json"
+        # Asks the ranks to end early, as the source wants; holds the reason.
         self.prune = directory / "prune"
         self.checkpoint = directory / "checkpoint"
 

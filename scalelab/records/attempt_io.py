@@ -95,17 +95,14 @@ def encode_json(values: Any) -> bytes:
     b'{"loss":null,"step":3}'
     """
     try:
-        try:
-            text = json.dumps(values, separators=(",", ":"), allow_nan=False)
-        except ValueError:
-            finite = _without_non_finite(values)
-            text = json.dumps(finite, separators=(",", ":"), allow_nan=False)
+        return json.dumps(values, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError:
+        return encode_json(_without_non_finite(values))
     except TypeError as error:
         raise StoreError(
             f"A value cannot be recorded: {error}. Records hold text, numbers, flags, "
             "lists and mappings; convert it first, e.g. with .item() or .tolist()."
         ) from error
-    return text.encode()
 
 
 def _without_non_finite(values: Any) -> Any:
@@ -132,15 +129,9 @@ def write_atomically(
 ) -> None:
     """Write a whole file or none: a hidden sibling first, then a rename.
 
-    Parameters
-    ----------
-    content
-        All its bytes.
-    durable
-        Flush the bytes to the disk before the rename, so that after a power cut the
-        file is old or new, never empty. The directory is not flushed as well: that
-        would be a second journal commit, and all it saves from a power cut is the
-        newest name.
+    If ``durable``, the bytes are on the disk before the rename, so that after a power
+    cut the file is old or new, never empty. The directory is not flushed as well: that
+    would be a second journal commit, and all it saves is the newest name.
     """
     sibling = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with storing(path):
@@ -216,11 +207,8 @@ def write_result(
     runs twice, changes nothing.
     """
     with storing(files.result):
-        is_there = files.result.exists()
-        if is_there and not replace:
-            return
-        content = encode_json(result.to_json())
-        if not is_there or files.result.read_bytes() != content:
+        content, is_there = encode_json(result.to_json()), files.result.exists()
+        if not is_there or (replace and files.result.read_bytes() != content):
             write_atomically(files.result, content)
 
 

@@ -78,8 +78,6 @@ def check_paths(paths: Sequence[str], root: Path) -> None:
 
 
 def _collect(paths: Sequence[str], root: Path) -> dict[str, Path]:
-    if not paths:
-        raise SpecError("snapshot=[] names no code. List files or directories to copy.")
     check_paths(paths, root)
     files: dict[str, Path] = {}
     for path in paths:

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -280,33 +280,24 @@ def _row_at(key: AttemptKey, spec: AttemptSpec, result: AttemptResult) -> Observ
     return {**observation, "trial_id": key[0], "attempt": key[1]}
 
 
-def marked(
-    rows: list[Observation], superseded: Collection[AttemptKey]
-) -> list[Observation]:
-    """Return the rows, superseded attempts marked ``code_changed``."""
-    return [
-        {**each, "validity": sorted({*(each.get("validity") or ()), "code_changed"})}
-        if (each["trial_id"], each["attempt"]) in superseded
-        else each
-        for each in rows
-    ]
-
-
 def judged(
-    rows: list[Observation], conditions: Sequence[Condition]
-) -> list[Observation]:
-    """Return the rows with ``accepted``, by the conditions of the latest experiment."""
-    if not conditions:
-        return rows
-    return [
-        {
-            **each,
-            "accepted": hold(conditions, _final_metrics(each))
-            if Outcome(each["outcome"]).is_measurement
-            else None,
-        }
-        for each in rows
-    ]
+    rows: Iterable[Observation],
+    superseded: Collection[AttemptKey],
+    conditions: Sequence[Condition],
+) -> Iterator[Observation]:
+    """Yield the rows with ``accepted``, by the conditions of the latest experiment.
+
+    Superseded attempts are marked ``code_changed``.
+    """
+    for each in rows:
+        if (each["trial_id"], each["attempt"]) in superseded:
+            validity = {*(each.get("validity") or ()), "code_changed"}
+            each = {**each, "validity": sorted(validity)}
+        if conditions:
+            is_measured = Outcome(each["outcome"]).is_measurement
+            accepted = hold(conditions, _final_metrics(each)) if is_measured else None
+            each = {**each, "accepted": accepted}
+        yield each
 
 
 def _final_metrics(observation: Observation) -> dict[str, float | None]:

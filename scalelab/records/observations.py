@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
@@ -92,16 +93,19 @@ def _configuration(spec: AttemptSpec) -> dict[str, Any]:
         "seed": trial.seed,
     }
     if rate := trial.learning_rate:
-        values["lr_rule"] = rate.rule
-        values["base_learning_rate"] = rate.base
-        values["learning_rate"] = rate.value
+        values |= {
+            "lr_rule": rate.rule,
+            "base_learning_rate": rate.base,
+            "learning_rate": rate.value,
+        }
     if target := trial.measurement.target:
-        values["target_metric"] = target.metric
-        values["metric_mode"] = str(target.mode)
-        values["target_value"] = target.value
-    for axis, value in trial.further_axes.items():
-        values[OPTION_PREFIX + axis] = value
-    return values
+        values |= {
+            "target_metric": target.metric,
+            "metric_mode": str(target.mode),
+            "target_value": target.value,
+        }
+    options = trial.further_axes.items()
+    return values | {OPTION_PREFIX + axis: value for axis, value in options}
 
 
 def _tokens_per_sample(spec: AttemptSpec) -> int | None:
@@ -132,14 +136,11 @@ def program_hash(program: Program) -> str:
 
 
 def _is_time(value: Any) -> bool:
-    if not isinstance(value, str):
-        return False
-    try:
+    with suppress(TypeError, ValueError):
         time = datetime.fromisoformat(value)
-    except ValueError:
-        return False
-    # Nanoseconds since 1970 in 64 bits hold no others.
-    return time.utcoffset() is not None and 1678 <= time.year <= 2261
+        # Nanoseconds since 1970 in 64 bits hold no others.
+        return time.utcoffset() is not None and 1678 <= time.year <= 2261
+    return False
 
 
 def _is_integer(value: Any) -> bool:
@@ -256,8 +257,8 @@ def counting_rows(rows: Iterable[Observation]) -> list[Observation]:
 
 def finished_rows(
     rows: Iterable[Observation],
-    *,
     superseded: Collection[tuple[str, int]] = (),
+    *,
     retry_failed: bool = False,
 ) -> list[Observation]:
     """Return the counting rows of trials that a further sweep does not run again.

@@ -42,15 +42,14 @@ def opened(path: Path, most_bytes: float = MOST_BYTES) -> BinaryIO:
         raise
     file = os.fdopen(descriptor, "rb")
     status = os.fstat(descriptor)
-    why = ""
     if not stat.S_ISREG(status.st_mode):
         why = "it is no regular file"
     elif status.st_size > most_bytes:
         why = f"it has more than {most_bytes:,} bytes"
-    if why:
-        file.close()
-        raise OSError(errno.EINVAL, why, str(path))
-    return file
+    else:
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, why, str(path))
 
 
 def read_file(path: Path) -> bytes:
@@ -118,10 +117,7 @@ def harmless(value: Any) -> Any:
 def log_tail(log: Path, *, num_bytes: int = TAIL_BYTES, since: int = 0) -> str:
     """Return the end of a log; empty where there is none, or it cannot be read.
 
-    Parameters
-    ----------
-    since
-        Bytes at its beginning that do not count: what it held before.
+    The first ``since`` bytes do not count: what it held before.
     """
     try:
         with opened(log, most_bytes=math.inf) as file:

@@ -69,13 +69,7 @@ def _rows(path: Path, content: bytes) -> list[dict[str, Any]]:
 
 
 class FollowedStream:
-    """Reads the lines that a stream has gained since the last call.
-
-    Parameters
-    ----------
-    path
-        The file; it need not exist yet.
-    """
+    """Reads the lines that a file has gained since the last call, once it exists."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -89,19 +83,22 @@ class FollowedStream:
         return _rows(self._path, whole)
 
 
-def _table(path: Path) -> pa.Table:
+def _table(name: str, path: Path) -> pa.Table:
     import pyarrow as pa
 
     rows = read_lines(path)
-    names = dict.fromkeys(name for values in rows for name in values)
-    columns = {name: [values.get(name) for values in rows] for name in names}
-    return pa.table(
-        {
-            name: _array(path, name, column)
-            for name, column in columns.items()
-            if any(value is not None for value in column)
-        }
-    )
+    trial_id, number = name.split("/")
+    index = pa.array([0] * len(rows), pa.int32())
+    key = {
+        "trial_id": pa.DictionaryArray.from_arrays(index, [trial_id]),
+        "attempt": pa.array([int(number)] * len(rows), pa.int64()),
+    }
+    reported: dict[str, pa.Array] = {}
+    for each in dict.fromkeys(each for values in rows for each in values):
+        column = [values.get(each) for values in rows]
+        if any(value is not None for value in column):
+            reported[each] = _array(path, each, column)
+    return pa.table({**key, **reported} | key)
 
 
 def _array(path: Path, name: str, column: list[Any]) -> pa.Array:
@@ -179,14 +176,12 @@ class Streams:
             if stands and name in compacted:
                 continue
             try:
-                table = _table(AttemptFiles(self._trials / name).stream)
+                tables.append(_table(name, AttemptFiles(self._trials / name).stream))
             except StoreError as error:
                 if unreadable is None:
                     raise
                 unreadable[name] = str(error)
-            else:
-                tables.append(_with_key(name, table))
-        tables = tables or [_with_key("/0", pa.table({}))]
+        tables = tables or [_table("none/0", self._trials / "none")]
         return pa.concat_tables(tables, promote_options="permissive")
 
 
@@ -209,14 +204,3 @@ def _encodings(table: pa.Table) -> dict[str, str]:
             if pc.count_distinct(sample).as_py() * _ROWS_PER_VALUE > len(sample):
                 encodings[field.name] = "BYTE_STREAM_SPLIT"
     return encodings
-
-
-def _with_key(name: str, table: pa.Table) -> pa.Table:
-    import pyarrow as pa
-
-    trial_id, number = name.split("/")
-    index = pa.array([0] * table.num_rows, pa.int32())
-    trial_ids = pa.DictionaryArray.from_arrays(index, [trial_id])
-    numbers = pa.array([int(number)] * table.num_rows, pa.int64())
-    table = table.add_column(0, "attempt", numbers)
-    return table.add_column(0, "trial_id", trial_ids)

@@ -26,7 +26,7 @@ from scalelab.records.control.events import (
     events_of_last_sweep,
 )
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobList
-from scalelab.records.run_reader import RunReader
+from scalelab.records.store import RunReader
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

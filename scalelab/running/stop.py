@@ -11,7 +11,7 @@ from scalelab.errors import ClusterError
 from scalelab.inputs.numerals import counted
 from scalelab.records.control.lease import LEASE, Holder, read_holder, signal_holder
 from scalelab.records.control.stop_request import request_stop
-from scalelab.records.run_reader import RunReader
+from scalelab.records.store import RunReader
 
 # Seconds that a driver on this host may take to notice a stop request.
 HEARD_WITHIN_S = 15.0

@@ -32,8 +32,7 @@ from scalelab.plan.tracked import TrackedSource, source_of
 from scalelab.records.attempt_io import is_taken
 from scalelab.records.code import check_paths, code_hash, code_of_programs
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
-from scalelab.records.run_reader import RunReader
-from scalelab.records.store import RunStore
+from scalelab.records.store import RunReader, RunStore
 from scalelab.site.choice import lasting_name
 from scalelab.site.job_script import refuse_log_directory
 from scalelab.site.profile import DeviceType, Site, num_cores

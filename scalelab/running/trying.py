@@ -21,7 +21,7 @@ from scalelab.plan.source import Observation, TrialSource
 from scalelab.plan.tracked import TrackedSource
 from scalelab.records.attempt import AttemptFiles
 from scalelab.records.control.events import OnEvent
-from scalelab.records.run_reader import RunReader
+from scalelab.records.store import RunReader
 from scalelab.records.streams import read_lines
 from scalelab.running.execution import run_sweep
 from scalelab.running.sweep import RUNS, Sweep

@@ -167,8 +167,8 @@ def import_table(
 
     options = said.model_dump(exclude={"table", "directory"})
     options["constant"] = {name: str(value) for name, value in said.constant.items()}
-    imported = read(Path(said.table), Path(said.directory), ImportOptions(**options))
-    return Run(imported.store)
+    asked = ImportOptions(**options)
+    return Run(read(Path(said.table), Path(said.directory), asked))
 
 
 def obtain_data(name: str, directory: str | Path | None = None) -> Path:

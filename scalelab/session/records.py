@@ -14,7 +14,7 @@ from scalelab.records.attempt import AttemptFiles, AttemptResult
 from scalelab.records.attempt_io import read_result
 from scalelab.records.observations import counting_rows
 from scalelab.records.plain_files import last_log_lines
-from scalelab.records.run_reader import RunReader
+from scalelab.records.store import RunReader
 
 if TYPE_CHECKING:
     import pandas as pd

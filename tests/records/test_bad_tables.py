@@ -21,7 +21,7 @@ def test_the_tables_are_many_and_always_the_same() -> None:
 def test_the_table_they_are_made_of_is_good(tmp_path: Path) -> None:
     path = tmp_path / "good.csv"
     path.write_bytes(as_csv(good_rows(random.Random(1))))
-    assert len(import_table(path, tmp_path / "run").store.rows()) == 12
+    assert len(import_table(path, tmp_path / "run").rows()) == 12
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)

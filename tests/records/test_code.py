@@ -113,7 +113,7 @@ def nothing(root: Path) -> None:
 @pytest.mark.parametrize(
     ("paths", "spoil", "message"),
     [
-        ([], nothing, r"snapshot=\[\] names no code"),
+        ([], nothing, r"snapshot=\[\] holds no files"),
         (
             ["tain.py"],
             nothing,

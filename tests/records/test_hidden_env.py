@@ -14,8 +14,7 @@ from scalelab.experiment.spec import Experiment
 from scalelab.inputs.document import parse_document, with_values
 from scalelab.plan.expand import expand
 from scalelab.records.attempt import AttemptSpec
-from scalelab.records.run_reader import RunReader
-from scalelab.records.store import RunStore
+from scalelab.records.store import RunReader, RunStore
 from scalelab.session import load
 
 SECRET = 's3cr\'et: "wörd"'

@@ -25,37 +25,24 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """Counts of a sweep at one moment.
-
-    Parameters
-    ----------
-    num_failed, num_out_of_memory
-        Trials that ended without a measurement, and those that did not fit into the
-        memory of a device.
-    """
+    """Counts of a sweep at one moment."""
 
     num_done: int
-    num_failed: int
+    num_failed: int  # trials that ended without a measurement
     num_running: int
     num_waiting: int
     used_gpu_s: float
     num_devices: int
-    num_out_of_memory: int = 0
+    num_out_of_memory: int = 0  # trials that did not fit into the memory of a device
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepStarted:
-    """A driver has taken the run and is about to start its nodes.
-
-    Parameters
-    ----------
-    frameworks
-        Packages that nodes import before they start the processes of trials.
-    """
+    """A driver has taken the run and is about to start its nodes."""
 
     host: str
     pid: int
-    frameworks: tuple[str, ...]
+    frameworks: tuple[str, ...]  # what nodes import before they start a trial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,45 +79,27 @@ class NodeLost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialStarted:
-    """An attempt was sent to its nodes.
-
-    Parameters
-    ----------
-    title
-        The trial in words.
-    directory
-        The attempt's files.
-    """
+    """An attempt was sent to its nodes."""
 
     trial_id: str
     attempt: int
-    title: str
-    directory: str
+    title: str  # the trial in words
+    directory: str  # of the attempt's files
     progress: Progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialEnded:
-    """An attempt ended.
-
-    Parameters
-    ----------
-    program
-        Name of its program; None: the experiment has not several.
-    input_error
-        What the user must correct, where that is why it ended.
-    log
-        The file that says more; None: there is none.
-    """
+    """An attempt ended."""
 
     trial_id: str
     attempt: int
     title: str
-    program: str | None
+    program: str | None  # None: the experiment has not several
     outcome: Outcome
     reason: str
-    input_error: str | None
-    log: str | None
+    input_error: str | None  # what the user must correct, where that is why it ended
+    log: str | None  # the file that says more
     runs_again: bool
     progress: Progress
 
@@ -139,11 +108,8 @@ class TrialEnded:
 class Waiting:
     """Trials wait for nodes, or wait longer than expected.
 
-    Parameters
-    ----------
-    reason
-        Nothing can run without further nodes, a batch job waits in the queue or has
-        ended, or the batch system does not answer.
+    Nothing can run without further nodes, a batch job waits in the queue or has ended,
+    or the batch system does not answer.
     """
 
     reason: str
@@ -166,15 +132,9 @@ class Stopping:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepEnded:
-    """The driver has ended the sweep.
+    """The driver has ended the sweep."""
 
-    Parameters
-    ----------
-    stopped
-        Why it ended before its source did; None if it did not.
-    """
-
-    stopped: str | None
+    stopped: str | None  # why it ended before its source did
 
 
 Event = (

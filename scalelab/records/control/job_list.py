@@ -24,44 +24,23 @@ _DRIVER = Path(CLUSTER_DIRECTORY, "driver.json")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobLine:
-    """One batch job.
-
-    Parameters
-    ----------
-    name
-        Its name in the batch system.
-    job_id
-        Its id there; None: it is being submitted.
-    num_nodes, node_group
-        Nodes it asks for; of which group, None where nodes are alike.
-    state
-        ``pending``, ``running`` (without its nodes), ``up``, ``being given back`` or
-        ``not cancelled``.
-    reason
-        Why it waits or was not cancelled, in the batch system's words; empty where it
-        does not say.
-    estimated_start
-        When the batch system expects it to start, in its words; None: unknown.
-    """
+    """One batch job, with what the batch system says of it, in its words."""
 
     name: str
-    job_id: str | None
+    job_id: str | None  # None: it is being submitted
     num_nodes: int
-    state: str
-    reason: str = ""
+    state: str  # pending, running (without its nodes), up, being given back, ...
+    reason: str = ""  # why it waits or was not cancelled
     estimated_start: str | None = None
-    node_group: str | None = None
+    node_group: str | None = None  # None where nodes are alike
 
     def __str__(self) -> str:
         kind = f"{self.node_group} " if self.node_group else ""
         nodes = f"{self.num_nodes} {kind}node{'s' if self.num_nodes > 1 else ''}"
         known = f"job {self.job_id}" if self.job_id else "being submitted"
-        parts = [f"{self.name} ({known}, {nodes}): {self.state}"]
-        if self.reason:
-            parts.append(self.reason)
-        if self.estimated_start:
-            parts.append(f"start expected {self.estimated_start}")
-        return ", ".join(parts)
+        start = self.estimated_start and f"start expected {self.estimated_start}"
+        state = f"{self.name} ({known}, {nodes}): {self.state}"
+        return ", ".join(filter(None, (state, self.reason, start)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,19 +66,14 @@ class JobList:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DriverRecord:
-    """A batch job that runs a sweep's driver.
-
-    Parameters
-    ----------
-    has_left_queue
-        It waits there no more, and never will again: its driver has begun, it was
-        cancelled, or it ended. Where that is not known, the batch system knows.
-    """
+    """A batch job that runs a sweep's driver."""
 
     scheduler: str
     name: str
     job_id: str
     number: int
+    # It waits there no more, and never will again: its driver has begun, it was
+    # cancelled, or it ended. Where that is not known, the batch system knows.
     has_left_queue: bool = False
 
     @classmethod

@@ -175,15 +175,9 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """The holder of a lease.
+    """The holder of a lease."""
 
-    Parameters
-    ----------
-    pid, host
-        The process; None where the lease cannot be read.
-    """
-
-    pid: int | None
+    pid: int | None  # None where the lease cannot be read
     host: str | None
     is_here: bool
     has_begun: bool

@@ -28,10 +28,7 @@ def request_stop(run: Path, *, at_once: bool) -> Path:
 class StopRequests:
     """Passes requests on to the driver, as a context manager.
 
-    Attributes
-    ----------
-    came
-        There was one.
+    ``came`` says that there was one.
     """
 
     def __init__(self, run: Path, *, look_every_s: float = LOOK_EVERY_S) -> None:

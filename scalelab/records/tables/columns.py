@@ -98,7 +98,7 @@ def match_columns(table: ForeignTable, asked: ImportOptions) -> Matching:
         else:
             claim(reading.column, theirs, reading)
     # the most direct one of columns that tell the same is read
-    for reading, theirs in sorted(derived, key=_directness):
+    for reading, theirs in sorted(derived, key=lambda each: each[0].directness):
         is_batch = reading.column == "global_batch_size"
         same = {reading.column} if is_batch else {*_SPEEDS}
         if same.isdisjoint(columns):
@@ -118,16 +118,6 @@ def _given_twice(
         f"{table.path}: {name} is given by the column {shown(theirs)} and by {where}.",
         f"Say which it is ({Option('column', 'THEIRS', key=name)}), or leave one out "
         f"({Option('ignore', [theirs])}).",
-    )
-
-
-def _directness(found: tuple[Reading, str]) -> tuple[bool, ...]:
-    reading, _ = found
-    return (
-        reading.column != "global_batch_size",
-        reading.is_in_tokens,
-        not reading.is_step_rate,
-        reading.is_per_device,
     )
 
 
@@ -165,11 +155,12 @@ def _as_asked(
             "Leave the option out, or name the column "
             f"({Option('column', 'THEIRS', key=name)}).",
         )
-    is_per_device = found.is_per_device or asked.per_device
-    is_in_tokens = found.is_in_tokens or asked.tokens_per_sample is not None
-    return {
-        name: replace(found, is_per_device=is_per_device, is_in_tokens=is_in_tokens)
-    }
+    changed = replace(
+        found,
+        is_per_device=found.is_per_device or asked.per_device,
+        is_in_tokens=found.is_in_tokens or asked.tokens_per_sample is not None,
+    )
+    return {name: changed}
 
 
 def _check_names(table: ForeignTable, asked: ImportOptions) -> None:

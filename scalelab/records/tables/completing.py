@@ -35,8 +35,10 @@ def complete(values: dict[str, Any], readings: Mapping[str, Reading]) -> dict[st
     batch, throughput = map(
         readings.get, ("global_batch_size", "throughput_samples_per_s")
     )
-    if batch is not None and batch.is_in_tokens:
-        values["global_batch_size"] = _batch_in_samples(values)
+    tokens = values.get("global_batch_size")
+    if batch is not None and batch.is_in_tokens and tokens is not None:
+        length = values.get("sequence_length")
+        values["global_batch_size"] = _batch_in_samples(tokens, length)
     values |= _batch(values)
     measured = (Outcome.COMPLETED, Outcome.TARGET_NOT_REACHED, Outcome.PRUNED)
     if values.get("outcome", Outcome.COMPLETED) in measured:
@@ -125,23 +127,17 @@ def _in_samples_of_all(values: Mapping[str, Any], reading: Reading) -> float | N
     found: float | None = values.get("throughput_samples_per_s")
     if found is None:
         return None
-    if reading.is_per_device:
-        found *= values["world_size"]
-    if reading.is_in_tokens:
-        if not values.get("sequence_length"):
-            raise SpecError(
-                f"{found:g} tokens/s, but batches count samples and nothing says how "
-                f"many tokens one has. Say {_TOKENS}."
-            )
-        found /= values["sequence_length"]
-    return found
+    found *= values["world_size"] if reading.is_per_device else 1
+    length = values.get("sequence_length") if reading.is_in_tokens else 1
+    if not length:
+        raise SpecError(
+            f"{found:g} tokens/s, but batches count samples and nothing says how many "
+            f"tokens one has. Say {_TOKENS}."
+        )
+    return found / length
 
 
-def _batch_in_samples(values: Mapping[str, Any]) -> int | None:
-    tokens: int | None = values.get("global_batch_size")
-    length: int | None = values.get("sequence_length")
-    if tokens is None:
-        return None
+def _batch_in_samples(tokens: int, length: int | None) -> int:
     if not length:
         raise SpecError(
             f"The batch counts {tokens:,} tokens, but nothing says how many tokens a "

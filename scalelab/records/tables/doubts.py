@@ -128,31 +128,30 @@ def doubtful(
 
     Each says what is doubted, with name and value; the rule; what to do.
     """
-    refused = [
-        *_pooled(curves, matching),
-        *_times_apart(curves),
-        *_falling_times(curves, matching),
-        *_flat_throughput(curves, matching),
-        *_tokens_as_samples(rows, matching),
-        *_devices_of_a_node(rows, matching),
-        *_crowded_nodes(rows),
-    ]
-    said = [
-        *_curves_apart(curves),
-        *_single_rows(curves),
-    ]
-    if not curves.rows:
-        said.append(
-            "none of its rows tells a time, so nothing can be recommended from them. "
-            "Add rows that ran."
-        )
-    return refused, said
+    refused = (
+        _pooled(curves, matching),
+        _times_apart(curves),
+        _falling_times(curves, matching),
+        _flat_throughput(curves, matching),
+        _tokens_as_samples(rows, matching),
+        _devices_of_a_node(rows, matching),
+        _crowded_nodes(rows),
+    )
+    said = (
+        _curves_apart(curves),
+        _single_rows(curves),
+        "none of its rows tells a time, so nothing can be recommended from them. Add "
+        "rows that ran."
+        if not curves.rows
+        else "",
+    )
+    return list(filter(None, refused)), list(filter(None, said))
 
 
-def _pooled(curves: Curves, matching: Matching) -> Iterator[str]:
+def _pooled(curves: Curves, matching: Matching) -> str:
     found = list(_pooled_settings(curves, matching.unused))
     if not found:
-        return
+        return ""
     name, *pair = found[0]
     told = " and ".join(
         f"{duration(row.time_s)} with {shown(row.cells[name])} (line {row.line})"
@@ -160,7 +159,7 @@ def _pooled(curves: Curves, matching: Matching) -> Iterator[str]:
     )
     likewise = ", ".join(shown(name) for name, *_ in found[1:])
     more = f" Likewise {likewise}." if likewise else ""
-    yield (
+    return (
         f"the column {shown(name)} is not read, and rows that are otherwise alike "
         f"differ with it: a step takes {told}. Rows of different settings are no "
         f"repeats of one another.{more} Say {Option('axis', [name])} if it is a "
@@ -217,7 +216,7 @@ def _differ(
     medians: Sequence[Mapping[str, float]],
     typical: float,
 ) -> bool:
-    """Whether times (logarithms, by value) differ by more than repeats scatter."""
+    # whether times (logarithms, by value) differ by more than repeats scatter
     levels = [times for each in groups for times in each.values()]
     free = sum(map(len, levels)) - len(levels)
     if free >= 2:
@@ -245,7 +244,7 @@ def _scatter(samples: Sequence[Sequence[float]], free: int) -> float:
     return _SPREADS * math.sqrt(2 * squares / free / mean_size)
 
 
-def _times_apart(curves: Curves) -> Iterator[str]:
+def _times_apart(curves: Curves) -> str:
     """Doubt times of a curve that are further apart than batches and links explain.
 
     Compared are repeats, the neighbouring batches on the same devices, and the
@@ -271,41 +270,41 @@ def _times_apart(curves: Curves) -> Iterator[str]:
             has_more_nodes = slow.values["num_nodes"] > fast.values["num_nodes"]
             apart = _APART_ACROSS_NODES if has_more_nodes else _APART
             if factor >= apart * max(1.0, slow.work / fast.work):
-                yield (
+                return (
                     f"step_time_s={slow.time_s:g} in line {slow.line} is {factor:,.0f} "
                     f"times the {fast.time_s:g} of line {fast.line}, of the same "
                     f"curve: {_configured(slow)}, against {_configured(fast)}. Times "
                     "are in seconds; milliseconds may stand among them. Correct the "
                     "cells, or name the column by its unit, such as step_time_ms."
                 )
-                return
+    return ""
 
 
 def _configured(row: ImportedRow) -> str:
-    values = row.values
-    samples = counted(values["local_batch_size"], "sample")
-    devices = counted(values["world_size"], "device")
-    return f"{samples} each on {devices} of {counted(values['num_nodes'], 'node')}"
+    samples = counted(row.values["local_batch_size"], "sample")
+    devices = counted(row.values["world_size"], "device")
+    return f"{samples} each on {devices} of {counted(row.values['num_nodes'], 'node')}"
 
 
-def _curves_apart(curves: Curves) -> Iterator[str]:
+def _curves_apart(curves: Curves) -> str:
     if len(curves.rows) < 2:
-        return
+        return ""
     paces = {
         key: statistics.median(row.time_s / row.work for row in rows)
         for key, rows in curves.rows.items()
     }
     slow, fast = max(paces, key=paces.__getitem__), min(paces, key=paces.__getitem__)
     if paces[slow] >= _APART * paces[fast]:
-        yield (
+        return (
             f"a sample takes {paces[slow] / paces[fast]:,.0f} times as long "
             f"at {curves.called(slow)} (line {curves.rows[slow][0].line}) as at "
             f"{curves.called(fast)} (line {curves.rows[fast][0].line}). Times are in "
             "seconds; those of one curve may be milliseconds."
         )
+    return ""
 
 
-def _falling_times(curves: Curves, matching: Matching) -> Iterator[str]:
+def _falling_times(curves: Curves, matching: Matching) -> str:
     column = matching.columns.get("step_time_s")
     falling = [
         (size, times)
@@ -314,10 +313,10 @@ def _falling_times(curves: Curves, matching: Matching) -> Iterator[str]:
         if times[max(times)] <= times[min(times)] * (min(times) / max(times)) ** _FALLS
     ]
     if column is None or not falling:
-        return
+        return ""
     size, widest = max(falling, key=lambda each: max(each[1]) / min(each[1]))
     fewest, most = min(widest), max(widest)
-    yield (
+    return (
         f"the times in the column {shown(column)} fall with the number of devices at "
         f"local_batch_size={size}: a step takes {duration(widest[fewest])} on {fewest} "
         f"and {duration(widest[most])} on {most}. A step of the same work on each "
@@ -328,10 +327,10 @@ def _falling_times(curves: Curves, matching: Matching) -> Iterator[str]:
     )
 
 
-def _flat_throughput(curves: Curves, matching: Matching) -> Iterator[str]:
+def _flat_throughput(curves: Curves, matching: Matching) -> str:
     reading = matching.readings.get("throughput_samples_per_s")
     if reading is None or reading.is_per_device or "step_time_s" in matching.columns:
-        return
+        return ""
     groups = [
         group
         for rows in curves.rows.values()
@@ -345,10 +344,10 @@ def _flat_throughput(curves: Curves, matching: Matching) -> Iterator[str]:
         and max(group[n] for n in sorted(group)[1:]) <= _RISES * group[min(group)]
     ]
     if not flat or len(flat) < 0.8 * len(groups):
-        return
+        return ""
     widest = max(flat, key=lambda group: max(group) / min(group))
     fewest, most = min(widest), max(widest)
-    yield (
+    return (
         f"the throughput in the column "
         f"{shown(matching.columns['throughput_samples_per_s'])} does not rise with the "
         f"number of devices: {widest[fewest]:g} samples/s on {fewest} and "
@@ -360,7 +359,7 @@ def _flat_throughput(curves: Curves, matching: Matching) -> Iterator[str]:
 def _by_devices(
     rows: Sequence[ImportedRow], batch: str, speed: str
 ) -> Iterator[tuple[int, dict[int, float]]]:
-    """Yield a batch and its median speeds by number of devices, of two or more."""
+    # a batch and its median speeds by number of devices, of two or more
     found: dict[tuple[int, int, int], dict[int, list[float]]] = {}
     for row in rows:
         values = row.values
@@ -373,42 +372,39 @@ def _by_devices(
             yield size, {n: statistics.median(each[n]) for n in sorted(each)}
 
 
-def _tokens_as_samples(
-    rows: Sequence[ImportedRow], matching: Matching
-) -> Iterator[str]:
+def _tokens_as_samples(rows: Sequence[ImportedRow], matching: Matching) -> str:
     reading = matching.readings.get("throughput_samples_per_s")
     if reading is None or reading.is_in_tokens or "step_time_s" in matching.columns:
-        return
+        return ""
     for row in rows:
         tokens = row.values.get("sequence_length") or 0
         rate = row.values.get("throughput_samples_per_s") or 0.0
         if tokens * rate / row.values["world_size"] > _MOST_TOKENS_PER_DEVICE_S:
-            yield (
+            return (
                 f"throughput_samples_per_s={rate:g} in line {row.line} with "
                 f"sequence_length={tokens} is {tokens * rate:.3g} tokens/s: batches "
                 "count sequences, and so must the throughput. Say "
                 f"{Option('tokens_per_sample', tokens)} if it counts tokens."
             )
-            return
+    return ""
 
 
-def _devices_of_a_node(
-    rows: Sequence[ImportedRow], matching: Matching
-) -> Iterator[str]:
+def _devices_of_a_node(rows: Sequence[ImportedRow], matching: Matching) -> str:
     sizes = {row.values["world_size"] for row in rows}
     nodes = sorted({row.values["num_nodes"] for row in rows})
     column = matching.columns.get("world_size")
     if column and len(sizes) == 1 and len(nodes) > 1 and max(sizes) > 1:
-        yield (
+        return (
             f"world_size={max(sizes)} (column {shown(column)}) in all rows, on "
             f"{' and '.join(map(str, (nodes[0], nodes[-1])))} nodes: world_size is the "
             "number of devices on all nodes together. Say "
             f"{Option('column', column, key='gpus_per_node')} if it is that of one "
             "node."
         )
+    return ""
 
 
-def _crowded_nodes(rows: Sequence[ImportedRow]) -> Iterator[str]:
+def _crowded_nodes(rows: Sequence[ImportedRow]) -> str:
     for row in rows:
         values = row.values
         on_node = values["world_size"] / values["num_nodes"]
@@ -418,7 +414,7 @@ def _crowded_nodes(rows: Sequence[ImportedRow]) -> Iterator[str]:
         if on_node > _MOST_ON_NODE and not is_wide:
             nodes = counted(values["num_nodes"], "node")
             gpus = Option("constant", "8", key="gpus_per_node")
-            yield (
+            return (
                 f"world_size={values['world_size']} on {nodes} in line {row.line} is "
                 f"{on_node:g} devices on one node; a node has at most "
                 f"{_MOST_ON_NODE} GPUs. Give num_nodes as measured, or instead of it "
@@ -426,17 +422,17 @@ def _crowded_nodes(rows: Sequence[ImportedRow]) -> Iterator[str]:
                 "column of nodes); for processor cores, say "
                 f"{Option('constant', 'cpu', key='device_type')}."
             )
-            return
+    return ""
 
 
-def _single_rows(curves: Curves) -> Iterator[str]:
+def _single_rows(curves: Curves) -> str:
     single = [(key, rows[0]) for key, rows in curves.rows.items() if len(rows) == 1]
     if not single or len(curves.rows) == 1:
-        return
+        return ""
     key, row = single[0]
     which = "all" if len(single) == len(curves.rows) else f"{len(single):,}"
     have = "has" if len(single) == 1 else "have"
-    yield (
+    return (
         f"{which} of {len(curves.rows):,} curves {have} a single row, such as "
         f"{curves.called(key)} (line {row.line}): one row tells nothing of scaling. "
         f"Curves differ in {curves.by}; {Option('ignore', ['NAME'])} passes over a "

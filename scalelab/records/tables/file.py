@@ -15,12 +15,10 @@ from scalelab.errors import SpecError
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
-from scalelab.records.tables.names import is_known
 
 MAX_BYTES = 256 * 2**20
 _SEPARATORS = ",;\t|"
 _LOOKED_AT = 20
-_LEAST_KNOWN = 2
 _SPACE = re.compile(r"\s*[\n\r]\s*")  # a wrapped heading of a spreadsheet
 _RULE = re.compile(r"[+:=]*-[-+:=]*")
 
@@ -34,32 +32,21 @@ Record = tuple[int, list[str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportOptions:
-    """The options of ``scalelab import``.
+    """The options of ``scalelab import``."""
 
-    Parameters
-    ----------
-    column
-        The table's column for a column of the observations, e.g.
-        ``{"step_time_s": "t_iter"}``; the name may have another unit, or be another
-        well-known one (``step_time_ms``, ``tokens_per_s``).
-    melt
-        Our column that the names of further columns hold, and the one that their cells
-        hold, e.g. ``{"world_size": "throughput_samples_per_s"}``.
-    decimal
-        The decimal sign, a point or a comma; None: as the numbers of the table tell.
-    header_row
-        The line with the names of the columns, from 1; None: the first that is filled.
-    """
-
+    # Their column for one of ours, ``{"step_time_s": "t_iter"}``; ours may have another
+    # unit, or be another well-known one (``step_time_ms``, ``tokens_per_s``).
     column: Mapping[str, str] = field(default_factory=dict)
     constant: Mapping[str, str] = field(default_factory=dict)
     axis: Sequence[str] = ()
     ignore: Sequence[str] = ()
+    # Our column that the names of further columns hold, and the one that their cells
+    # hold, ``{"world_size": "throughput_samples_per_s"}``.
     melt: Mapping[str, str] = field(default_factory=dict)
     per_device: bool = False
     tokens_per_sample: int | None = None
-    decimal: str | None = None
-    header_row: int | None = None
+    decimal: str | None = None  # a point or a comma; None: as the numbers tell
+    header_row: int | None = None  # from 1; None: the first line that is filled
     accept_doubts: bool = False
 
 
@@ -73,19 +60,13 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class ForeignTable:
-    """A foreign table as text, before its columns are matched.
-
-    Parameters
-    ----------
-    separator
-        Between the columns of a text; empty for Parquet.
-    """
+    """A foreign table as text, before its columns are matched."""
 
     path: Path
     sha256: str
     names: tuple[str, ...]
     rows: tuple[TableRow, ...]
-    separator: str = ""
+    separator: str = ""  # empty for Parquet
     passed_over: tuple[str, ...] = ()
 
 
@@ -121,8 +102,6 @@ def read_table(path: Path, header_row: int | None = None) -> ForeignTable:
             f"{path} is empty. The first line, or that of {Option('header_row')}, must "
             "name the columns."
         )
-    if header_row is None:
-        _refuse_title(path, records)
     line, header = records.pop(0)
     repeated = [number for number, cells in records if cells == header]
     body = [(number, cells) for number, cells in records if cells != header]
@@ -227,19 +206,6 @@ def _parquet_records(path: Path, content: bytes) -> list[Record]:
     ]
     rows = enumerate(map(list, zip(*columns, strict=True)), start=1)
     return [(0, list(table.column_names)), *rows]
-
-
-def _refuse_title(path: Path, records: Sequence[Record]) -> None:
-    known = [list(filter(is_known, cells)) for _, cells in records[:_LOOKED_AT]]
-    most = max(known, key=len)
-    if len(known[0]) < _LEAST_KNOWN <= len(most):
-        (first, cells), line = records[0], records[known.index(most)][0]
-        raise SpecError(
-            f"{path}, line {first} ({shown(next(filter(None, cells)))}) does not name "
-            f"known columns, but line {line} does: {listed(most)}.",
-            f"Say {Option('header_row', line)} if the names stand there, or "
-            f"{Option('header_row', first)} if line {first} has them.",
-        )
 
 
 def _named(

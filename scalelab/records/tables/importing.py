@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -52,18 +51,9 @@ _CONFIGURATION = (
 ).split()
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedTable:
-    """A run made of a foreign table, and what is said of it."""
-
-    store: RunStore
-    told: tuple[str, ...]
-    doubts: tuple[str, ...]
-
-
 def import_table(
     table: Path, run_directory: Path, asked: ImportOptions | None = None
-) -> ImportedTable:
+) -> RunStore:
     """Make a run of a foreign table, one row of kind ``imported`` per row.
 
     Columns are found by what is asked, by the names of ``records.columns`` and by
@@ -94,28 +84,26 @@ def import_table(
             f"{table}{more}: {refused[0]}",
             f"To import the table as it is, say {Option('accept_doubts', True)}.",
         )
-    told = (
-        curves.sentence,
-        *_how_read(matching),
-        *foreign.passed_over,
-        *reader.sentences(rows),
-    )
     source = {
         "table": table.name,
         "sha256": foreign.sha256,
         "columns": {**matching.columns, **matching.options},
         "constants": dict(asked.constant),
         "unused": list(matching.unused),
-        "told": list(told),
+        "told": [
+            curves.sentence,
+            *_how_read(matching),
+            *foreign.passed_over,
+            *reader.sentences(rows),
+        ],
         "doubts": [*refused, *said],
     }
-    store = RunStore.create(
+    return RunStore.create(
         run_directory,
         experiment_text=json.dumps({"imported": source}, indent=2) + "\n",
         fingerprint={"imported": source},
         imported=[row.values for row in rows],
     )
-    return ImportedTable(store, told, tuple(source["doubts"]))
 
 
 class _Reader:
@@ -138,8 +126,9 @@ class _Reader:
             for ours, theirs in matching.columns.items()
             if kinds[ours] in ("integer", "number")
         }
-        said = (asked.decimal, "") if asked.decimal else decimal_sign(table, numbers)
-        self._decimal, self._because = said
+        self._decimal, self._because = (
+            (asked.decimal, "") if asked.decimal else decimal_sign(table, numbers)
+        )
 
     def rows(self, run: str) -> Iterator[ImportedRow]:
         options = {

@@ -149,20 +149,20 @@ _DEVICES = ("gpu", "device", "chip", "accelerator", "tpu", "rank")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a foreign column says: which of our columns it fills, and in which unit.
-
-    Parameters
-    ----------
-    is_step_rate
-        Steps per second, for ``step_time_s``.
-    """
+    """What a foreign column says: which of our columns it fills, and in which unit."""
 
     column: str
     factor: float = 1.0
     unit: str = ""
-    is_step_rate: bool = False
+    is_step_rate: bool = False  # steps per second, for ``step_time_s``
     is_per_device: bool = False
     is_in_tokens: bool = False
+
+    @property
+    def directness(self) -> tuple[bool, ...]:
+        """Orders columns that tell the same; the first one of them is read."""
+        is_speed = self.column != "global_batch_size"
+        return is_speed, self.is_in_tokens, not self.is_step_rate, self.is_per_device
 
     @property
     def is_derived(self) -> bool:

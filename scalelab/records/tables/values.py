@@ -92,8 +92,6 @@ def plain_number(text: str, decimal: str) -> str:
     >>> plain_number("1.024,5", ","), plain_number("1,024.5", ".")
     ('1024.5', '1024.5')
     """
-    if text.isdigit():
-        return text
     text = _BETWEEN_DIGITS.sub("", _SPACES.sub("", text))
     if _IN_THOUSANDS[_OTHER[decimal]].match(text):
         text = text.replace(_OTHER[decimal], "")
@@ -172,8 +170,7 @@ def parse_cell(reading: Reading, text: str, decimal: str) -> Any:
         return parse(name, text)
     if is_missing(text):
         return None
-    text, factor = _without_unit(name, plain_number(text, decimal))
-    factor = reading.factor if factor is None else factor
+    text, factor = _without_unit(reading, plain_number(text, decimal))
     if factor == 1 and not reading.is_step_rate:
         return parse(name, text)
     value = _number(text)
@@ -185,22 +182,20 @@ def parse_cell(reading: Reading, text: str, decimal: str) -> Any:
     return value
 
 
-def _without_unit(name: str, text: str) -> tuple[str, float | None]:
-    """Return a number without the unit written behind it, and that unit in ours.
-
-    The unit is None where the cell writes none, so that the column's name tells it.
-    """
-    if not text[-1:].isalpha() and text[-1:] != "%":
-        return text, None
+def _without_unit(reading: Reading, text: str) -> tuple[str, float]:
+    # a number, and the unit of ours that is written behind it or that its column has
+    name = reading.column
     if name == "gpu_utilization" and text.endswith("%"):
         return text[:-1].rstrip(), 0.01
+    if not text[-1:].isalpha():
+        return text, reading.factor
     if name == "throughput_samples_per_s":
         return _PER_SECOND.sub("", text.lower()), 1.0
     if name.endswith("_s") and (found := _DURATION.fullmatch(text)):
         return found[1], _SECONDS[found[2]]
     if name in _COUNTS:
         return _COUNTED.sub("", text.lower()), 1.0
-    return text, None
+    return text, reading.factor
 
 
 def is_out_of_memory(text: str) -> bool:
