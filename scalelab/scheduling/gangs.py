@@ -151,7 +151,7 @@ class Gangs:
         else:
             # Each node tells its address and free ports.
             for rank in range(len(addresses)):
-                part = CommandAttempt.of(spec, rank)
+                part = CommandAttempt(spec, rank)
                 asked = gang.attempt_id, part.serves_store, part.num_ports
                 self._add(gang, RENDEZVOUS - rank, open_rendezvous, *asked)
         if self._num_unsent >= BATCH:
