@@ -23,30 +23,18 @@ from scalelab.kinds.strategies import ParameterServer
 class Rule:
     """A rule of asynchronous training, on parameters as one vector or a part of it.
 
-    What a rule does not say otherwise is that of :class:`Downpour`.
+    What a rule does not say otherwise is that of :class:`Downpour`. Parameters and
+    messages have the shape (num_parameters,).
     """
 
     def message(self, own: torch.Tensor, fetched: torch.Tensor) -> torch.Tensor:
-        """Return what a worker sends after a window: its change since the last one.
-
-        Parameters
-        ----------
-        own, fetched
-            The worker's parameters now and after its last exchange, shape
-            (num_parameters,).
-        """
+        """Return what a worker sends after a window: its change since it fetched."""
         return own - fetched
 
     def serve(
         self, served: torch.Tensor, message: torch.Tensor, staleness: int
     ) -> torch.Tensor:
-        """Change the served parameters in place and return the answer to the worker.
-
-        Parameters
-        ----------
-        served, message
-            The server's parameters and what a worker sent, shape (num_parameters,).
-        """
+        """Change the served parameters in place and return the answer to the worker."""
         return served.add_(message).clone()
 
     def adopt(self, own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:

@@ -119,13 +119,7 @@ imbalance, noise
 
 
 class EmulationEngine:
-    """Engine of emulated trials: waits for the declared times.
-
-    Parameters
-    ----------
-    trial, context, clock, loader_workers
-        As for training; there is nothing to load.
-    """
+    """Engine of emulated trials: waits for the declared times."""
 
     def __init__(
         self,
