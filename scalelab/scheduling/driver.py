@@ -332,8 +332,8 @@ class Driver:
         )
 
     def _end(self, verdict: Verdict) -> None:
-        request = self._requests.pop(verdict.attempt_id)
-        self._pruning.forget(verdict.attempt_id)
+        request = self._requests.pop(verdict.spec.attempt_id)
+        self._pruning.forget(verdict.spec.attempt_id)
         held_gpu_s = verdict.held_s * request.trial.world_size
         result = self._provision.explain(verdict)
         if "allocated_gpu_s" not in result.measurements:

@@ -11,24 +11,24 @@ class FreeDevices:
 
     A question about an allocation costs as many steps as it has nodes, whatever the
     size of the cluster.
+
+    Attributes
+    ----------
+    counts
+        Free devices by node.
     """
 
     def __init__(self, counts: Mapping[str, int]) -> None:
-        self._counts: dict[str, int] = {}
+        self.counts: dict[str, int] = {}
         self._nodes_with: list[dict[str, None]] = [{}]
         self._num_with_at_least: list[int] = [0]
         for node, count in counts.items():
             self.set(node, count)
 
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Free devices by node."""
-        return self._counts
-
     def copy(self) -> FreeDevices:
         """Return an independent copy."""
         twin = FreeDevices({})
-        twin._counts = dict(self._counts)
+        twin.counts = dict(self.counts)
         twin._nodes_with = [dict(nodes) for nodes in self._nodes_with]
         twin._num_with_at_least = list(self._num_with_at_least)
         return twin
@@ -38,22 +38,22 @@ class FreeDevices:
         while len(self._nodes_with) <= count:
             self._nodes_with.append({})
             self._num_with_at_least.append(0)
-        before = self._counts.get(node, 0)
+        before = self.counts.get(node, 0)
         self._nodes_with[before].pop(node, None)
         self._nodes_with[count][node] = None
-        self._counts[node] = count
+        self.counts[node] = count
         step = 1 if count > before else -1
         for level in range(min(before, count) + 1, max(before, count) + 1):
             self._num_with_at_least[level] += step
 
     def add(self, node: str, count: int) -> None:
         """Change a node's free devices by ``count``, which may be negative."""
-        self.set(node, self._counts[node] + count)
+        self.set(node, self.counts[node] + count)
 
     def remove(self, node: str) -> None:
         """Remove a node."""
         self.set(node, 0)
-        del self._nodes_with[0][node], self._counts[node]
+        del self._nodes_with[0][node], self.counts[node]
 
     def fits(self, devices_per_node: Sequence[int]) -> bool:
         """Tell whether an allocation, largest node first, could be placed now.

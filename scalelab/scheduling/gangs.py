@@ -72,7 +72,6 @@ class PartEnded:
 class Verdict:
     """How an attempt ended."""
 
-    attempt_id: str
     spec: AttemptSpec
     result: AttemptResult
     overrules: bool
@@ -146,8 +145,15 @@ class Gangs:
         self._running[gang.attempt_id] = gang
         if len(addresses) == 1:
             self._add_parts(gang)
+        elif not _runs_command(gang):
+            # Node 0 says where to meet.
+            self._add(gang, RENDEZVOUS, open_rendezvous, gang.attempt_id, True, 0)
         else:
-            self._open_rendezvous(gang)
+            # Each node tells its address and free ports.
+            for rank in range(len(addresses)):
+                part = CommandAttempt(spec, rank)
+                asked = gang.attempt_id, part.serves_store, part.num_ports
+                self._add(gang, RENDEZVOUS - rank, open_rendezvous, *asked)
         if self._num_unsent >= BATCH:
             self.send()
         return gang.attempt_id
@@ -267,7 +273,6 @@ class Gangs:
         if gang.is_late and result.outcome is Outcome.CANCELLED:
             result = replace(result, outcome=Outcome.TIMED_OUT)
         return Verdict(
-            attempt_id=gang.attempt_id,
             spec=gang.spec,
             result=result,
             # A loss noticed after rank 0 passed the last barrier took nothing away.
@@ -285,17 +290,6 @@ class Gangs:
             for rank in gang.waits_for:
                 address = gang.addresses[_node_of(rank)]
                 self._notify(address, cancel_attempt, gang.attempt_id, reason, saves)
-
-    def _open_rendezvous(self, gang: _Gang) -> None:
-        """Ask node 0 where to meet; for a command, each node for address and ports."""
-        name = gang.attempt_id
-        if not _runs_command(gang):
-            self._add(gang, RENDEZVOUS, open_rendezvous, name, True, 0)
-            return
-        for rank in range(len(gang.addresses)):
-            part = CommandAttempt(gang.spec, rank)
-            asked = name, part.serves_store, part.num_ports
-            self._add(gang, RENDEZVOUS - rank, open_rendezvous, *asked)
 
     def _add_parts(self, gang: _Gang) -> None:
         meeting = " ".join(gang.opened[rank] for rank in sorted(gang.opened)) or None

@@ -18,10 +18,15 @@ class GroupedPlacer:
     """A placer for each node group, so that none waits for what another group lacks.
 
     Where nodes are alike there is one, of the group None.
+
+    Attributes
+    ----------
+    groups
+        The placer of each group.
     """
 
     def __init__(self, expected_devices: Mapping[str | None, Sequence[int]]) -> None:
-        self._placers = {
+        self.groups = {
             group: Placer(expected_devices=devices)
             for group, devices in expected_devices.items()
         }
@@ -30,21 +35,16 @@ class GroupedPlacer:
         self._running: dict[int, Placer] = {}
 
     @property
-    def groups(self) -> Mapping[str | None, Placer]:
-        """The placer of each group."""
-        return self._placers
-
-    @property
     def num_waiting(self) -> int:
         """Trials that wait for devices."""
-        return sum(len(placer.queue) for placer in self._placers.values())
+        return sum(len(placer.queue) for placer in self.groups.values())
 
     @property
     def free_devices(self) -> dict[str, int]:
         """Free devices by node name."""
         return {
             name: count
-            for placer in self._placers.values()
+            for placer in self.groups.values()
             for name, count in placer.free_devices.items()
         }
 
@@ -88,16 +88,14 @@ class GroupedPlacer:
     def waiting(self) -> list[Request]:
         """Return the trials that wait, in the source's order."""
         requests = (
-            each
-            for placer in self._placers.values()
-            for each in placer.queue.requests()
+            each for placer in self.groups.values() for each in placer.queue.requests()
         )
         return sorted(requests, key=lambda request: request.number)
 
     def place(self, now_s: float) -> list[tuple[Request, Placement]]:
         """Start what may start now; see :meth:`Placer.place`."""
         placed = []
-        for placer in self._placers.values():
+        for placer in self.groups.values():
             for request, placement in placer.place(now_s):
                 self._running[request.number] = placer
                 placed.append((request, placement))
@@ -108,4 +106,4 @@ class GroupedPlacer:
         self._running.pop(number).release(number)
 
     def _of(self, group: str | None) -> Placer:
-        return self._placers.setdefault(group, Placer())
+        return self.groups.setdefault(group, Placer())

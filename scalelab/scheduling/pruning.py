@@ -91,10 +91,15 @@ def worth_telling(
         step = row.get("step")
         if not isinstance(step, int):
             continue
-        told = (
-            step,
-            {n: v for n, v in row.items() if n not in _POSITION and _is_number(v)},
-        )
+        numbers = {
+            name: value
+            for name, value in row.items()
+            if name not in _POSITION
+            and isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and math.isfinite(value)
+        }
+        told = step, numbers
         is_evaluation = row.get("event") == _EVALUATION
         if held is not None and (is_evaluation or held[1].keys() != told[1].keys()):
             yield held
@@ -103,9 +108,3 @@ def worth_telling(
             yield told
     if held is not None:
         yield held
-
-
-def _is_number(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value)

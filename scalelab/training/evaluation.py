@@ -62,8 +62,10 @@ def class_figures(matrix: torch.Tensor) -> dict[str, Any]:
     """
     right = matrix.diagonal().tolist()
     of_class, taken_for = matrix.sum(dim=1).tolist(), matrix.sum(dim=0).tolist()
-    recalls = [_share(*each) for each in zip(right, of_class, strict=True)]
-    precisions = [_share(*each) for each in zip(right, taken_for, strict=True)]
+    recalls, precisions = (
+        [part / whole if whole else None for part, whole in zip(right, of, strict=True)]
+        for of in (of_class, taken_for)
+    )
     known = [recall for recall in recalls if recall is not None]
     figures: dict[str, Any] = {
         "balanced_accuracy": sum(known) / len(known) if known else None,
@@ -77,10 +79,6 @@ def class_figures(matrix: torch.Tensor) -> dict[str, Any]:
     if len(matrix) <= MAX_CLASSES_SHOWN:
         figures[CONFUSION_MATRIX] = matrix.long().tolist()
     return figures
-
-
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
 
 
 def share_buffers(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:

@@ -76,7 +76,7 @@ def training_batches(
         return
     what: dict[str, Any] = {
         "dataset": dataset,
-        "batch_sampler": _MicroBatches(order, share, first_step),
+        "batch_sampler": _indices(order, share, first_step),
     }
     if isinstance(dataset, SampleStream) and isinstance(order, StreamOrder):
         batches = StreamBatches(dataset, order, share, first_step)
@@ -143,17 +143,11 @@ def _indexed_batches(
             yield batch
 
 
-class _MicroBatches:
-    def __init__(self, order: SampleOrder, share: Share, first_step: int) -> None:
-        self._order = order
-        self._share = share
-        self._first_step = first_step
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for step in itertools.count(self._first_step):
-            indices = self._order.batch(step)
-            for micro_step in range(self._share.gradient_accumulation_steps):
-                yield indices[self._share.rows(micro_step)].tolist()
+def _indices(order: SampleOrder, share: Share, first_step: int) -> Iterator[list[int]]:
+    for step in itertools.count(first_step):
+        indices = order.batch(step)
+        for micro_step in range(share.gradient_accumulation_steps):
+            yield indices[share.rows(micro_step)].tolist()
 
 
 def held_out_batches(

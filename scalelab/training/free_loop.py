@@ -11,13 +11,10 @@ import time
 
 import numpy as np
 
-from scalelab.experiment.trial import Trial
 from scalelab.launch.process_tree import stop_signal_has_come
-from scalelab.training.context import RankContext
 from scalelab.training.engines.base import FreeEngine
 from scalelab.training.loop import BLOCK_S, Loop
-from scalelab.training.probes.device_monitor import DeviceMonitor
-from scalelab.training.probes.meter import Phase, Seconds, StepClock
+from scalelab.training.probes.meter import Phase, Seconds
 
 
 class FreeLoop(Loop):
@@ -27,16 +24,7 @@ class FreeLoop(Loop):
     the phases as its own optimiser steps were divided.
     """
 
-    def __init__(
-        self,
-        context: RankContext,
-        trial: Trial,
-        engine: FreeEngine,
-        clock: StepClock,
-        monitor: DeviceMonitor,
-    ) -> None:
-        super().__init__(context, trial, engine, clock, monitor)
-        self._free = engine
+    _engine: FreeEngine
 
     def _block_steps(self) -> int:
         return self._plan.stop_after(self._tally.step) - self._tally.step
@@ -52,7 +40,7 @@ class FreeLoop(Loop):
         self._clock.start()
         looked_s = time.monotonic()
         own_steps: list[int] = []
-        while (step := self._free.take()) is not None:
+        while (step := self._engine.take()) is not None:
             own_steps.append(step)
             self._context.progress(step)
             if time.monotonic() - looked_s >= BLOCK_S:
@@ -65,11 +53,11 @@ class FreeLoop(Loop):
         shares = self._drain(own_steps)
         ends = self._trial.saves_checkpoints and stop_signal_has_come()
         if self._context.is_first:
-            self._record(self._free.step_times_s(), shares)
+            self._record(self._engine.step_times_s(), shares)
             self._tally.ending = self._ending(is_asked=False)
             ends |= self._tally.ending is not None or self._is_saved(None)
         if ends:
-            self._free.halt(self._plan.warmup_steps, self._plan.cycle)
+            self._engine.halt(self._plan.warmup_steps, self._plan.cycle)
 
     def _drain(self, own_steps: list[int]) -> Seconds:
         readings = self._clock.drain()
@@ -88,17 +76,17 @@ class FreeLoop(Loop):
 
     def _finish(self, first: int, own_steps: list[int]) -> None:
         shares = self._drain(own_steps)
-        self._context.progress(self._free.num_granted)
+        self._context.progress(self._engine.num_granted)
         self._context.sum([0])
         if self._context.is_first:
-            self._record(self._free.step_times_s(is_over=True), shares)
+            self._record(self._engine.step_times_s(is_over=True), shares)
         else:
-            self._times_s = [0.0] * (self._free.num_granted - first)
+            self._times_s = [0.0] * (self._engine.num_granted - first)
         times_s = self._context.agree(self._times_s)
         if not self._context.is_first:
             measured_s = times_s[max(0, self._first_measured - first) :]
             self._tally.measured.append(np.outer(measured_s, _shares(self._spent)))
-        self._tally.step = self._free.num_granted
+        self._tally.step = self._engine.num_granted
         self._last_step_s = max(sum(times_s) / len(times_s), 1e-6)
 
 

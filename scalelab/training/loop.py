@@ -14,7 +14,6 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-import torch
 
 from scalelab.experiment.fingerprint import ACCEPT
 from scalelab.experiment.trial import Trial, TrialKind
@@ -128,7 +127,15 @@ class Loop:
             saves = self._is_saved(self._tally.ending)
         num_steps, saves = map(int, self._context.agree([num_steps, saves]))
         if saves:
-            self._save()
+            self._context.progress(self._tally.step)
+            state, rank_state = self._engine.state()
+            saved = {
+                "trial_id": self._trial.trial_id,
+                "position": {name: getattr(self._tally, name) for name in SAVED},
+                "engine": state,
+            }
+            checkpoint.write(self._context, saved, rank_state)
+            self._saved_at = time.monotonic()
         return num_steps
 
     def _ending(self, is_asked: bool) -> Ending | None:
@@ -207,20 +214,17 @@ class Loop:
         matrix = metrics.pop(CONFUSION_MATRIX, None)
         tally.metrics = metrics
         if self._context.is_first:
-            self._record_evaluation(matrix)
-            row = {"event": "evaluation", **self._now(tally.step), **tally.metrics}
+            now = self._now(tally.step)
+            found = {name: now[name] for name in ("step", "samples")}
+            found["metrics"] = metrics
+            if matrix is not None:
+                found |= class_figures(matrix)
+            path = AttemptFiles(self._context.directory).evaluation
+            write_atomically(path, encode_json(found), durable=False)
+            row = {"event": "evaluation", **now, **metrics}
             self._context.stream.append(row | {"evaluation_s": seconds})
             self._context.stream.flush()
             self._judge()
-
-    def _record_evaluation(self, matrix: torch.Tensor | None) -> None:
-        tally, now = self._tally, self._now(self._tally.step)
-        found = {name: now[name] for name in ("step", "samples")}
-        found["metrics"] = tally.metrics
-        if matrix is not None:
-            found |= class_figures(matrix)
-        path = AttemptFiles(self._context.directory).evaluation
-        write_atomically(path, encode_json(found), durable=False)
 
     def _judge(self) -> None:
         tally, workload = self._tally, self._trial.workload
@@ -246,17 +250,6 @@ class Loop:
         if ending is None:
             return time.monotonic() - self._saved_at >= CHECKPOINT_INTERVAL_S
         return ending in (Ending.STOPPED, Ending.OUT_OF_TIME, Ending.PRUNED)
-
-    def _save(self) -> None:
-        self._context.progress(self._tally.step)
-        state, rank_state = self._engine.state()
-        saved = {
-            "trial_id": self._trial.trial_id,
-            "position": {name: getattr(self._tally, name) for name in SAVED},
-            "engine": state,
-        }
-        checkpoint.write(self._context, saved, rank_state)
-        self._saved_at = time.monotonic()
 
     def _resume(self) -> None:
         latest = checkpoint.latest(self._context.directory)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,7 +20,7 @@ from scalelab.training.description import device_name, versions
 from scalelab.training.engines.base import Engine, FreeEngine
 from scalelab.training.engines.paths import engine_path
 from scalelab.training.free_loop import FreeLoop
-from scalelab.training.loop import Loop, StepTally
+from scalelab.training.loop import Loop
 from scalelab.training.memory_limit import (
     memory_limit,
     peak_resident_bytes,
@@ -117,33 +116,22 @@ def _run(
     noise_scale = engine.gradient_noise_scale()
     if not context.is_first:
         return None
-    measurements = _measurements(spec, context, workload, engine, tally, ranks)
-    return conclude(tally, trial, measurements | {"gradient_noise_scale": noise_scale})
-
-
-def _measurements(
-    spec: AttemptSpec,
-    context: RankContext,
-    workload: Workload,
-    engine: Engine,
-    tally: StepTally,
-    ranks: list[RankReadings],
-) -> dict[str, Any]:
-    global_batch_size = spec.trial.global_batch_size
-    cycle = TrainingPlan.of(spec.trial).cycle
-    return {
+    global_batch_size, cycle = trial.global_batch_size, TrainingPlan.of(trial).cycle
+    measurements = {
         "device_name": device_name(context.device),
         "emulated": workload.emulated,
         "num_samples": tally.step * global_batch_size,
         "versions": versions(),
         **step_columns([rank.steps for rank in ranks], global_batch_size, cycle=cycle),
         **device_columns(ranks),
-        **target_columns(tally, spec.trial, workload.default_metric),
+        **target_columns(tally, trial, workload.default_metric),
         **engine.description(),
         "validity": validity_of(ranks),
         # Their readings were gathered by the group that they train in.
         "ranks_witness": "engine" if len(ranks) > 1 else None,
+        "gradient_noise_scale": noise_scale,
     }
+    return conclude(tally, trial, measurements)
 
 
 def _workload(spec: AttemptSpec) -> tuple[Workload, RankOptions]:

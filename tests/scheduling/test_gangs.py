@@ -230,7 +230,7 @@ def test_attempts_end_also_when_the_way_to_their_nodes_is_closed(
     monkeypatch.setattr(client, "submit", closed)
     gangs.cancel_all("The sweep ended with an error.")
     verdicts = [each for at in addresses for each in gangs.node_left(at)]
-    assert [each.attempt_id for each in verdicts] == [attempt_id]
+    assert [each.spec.attempt_id for each in verdicts] == [attempt_id]
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ class Provision:
             group: demand.num_wanted(self._pool, is_stopped=is_stopped)
             for group, demand in self._demands.items()
         }
-        if not self._losses.are_held:
+        if not self._losses.held:
             # What ran there is about to wait again.
             for group, number in wanted.items():
                 self._give_back(group, number, now_s)

@@ -75,20 +75,17 @@ class DelayedNodeLosses:
 
     Attributes
     ----------
+    held
+        Events that are held back, with the moment since when.
     endings
         How jobs ended that should not have, by name.
     """
 
     def __init__(self, deliver: Callable[[Loss], None]) -> None:
         self._deliver = deliver
-        self._held: list[tuple[float, Loss]] = []
+        self.held: list[tuple[float, Loss]] = []
         self._released: set[int] = set()
         self.endings: dict[str, JobEnding] = {}
-
-    @property
-    def are_held(self) -> bool:
-        """Some node-loss events are held back at the moment."""
-        return bool(self._held)
 
     def hold(self, message: Loss) -> bool:
         """Hold back a message if it is a node loss that was not held back before."""
@@ -97,13 +94,13 @@ class DelayedNodeLosses:
         if id(message) in self._released:
             self._released.discard(id(message))
             return False
-        self._held.append((time.monotonic(), message))
+        self.held.append((time.monotonic(), message))
         return True
 
     def release(self, before_s: float) -> None:
         """Deliver the events that have been held back since before a moment."""
-        due = [message for since_s, message in self._held if since_s < before_s]
-        self._held = self._held[len(due) :]
+        due = [message for since_s, message in self.held if since_s < before_s]
+        self.held = self.held[len(due) :]
         for message in due:
             self._released.add(id(message))
             self._deliver(message)

@@ -67,17 +67,21 @@ class Engine(Protocol):
 
 @runtime_checkable
 class FreeEngine(Engine, Protocol):
-    """Takes steps as they are granted; no rank waits for another inside a series."""
+    """Takes steps as they are granted; no rank waits for another inside a series.
+
+    Attributes
+    ----------
+    num_granted
+        Steps of the trial that were granted; after a series alike on all ranks.
+    """
+
+    num_granted: int
 
     def take(self) -> int | None:
         """Take one optimiser step, marking its phases on the clock."""
 
     def halt(self, origin: int, cycle: int) -> None:
         """Let the series end early; one rank may call it, and nobody waits."""
-
-    @property
-    def num_granted(self) -> int:
-        """Steps of the trial that were granted; after a series alike on all ranks."""
 
     def step_times_s(self, *, is_over: bool = False) -> list[float]:
         """Return the seconds of the steps since the last call, on rank 0."""

@@ -90,20 +90,15 @@ class FsdpEngine(TrainingEngine):
 
     def spread(self, model: nn.Module, observers: Observers) -> SpreadModel:
         """Return the model spread over the ranks of the process group."""
-        return FsdpModel(model, self.workload.blocks(model), self._mesh(), observers)
-
-    def _mesh(self) -> DeviceMesh | None:
-        world_size, device = self.context.world_size, self.context.device
-        if world_size == 1:
-            return None
+        world_size, device_type = self.context.world_size, self.context.device.type
         size = Fsdp.Options.of(self.trial.options).shard_group or world_size
-        if size == world_size:
-            return init_device_mesh(device.type, (world_size,))
-        return init_device_mesh(
-            device.type,
-            (world_size // size, size),
-            mesh_dim_names=("replicas", "shard_group"),
-        )
+        mesh = None
+        if size < world_size:
+            shape, names = (world_size // size, size), ("replicas", "shard_group")
+            mesh = init_device_mesh(device_type, shape, mesh_dim_names=names)
+        elif world_size > 1:
+            mesh = init_device_mesh(device_type, (world_size,))
+        return FsdpModel(model, self.workload.blocks(model), mesh, observers)
 
     def _evaluation_batches(
         self, held_out: Dataset[Any]

@@ -44,7 +44,8 @@ class ParameterServerEngine(TrainingEngine):
         options = ParameterServer.Options.of(self.trial.options)
         self._window = options.communication_window
         self._rule = rule_of(self.trial.options, self.context.world_size)
-        self._num_own_steps = self._num_unreported = self._num_granted = 0
+        self._link = self.context.servers
+        self._num_own_steps = self._num_unreported = self.num_granted = 0
         self._own_step_s, self._has_asked = math.inf, False
         self._steps_of_losses: list[int] = []
         self._last_loss: float | None = None
@@ -53,10 +54,6 @@ class ParameterServerEngine(TrainingEngine):
         if self._link is not None and self.context.is_first:
             self._link.load(self._fetched, self._versions, 0)
         return SpreadModel(model)
-
-    @property
-    def _link(self) -> ServerLink | None:
-        return self.context.servers
 
     def begin(self, step: int, num_steps: int) -> None:
         """Prepare a series of steps; all ranks call it, and no clock runs."""
@@ -87,7 +84,7 @@ class ParameterServerEngine(TrainingEngine):
             link.tell_ended(self._num_unreported)
             self._num_unreported = 0
         if not is_granted:
-            self._num_granted = num_claimed // self.context.world_size
+            self.num_granted = num_claimed // self.context.world_size
             return None
         self._clock.mark(Phase.EXPOSED_SYNC)
         started_s = time.perf_counter()
@@ -108,11 +105,6 @@ class ParameterServerEngine(TrainingEngine):
         self._clock.mark(Phase.EXPOSED_SYNC)
         self._clock.end_step()
         return step + 1
-
-    @property
-    def num_granted(self) -> int:
-        """Steps of the trial that were granted; after a series alike on all ranks."""
-        return self._num_granted
 
     def _claim(self, link: ServerLink) -> None:
         link.claim(self._num_unreported)

@@ -26,9 +26,13 @@ from scalelab.training.engines.local_sgd import average
 from scalelab.training.engines.spread import Observers, SpreadModel
 from scalelab.training.engines.training import MIN_EVALUATION_BATCH, TrainingEngine
 from scalelab.training.order import Share
-from scalelab.training.pipeline.shapes import passed_between_stages
 from scalelab.training.pipeline.splitting import tied_parameters
-from scalelab.training.pipeline.stage import TimedStage, input_of_model, of_output
+from scalelab.training.pipeline.stage import (
+    TimedStage,
+    input_of_model,
+    of_output,
+    passed_between_stages,
+)
 from scalelab.training.probes.meter import Phase, StepClock, step_clock
 from scalelab.training.step_plan import TrainingPlan
 from scalelab.training.workloads.base import Workload

@@ -16,14 +16,8 @@ class SlowRank:
 
     Before each step it sleeps as many times as long as its last step has computed, so
     that it takes ``factor`` times as long, whatever it computes. Waits for data and for
-    other ranks are not computation. The first step is as fast as it is.
-
-    Parameters
-    ----------
-    factor
-        Times as long, at least 1; 1: nothing is measured and nothing slept.
-    device
-        Where the rank computes; it is waited for where the time is read.
+    other ranks are not computation. The first step is as fast as it is. With a factor
+    of 1 nothing is measured and nothing slept.
     """
 
     def __init__(self, factor: float, device: torch.device) -> None:

@@ -160,14 +160,11 @@ class PictureFiles:
                 "more pictures or a smaller global batch."
             )
         if self.order == "sharded":
-            self._check_parts(training, data_parallel_size)
-
-    def _check_parts(self, training: Sequence[Picture], num_parts: int) -> None:
-        if self.feed == "tar":
             archives = {picture.path for picture in training}
-            check_parts(len(archives), "shards", num_parts)
-        else:
-            check_parts(len(training), "training samples", num_parts)
+            is_packed = self.feed == "tar"
+            found = len(archives) if is_packed else len(training)
+            noun = "shards" if is_packed else "training samples"
+            check_parts(found, noun, data_parallel_size)
 
 
 def check_pictures(parameters: Mapping[str, Any], demand: DataDemand) -> None:

@@ -1,4 +1,4 @@
-"""A stage of torch's pipelines, timed, and what stands for the model at its ends."""
+"""A stage of torch's pipelines, timed, and what enters and leaves stages."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
-from torch.distributed import P2POp
+from torch.distributed import P2POp, ProcessGroup
 from torch.distributed.pipelining import PipelineStage
 
 from scalelab.errors import SpecError
@@ -124,3 +125,52 @@ def _not_called_once(num_calls: int) -> SpecError:
         f"parallelism=pipeline: the workload calls its model {num_calls} times for a "
         "batch. Call it once in loss() and in evaluate(), or train with ddp or fsdp."
     )
+
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_MOST_DIMENSIONS = 8
+
+
+def passed_between_stages(
+    stage: nn.Module, inputs: torch.Tensor, group: ProcessGroup, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return examples of what enters and what leaves this rank's stage.
+
+    All ranks of the group take part, each in its turn. Between stages, both require a
+    gradient. torch can find it out as well, but sends objects that the receiving rank
+    executes.
+    """
+    own, received = dist.get_rank(group), inputs
+    for index in range(dist.get_world_size(group)):
+        written = torch.zeros(_MOST_DIMENSIONS + 2, dtype=torch.int64, device=device)
+        if index == own:
+            output = stage(received)
+            _check(output, len(received), index)
+            shape = [*output.shape] + [0] * (_MOST_DIMENSIONS - output.dim())
+            kind = _DTYPES.index(output.dtype)
+            written.copy_(torch.tensor([kind, output.dim(), *shape]))
+        dist.broadcast(written, dist.get_global_rank(group, index), group)
+        if index + 1 == own:
+            kind, num_dimensions, *shape = written.tolist()
+            received = torch.zeros(
+                shape[:num_dimensions],
+                dtype=_DTYPES[kind],
+                device=device,
+                requires_grad=True,
+            )
+    return received, output.detach().requires_grad_()
+
+
+def _check(output: object, num_samples: int, index: int) -> None:
+    if (
+        not isinstance(output, torch.Tensor)
+        or output.dtype not in _DTYPES
+        or output.dim() > _MOST_DIMENSIONS
+        or output.shape[:1] != (num_samples,)
+    ):
+        shape = tuple(getattr(output, "shape", ()))
+        raise SpecError(
+            f"parallelism=pipeline: stage {index} returns {type(output).__name__} "
+            f"{shape} for {num_samples} samples. Return one floating-point tensor "
+            "whose first dimension is the samples."
+        )

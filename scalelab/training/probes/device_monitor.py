@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -42,13 +43,10 @@ class DeviceMonitor:
 
     def sample(self) -> None:
         """Read the present utilisation."""
-        if self._nvml is None:
-            return
-        try:
-            rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
-        except self._nvml.NVMLError:
-            return
-        self._utilizations.append(rates.gpu / 100)
+        if self._nvml is not None:
+            with suppress(self._nvml.NVMLError):
+                rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
+                self._utilizations.append(rates.gpu / 100)
 
     @property
     def utilization(self) -> float | None:
@@ -64,10 +62,7 @@ class DeviceMonitor:
         return (now - self._energy_at_start_mj) / 1e3
 
     def _energy_mj(self) -> int | None:
-        if self._nvml is None:
-            return None
-        try:
-            energy: int = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
-        except self._nvml.NVMLError:
-            return None
-        return energy
+        if self._nvml is not None:
+            with suppress(self._nvml.NVMLError):
+                return int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+        return None

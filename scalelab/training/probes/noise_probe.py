@@ -19,12 +19,8 @@ class NoiseProbe:
 
     The small batch is one local batch. Without accumulation its gradient is the one
     that goes into the exchange; with accumulation it is what a forward-backward pass
-    adds to the gradients on the rank. The big batch is the global one.
-
-    Parameters
-    ----------
-    share
-        Batch sizes; with a single gradient per step there is nothing to compare.
+    adds to the gradients on the rank. The big batch is the global one. With a single
+    gradient per step there is nothing to compare.
     """
 
     def __init__(self, share: Share, *, enabled: bool) -> None:

@@ -18,11 +18,8 @@ from scalelab.training.servers.wire import Kind, Tag, Wire
 class ServerLink:
     """Speaks to all servers at once, each of which holds a part of the parameters.
 
-    Parameters
-    ----------
-    num_workers, num_servers
-        Servers have the ranks after those of the workers. The first of them also deals
-        out the steps.
+    Servers have the ranks after those of the workers. The first of them also deals out
+    the steps. Vectors are of all parameters, shape (num_parameters,).
     """
 
     def __init__(self, wire: Wire, num_workers: int, num_servers: int) -> None:
@@ -32,13 +29,7 @@ class ServerLink:
     def load(
         self, parameters: torch.Tensor, versions: Sequence[int], num_claimed: int
     ) -> None:
-        """Give the servers their state; one worker does, before anyone asks for it.
-
-        Parameters
-        ----------
-        parameters
-            Shape (num_parameters,).
-        """
+        """Give the servers their state; one worker does, before anyone asks for it."""
         parts = self._parts(parameters)
         for server, part, version in zip(self._servers, parts, versions, strict=True):
             self._wire.request(server, Kind.LOAD, version, num_claimed, len(part))
@@ -86,13 +77,7 @@ class ServerLink:
     def exchange(
         self, message: torch.Tensor, versions: Sequence[int]
     ) -> tuple[torch.Tensor, list[int]]:
-        """Send a message to the servers; return their answer and its versions.
-
-        Parameters
-        ----------
-        message
-            As the rule has it, shape (num_parameters,).
-        """
+        """Send a rule's message; return the servers' answer and its versions."""
         parts = self._parts(message)
         answers = self._expect_answers(parts)
         for server, part, version in zip(self._servers, parts, versions, strict=True):

@@ -116,21 +116,19 @@ class Server:
 
     def _deal(self) -> None:
         # A step that is given to the slowest may be what others wait for.
-        while due := [each for each in sorted(self._asking) if self._is_due(each)]:
-            for each in due:
-                self._asking.remove(each)
-                self._answer_claim(each)
-
-    def _is_due(self, worker: int) -> bool:
-        return self._is_over or self._pace.may_go_on(worker)
-
-    def _answer_claim(self, worker: int) -> None:
-        is_granted = not self._is_over
-        if is_granted:
-            self._num_claimed += 1
-            self._pace.advance(worker, 1)
-        numbers = [is_granted, self._num_claimed]
-        self._wire.send_numbers(worker, numbers, Tag.GRANT)
+        while due := [
+            worker
+            for worker in sorted(self._asking)
+            if self._is_over or self._pace.may_go_on(worker)
+        ]:
+            for worker in due:
+                self._asking.remove(worker)
+                is_granted = not self._is_over
+                if is_granted:
+                    self._num_claimed += 1
+                    self._pace.advance(worker, 1)
+                numbers = [is_granted, self._num_claimed]
+                self._wire.send_numbers(worker, numbers, Tag.GRANT)
 
     def _exchange(self, worker: int, version: int, *_: int) -> None:
         self._show_life()

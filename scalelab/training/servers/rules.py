@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -21,35 +20,29 @@ from scalelab.inputs.document import Scalar
 from scalelab.kinds.strategies import ParameterServer
 
 
-class Rule(Protocol):
-    """A rule of asynchronous training, on parameters as one vector or a part of it."""
+class Rule:
+    """A rule of asynchronous training, on parameters as one vector or a part of it.
+
+    What a rule does not say otherwise is that of :class:`Downpour`. Parameters and
+    messages have the shape (num_parameters,).
+    """
 
     def message(self, own: torch.Tensor, fetched: torch.Tensor) -> torch.Tensor:
-        """Return what a worker sends after a window.
-
-        Parameters
-        ----------
-        own, fetched
-            The worker's parameters now and after its last exchange, shape
-            (num_parameters,).
-        """
+        """Return what a worker sends after a window: its change since it fetched."""
+        return own - fetched
 
     def serve(
         self, served: torch.Tensor, message: torch.Tensor, staleness: int
     ) -> torch.Tensor:
-        """Change the served parameters in place and return the answer to the worker.
-
-        Parameters
-        ----------
-        served, message
-            The server's parameters and what a worker sent, shape (num_parameters,).
-        """
+        """Change the served parameters in place and return the answer to the worker."""
+        return served.add_(message).clone()
 
     def adopt(self, own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
-        """Return the parameters from which the worker goes on."""
+        """Return the parameters from which the worker goes on: those served."""
+        return answer
 
 
-class Downpour:
+class Downpour(Rule):
     """Add every worker's change; the worker goes on from the served parameters.
 
     Changes of all workers add up: the effective rate is that of one worker times the
@@ -60,23 +53,9 @@ class Downpour:
     Dean et al. 2012, "Large Scale Distributed Deep Networks", section 4.1.
     """
 
-    def message(self, own: torch.Tensor, fetched: torch.Tensor) -> torch.Tensor:
-        """Return the worker's change since its last exchange."""
-        return own - fetched
-
-    def serve(
-        self, served: torch.Tensor, message: torch.Tensor, staleness: int
-    ) -> torch.Tensor:
-        """Add the change."""
-        return served.add_(message).clone()
-
-    def adopt(self, own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
-        """Return the served parameters."""
-        return answer
-
 
 @dataclass(frozen=True, slots=True)
-class Adag(Downpour):
+class Adag(Rule):
     """Add every worker's change per step: accumulated gradient normalisation.
 
     References
@@ -92,7 +71,7 @@ class Adag(Downpour):
         return (own - fetched) / self.window
 
 
-class DynSgd(Downpour):
+class DynSgd(Rule):
     """Add every worker's change over its staleness plus one.
 
     References
@@ -108,7 +87,7 @@ class DynSgd(Downpour):
 
 
 @dataclass(frozen=True, slots=True)
-class Elastic:
+class Elastic(Rule):
     """Pull worker and servers towards each other; the worker keeps its parameters.
 
     References

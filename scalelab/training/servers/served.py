@@ -33,19 +33,8 @@ class Staleness:
 class ServedParameters:
     """Parameters that workers change, one message after the other.
 
-    Parameters
-    ----------
-    parameters
-        Their first values, shape (num_parameters,).
-
-    Attributes
-    ----------
-    parameters
-        As they are now, shape (num_parameters,).
-    version
-        Messages served.
-    staleness
-        Of these messages.
+    They are one vector, shape (num_parameters,), as are messages and answers; the
+    version is the number of messages served.
     """
 
     def __init__(self, parameters: torch.Tensor, rule: Rule, version: int = 0) -> None:
@@ -57,13 +46,7 @@ class ServedParameters:
     def exchange(
         self, message: torch.Tensor, fetched_version: int
     ) -> tuple[torch.Tensor, int]:
-        """Serve a worker's message.
-
-        Parameters
-        ----------
-        message
-            As the rule has it, shape (num_parameters,).
-        """
+        """Serve a worker's message; return the answer and its version."""
         staleness = self.version - fetched_version
         self.staleness.add(staleness)
         answer = self._rule.serve(self.parameters, message, staleness)

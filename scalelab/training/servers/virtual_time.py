@@ -203,16 +203,12 @@ class _Recorder:
         self._samples += num_steps * self._job.local_batch_size
         self._is_finite = bool(parameters.isfinite().all())
         if self._is_finite and (self._samples // interval > num_due or self.is_over):
-            metrics = self._evaluate(first, parameters)
+            own = flat(first.parameters)
+            fill(first.parameters, parameters)
+            first.model.eval()
+            metrics = self.metrics_of(first.model)
+            fill(first.parameters, own)
             self.evaluations.append(VirtualEvaluation(now, self._samples, metrics))
-
-    def _evaluate(self, first: _Worker, parameters: torch.Tensor) -> dict[str, float]:
-        own = flat(first.parameters)
-        fill(first.parameters, parameters)
-        first.model.eval()
-        metrics = self.metrics_of(first.model)
-        fill(first.parameters, own)
-        return metrics
 
     @torch.no_grad()
     def metrics_of(self, model: nn.Module) -> dict[str, float]:

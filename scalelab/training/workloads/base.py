@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -16,6 +17,22 @@ from scalelab.training.pipeline.splitting import split
 
 CONFUSION_MATRIX = "confusion_matrix"
 """Under which :meth:`Workload.evaluate` may count samples by class and prediction."""
+
+SCHEDULES = ("constant", "cosine")
+"""Shapes of the learning rate over training that built-in workloads offer."""
+
+
+def check_schedule(schedule: str) -> None:
+    """Refuse a schedule that does not exist."""
+    if schedule not in SCHEDULES:
+        raise SpecError(f"schedule={schedule!r} must be one of {SCHEDULES}.")
+
+
+def schedule_factor(schedule: str, fraction: float) -> float:
+    """Return the factor on the learning rate: 1, or half a cosine from 1 to 0."""
+    if schedule == "constant":
+        return 1.0
+    return (1 + math.cos(math.pi * fraction)) / 2
 
 
 def confusion_matrix(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

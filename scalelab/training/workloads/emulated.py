@@ -119,13 +119,7 @@ imbalance, noise
 
 
 class EmulationEngine:
-    """Engine of emulated trials: waits for the declared times.
-
-    Parameters
-    ----------
-    trial, context, clock, loader_workers
-        As for training; there is nothing to load.
-    """
+    """Engine of emulated trials: waits for the declared times."""
 
     def __init__(
         self,
@@ -139,7 +133,13 @@ class EmulationEngine:
         self._trial = trial
         self._context = context
         self._clock = clock
-        self._check_memory()
+        needed = workload.memory_bytes(trial.local_batch_size)
+        available = workload.device_memory_bytes
+        if available is not None and needed > available:
+            raise torch.OutOfMemoryError(
+                f"local_batch_size={trial.local_batch_size} needs {needed} "
+                f"bytes, the declared device has device_memory_bytes={available}."
+            )
         if trial.kind is not TrialKind.THROUGHPUT:
             workload.samples_to_target(trial.global_batch_size)
         self._mean_step_s = declared_step_time(
@@ -148,31 +148,18 @@ class EmulationEngine:
             gradient_accumulation_steps=trial.gradient_accumulation_steps,
             devices_per_node=trial.allocation.devices_per_node,
         )
+        # From 0 of the fastest rank to 1 of the slowest.
+        position = context.rank / max(context.world_size - 1, 1)
         self._mean_compute_s = compute_time(
             workload.machine,
             local_batch_size=trial.local_batch_size,
             gradient_accumulation_steps=trial.gradient_accumulation_steps,
-            slowness=self._slowness(),
+            slowness=1.0 + workload.machine.imbalance * position,
         )
         self._warmup_steps = TrainingPlan.of(trial).warmup_steps
         self._token = torch.zeros(1)
         self._deadline_s = 0.0
         self._started_s = self._declared_s = self._waited_s = 0.0
-
-    def _check_memory(self) -> None:
-        needed = self._workload.memory_bytes(self._trial.local_batch_size)
-        available = self._workload.device_memory_bytes
-        if available is not None and needed > available:
-            raise torch.OutOfMemoryError(
-                f"local_batch_size={self._trial.local_batch_size} needs {needed} "
-                f"bytes, the declared device has device_memory_bytes={available}."
-            )
-
-    def _slowness(self) -> float:
-        if self._context.world_size == 1:
-            return 1.0
-        position = self._context.rank / (self._context.world_size - 1)
-        return 1.0 + self._workload.machine.imbalance * position
 
     def begin(self, step: int, num_steps: int) -> None:
         """Agree on one moment at which all ranks start.
@@ -193,10 +180,16 @@ class EmulationEngine:
 
     def step(self, step: int) -> None:
         """Take one optimiser step, marking its phases on the clock."""
-        noise = self._noise(step)
+        sigma = self._workload.machine.noise
+        words = [int(self._trial.trial_id, 16), step]
+        drawn = np.random.default_rng(words).standard_normal()
+        noise = math.exp(sigma * drawn - sigma**2 / 2)
         started_s = self._deadline_s
         self._deadline_s += self._mean_step_s * noise
-        self._keep_step()
+        if self._context.world_size > 1:
+            # A tree to rank 0 and back, which costs half of what a ring does.
+            dist.reduce(self._token, dst=0)
+            dist.broadcast(self._token, src=0)
         _sleep_until(started_s + self._mean_compute_s * noise)
         self._clock.mark(Phase.COMPUTE)
         if self._context.world_size > 1:
@@ -207,18 +200,6 @@ class EmulationEngine:
         self._waited_s += now - self._started_s
         self._declared_s += self._mean_step_s * noise
         self._started_s = now
-
-    def _keep_step(self) -> None:
-        """Exchange 4 bytes: a tree to rank 0 and back, half the cost of a ring."""
-        if self._context.world_size > 1:
-            dist.reduce(self._token, dst=0)
-            dist.broadcast(self._token, src=0)
-
-    def _noise(self, step: int) -> float:
-        sigma = self._workload.machine.noise
-        words = [int(self._trial.trial_id, 16), step]
-        drawn = np.random.default_rng(words).standard_normal()
-        return math.exp(sigma * drawn - sigma**2 / 2)
 
     def drain_losses(self) -> list[float]:
         """Return no losses: an emulated step has none."""

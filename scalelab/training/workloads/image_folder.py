@@ -66,16 +66,11 @@ class ImageFolder(Workload):
         self.dataset_name = "pictures" if store is None else "pictures-declared-store"
         self._training, self._held_out = self.files.split()
         self._classes = sorted({picture.class_name for picture in self._training})
-        self._recall_weights = self._weights_of_recall()
-
-    def _weights_of_recall(self) -> torch.Tensor:
-        """Return what a recognised picture of each class adds to the balanced accuracy.
-
-        Evaluation divides by the number of pictures, which is undone here.
-        """
         counts = Counter(picture.class_name for picture in self._held_out)
         per_class = torch.tensor([counts[name] for name in self._classes])
-        return len(self._held_out) / (len(self._classes) * per_class)
+        # What a recognised picture of each class adds to the balanced accuracy.
+        # Evaluation divides by the number of pictures, which is undone here.
+        self._recall_weights = len(self._held_out) / (len(self._classes) * per_class)
 
     def build_model(self) -> nn.Module:
         """Return the network."""

@@ -85,21 +85,17 @@ def _ask(name: str, code_directory: str) -> dict[str, Any]:
     return dict(json.loads(text)) if text else {}
 
 
-def _answer(name: str, code_directory: str) -> dict[str, Any]:
-    from scalelab.training.workloads.registry import find_workload, names_of
-
-    try:
-        return {"names": asdict(names_of(find_workload(name, code_directory)))}
-    except SpecError as error:
-        return {"refused": str(error)}
-
-
 def main(arguments: Sequence[str]) -> None:
     """Print names of a workload's parameters and metrics as JSON, and nothing else."""
+    from scalelab.training.workloads.registry import find_workload, names_of
+
     reply = os.dup(1)  # not inherited by programs that the module starts
     os.dup2(2, 1)
-    text = json.dumps(_answer(*arguments))
-    os.write(reply, text.encode())
+    try:
+        answer: dict[str, Any] = {"names": asdict(names_of(find_workload(*arguments)))}
+    except SpecError as error:
+        answer = {"refused": str(error)}
+    os.write(reply, json.dumps(answer).encode())
     os._exit(0)  # no thread that the module left running is waited for
 
 

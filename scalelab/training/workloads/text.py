@@ -35,7 +35,12 @@ class Text:
     held_out_fraction: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.data is not None and not _are_paths(self.data):
+        given = (self.data,) if isinstance(self.data, str) else self.data
+        if given is not None and not (
+            isinstance(given, Sequence)
+            and given
+            and all(isinstance(each, str) and each for each in given)
+        ):
             raise SpecError(
                 f"data={self.data!r} must be the path of a file or a folder, or a list "
                 "of such."
@@ -45,21 +50,16 @@ class Text:
             raise SpecError(f"held_out_fraction={fraction!r} must be between 0 and 1.")
 
     @property
-    def _names(self) -> tuple[str, ...] | None:
-        if self.data is None:
-            return None
-        return (self.data,) if isinstance(self.data, str) else tuple(self.data)
-
-    @property
     def name(self) -> str:
         """What the observations call the text."""
         return "python-sources" if self.data is None else "text"
 
     def files(self) -> tuple[Path, ...]:
         """Return the files in the order in which their bytes are read."""
-        if self._names is None:
+        if self.data is None:
             return _python_sources()
-        return tuple(file for name in self._names for file in _files_at(Path(name)))
+        names = (self.data,) if isinstance(self.data, str) else self.data
+        return tuple(file for name in names for file in _files_at(Path(name)))
 
     def check(self, sequence_length: int, global_batch_size: int = 1) -> None:
         """Refuse a text that is too short; only its files' sizes are looked at."""
@@ -105,13 +105,6 @@ def num_sequences(num_bytes: int, sequence_length: int) -> int:
     return max(0, num_bytes - 1) // sequence_length
 
 
-def _are_paths(data: object) -> bool:
-    given = [data] if isinstance(data, str) else data
-    if not isinstance(given, Sequence):
-        return False
-    return bool(given) and all(isinstance(each, str) and each for each in given)
-
-
 def _files_at(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
@@ -124,15 +117,12 @@ def _files_at(path: Path) -> list[Path]:
     found = sorted(
         file
         for file in path.rglob("*")
-        if file.is_file() and not _is_hidden(file.relative_to(path))
+        if file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(path).parts)
     )
     if not found:
         raise SpecError(f"data={str(path)!r} is a folder without files. Add some text.")
     return found
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def _python_sources() -> tuple[Path, ...]:

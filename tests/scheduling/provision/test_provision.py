@@ -202,7 +202,7 @@ def verdict_on(node: str, trial: Trial, outcome: Outcome) -> Verdict:
         device_type="cpu",
     )
     result = AttemptResult(outcome=outcome, reason="It ended.")
-    return Verdict(spec.attempt_id, spec, result, overrules=False, held_s=1.0)
+    return Verdict(spec, result, overrules=False, held_s=1.0)
 
 
 @pytest.mark.parametrize(

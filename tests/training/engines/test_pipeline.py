@@ -144,7 +144,7 @@ def test_stages_idle_as_long_as_in_virtual_time(
 
 def refused_stage(context: Any) -> str:
     """Run two stages of which the second passes on no samples."""
-    from scalelab.training.pipeline.shapes import passed_between_stages
+    from scalelab.training.pipeline.stage import passed_between_stages
 
     class Summed(nn.Module):
         def forward(self, hidden: torch.Tensor) -> torch.Tensor:
