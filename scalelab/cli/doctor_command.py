@@ -1,5 +1,3 @@
-"""``scalelab doctor``."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

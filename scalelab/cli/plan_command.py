@@ -1,5 +1,3 @@
-"""``scalelab plan``."""
-
 from __future__ import annotations
 
 from collections import Counter
@@ -127,9 +125,9 @@ def _cost(asked: Sweep) -> Iterator[str]:
         yield "Give the experiment another name, or sweep with --accept-changes."
     left = asked.num_remaining
     if asked.num_finished:
-        done = counted(asked.num_finished, "trial")
         to_run = "" if left is None else f", {left:,} to run"
-        yield f"In {asked.directory}: {done} done{to_run}."
+        done = f"{counted(asked.num_finished, 'trial')} done"
+        yield f"In {asked.directory}: {done}{to_run}."
     if left and asked.gpu_hours is not None:
         hours = device_time(asked.gpu_hours, asked.device_hour_word)
         yield f"Device time to come: about {hours}, estimated from ended trials."
@@ -150,8 +148,8 @@ def _job_scripts(asked: Sweep) -> Iterator[str]:
         return
     largest: dict[str | None, int] = {}
     for trial in asked.plan.trials:
-        before = largest.get(trial.node_group, 0)
-        largest[trial.node_group] = max(before, trial.allocation.num_nodes)
+        group, num_nodes = trial.node_group, trial.allocation.num_nodes
+        largest[group] = max(largest.get(group, 0), num_nodes)
     # Jobs are numbered through the run, whatever their nodes.
     for number, (group, num_nodes) in enumerate(largest.items(), start=1):
         site = asked.site.groups[group]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol, Self
 
 from rich.console import Console, Group
@@ -118,8 +119,8 @@ class Tracker:
         """Return in words how many trials have ended, and what they took."""
         progress, now_s = self.progress, time.monotonic()
         if progress is None:
-            has_source = self.source is not None
-            return "starting trials" if has_source else self.activity.of_nodes(now_s)
+            starts_nodes = self.source is None
+            return self.activity.of_nodes(now_s) if starts_nodes else "starting trials"
         of_total = "" if self.total is None else f"/{self.total:,}"
         failed, unfitting = progress.num_failed, progress.num_out_of_memory
         # Always in hours: a figure in another unit would look like a fall.
@@ -143,17 +144,19 @@ class Tracker:
 class ProgressView(ABC):
     """A view that shows a sweep while it runs."""
 
+    _shown: AbstractContextManager[object]
+
     def __init__(self, device_hour_word: str) -> None:
         self._tracker = Tracker(device_hour_word)
 
-    @abstractmethod
     def __enter__(self) -> Self:
-        """Start showing."""
+        self._shown.__enter__()
+        return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        """Leave one line that says where the sweep ended."""
+        self._shown.__exit__(None, None, None)
         if error is None and self._tracker.progress is not None:
-            self._show_counts()
+            self._show_counts()  # the line that stays says where the sweep ended
 
     def __call__(self, event: Event) -> None:
         """Show an event of the sweep."""
@@ -184,22 +187,12 @@ class LiveView(ProgressView):
         self._is_waiting = False
         self._longest = 0
         self._console = console
-        self._live = Live(
+        self._shown = Live(
             console=console,
             refresh_per_second=REFRESH_PER_S,
             transient=True,
             get_renderable=self._render,
         )
-
-    def __enter__(self) -> Self:
-        """Start showing."""
-        self._live.start()
-        return self
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        """Remove the block, and leave one line that says where the sweep ended."""
-        self._live.stop()
-        super().__exit__(kind, error, traceback)
 
     def _show(self, event: Event) -> None:
         has_place = isinstance(event, TrialStarted | TrialEnded) and (
@@ -256,17 +249,7 @@ class LineView(ProgressView):
         self._last = ""
         self._printing = threading.Lock()
         self._speaker = Speaker(self._show_counts, self._tracker.activity)
-
-    def __enter__(self) -> Self:
-        """Start showing."""
-        if not self._is_quiet:
-            self._speaker.start()
-        return self
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        """Leave one line that says where the sweep ended."""
-        self._speaker.end()
-        super().__exit__(kind, error, traceback)
+        self._shown = nullcontext() if is_quiet else self._speaker
 
     def _show(self, event: Event) -> None:
         begins_at_once = isinstance(event, TrialEnded) and (

@@ -1,5 +1,3 @@
-"""``scalelab site``."""
-
 from __future__ import annotations
 
 from typing import Annotated, Literal
@@ -68,7 +66,7 @@ def init(
         scheduler=scheduler,
         force=force,
     )
-    path = written.path
-    typer.echo(f"Wrote {path}: {written.noun} {written.queue}, {written.nodes}.")
-    site = path.stem if name is None or name == path.stem else name
+    nodes = f"{written.noun} {written.queue}, {written.nodes}"
+    typer.echo(f"Wrote {written.path}: {nodes}.")
+    site = name or written.path.stem
     typer.echo(f"Look through it, then: scalelab doctor --site {site}")

@@ -1,5 +1,3 @@
-"""``scalelab sweep``."""
-
 from __future__ import annotations
 
 import signal

@@ -1,5 +1,3 @@
-"""``scalelab try``."""
-
 from __future__ import annotations
 
 import time
@@ -48,9 +46,8 @@ def run(
         )
     took = duration(time.monotonic() - started_s)
     count = counted(len(tried.trials), "trial")
-    typer.echo(f"{sweep.experiment.name}: {count} of a few steps in {took}")
-    for line in (*table(tried), "", *verdict(tried)):
-        typer.echo(line)
+    title = f"{sweep.experiment.name}: {count} of a few steps in {took}"
+    typer.echo("\n".join([title, *table(tried), "", *verdict(tried)]))
     if tried.directory is not None:
         typer.echo(f"Records and logs: {tried.directory}")
     if not tried.is_well:

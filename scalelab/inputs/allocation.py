@@ -1,5 +1,3 @@
-"""An allocation: how many devices on how many nodes."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from scalelab.errors import SpecError
 from scalelab.inputs.document import Scalar
-from scalelab.inputs.links import parse_bandwidth, parse_latency
+from scalelab.inputs.links import Link, parse_bandwidth, parse_latency
 from scalelab.inputs.problems import shown
 from scalelab.inputs.quantities import (
     parse_bytes,
@@ -211,6 +211,9 @@ TargetText = Annotated[
     ),
     PlainSerializer(str, return_type=str),
     _TEXT,
+]
+LinkText = Annotated[
+    Link, _read_by(Link.parse, "is no link. Write one such as '100Gbit/s 5us'."), _TEXT
 ]
 ConditionText = Annotated[
     Condition,

@@ -50,8 +50,10 @@ class Run(RunRecords):
         from scalelab.laws.published import law_named
         from scalelab.recommend.question.history import LawWithTransfer
 
-        named, history = law_named(said.law), self._history(said.learn_from)
-        return LawWithTransfer.fit(named, self.fit_rows, history=history).law
+        history = self._history(said.learn_from)
+        return LawWithTransfer.fit(
+            law_named(said.law), self.fit_rows, history=history
+        ).law
 
     def recommend(
         self,
@@ -177,12 +179,15 @@ class Run(RunRecords):
         from scalelab.recommend.by_group import answer
 
         frame = self.observations_for(question.limits.target)
-        rows = self.fit_rows if frame is self.observations else frame
-        history = self._history(question.learn_from)
-        untold = untold_batches(self.experiment) if self.experiment else {}
         # Matrices of dozens of rows: threads on every core of a login node would wait.
         with threadpool_limits(limits=1, user_api="blas"):
-            found = answer(question, rows, self.sites, history, untold)
+            found = answer(
+                question,
+                self.fit_rows if frame is self.observations else frame,
+                self.sites,
+                self._history(question.learn_from),
+                untold_batches(self.experiment) if self.experiment else {},
+            )
         doubts = (
             Fact(Kind.IMPORT_DOUBTED, {"doubt": doubt}) for doubt in self.import_doubts
         )
@@ -233,8 +238,8 @@ class Run(RunRecords):
                 f"{self.name} was imported and says nothing of a program. A job script "
                 "needs a run that was swept."
             )
-        named = self.experiment.resolve_site(site).in_group(answer.node_group or None)
-        where = with_batch_system(named)
+        everywhere = self.experiment.resolve_site(site)
+        where = with_batch_system(everywhere.in_group(answer.node_group or None))
         time = JobTime.of(answer, self.observations, where.walltime)
         return job_script(
             where,
@@ -257,8 +262,7 @@ class Run(RunRecords):
         from scalelab.report.figures import Figures
 
         found = self.answer()
-        answer = None if isinstance(found, Exception) else found
-        return Figures(self.fit_rows, answer)
+        return Figures(self.fit_rows, None if isinstance(found, Exception) else found)
 
     def write_report(self, path: str | Path | None = None, **question: Any) -> Path:
         """Write the report and return its path.
@@ -289,12 +293,10 @@ class Run(RunRecords):
         try:
             answer = self.recommend(**question)
         except (FitError, SpecError) as error:
-            narrowing = {"confidence", "law", "select"}
-            asked = {name for name, value in question.items() if value} - narrowing
-            if asked and isinstance(error, SpecError):
+            asked = {name for name, value in question.items() if value}
+            if isinstance(error, SpecError) and asked - {"confidence", "law", "select"}:
                 raise
             problem = str(error)
-        evidence = evidence_without_answer(rows) if answer is None else None
         write_report(
             target,
             answer,
@@ -302,7 +304,7 @@ class Run(RunRecords):
             title=self.name,
             experiment_text=self.experiment_text,
             without_answer=problem,
-            evidence=evidence,
+            evidence=evidence_without_answer(rows) if answer is None else None,
             results=self.unhappy_results(),
             accepted=self.accepted,
         )
