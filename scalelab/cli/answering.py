@@ -28,16 +28,9 @@ def print_json(
 ) -> None:
     """Print what a command answers: the same envelope around each command's figures.
 
-    Keys are added, never renamed or dropped, while ``schema`` stays what it is.
-
-    Parameters
-    ----------
-    question
-        The command and what it was asked.
-    facts
-        What there is to say, each with its ``kind`` and values.
-    text
-        The same in sentences.
+    Keys are added, never renamed or dropped, while ``schema`` stays what it is. The
+    question names the command and what it was asked; each fact has a ``kind`` and
+    values, and the text says the same in sentences.
     """
     envelope = {"schema": ANSWER, "question": question, "facts": facts, "text": text}
     _print(envelope | figures)

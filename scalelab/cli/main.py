@@ -169,11 +169,6 @@ class _Interrupt:
 
     Where it comes while an extension module calls back, as pydantic does when it is
     imported, it is wrapped in another error, or dropped: then it comes again.
-
-    Attributes
-    ----------
-    came
-        There was one.
     """
 
     def __init__(self) -> None:

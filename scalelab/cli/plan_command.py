@@ -15,12 +15,8 @@ if TYPE_CHECKING:
     from scalelab.running.sweep import Sweep
 
 HEADER = (
-    "trials",
-    "kind",
-    "devices",
-    "allocation",
-    "global batch",
-    "= local x ranks x acc.",
+    *("trials", "kind", "devices", "allocation"),
+    *("global batch", "= local x ranks x acc."),
 )
 IS_TEXT = (False, True, False, True, False, True)
 MAX_LEFT_OUT_SHOWN = 5

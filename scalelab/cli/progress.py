@@ -33,10 +33,8 @@ from scalelab.records.control.events import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-REFRESH_PER_S = 4
-LINE_EVERY_S = 10.0
-BAR_WIDTH = 24
-SHORTEST_BAR = 8
+REFRESH_PER_S, LINE_EVERY_S = 4, 10.0
+BAR_WIDTH, SHORTEST_BAR = 24, 8
 
 
 class Counted(Protocol):
@@ -61,26 +59,14 @@ def view(console: Console, device_hour_word: str, *, is_quiet: bool) -> Progress
 
 
 class Tracker:
-    """The state of a sweep as its events tell it; every view shows it.
-
-    Attributes
-    ----------
-    source
-        The source of the trials; None: it has not been asked yet.
-    total
-        Trials of the plan; None: not known yet.
-    num_done
-        Trials of the plan that have ended.
-    progress
-        The numbers of the last trial that started or ended; None: none has started.
-    """
+    """The state of a sweep as its events tell it; every view shows it."""
 
     def __init__(self, device_hour_word: str) -> None:
         self._device_hour_word = device_hour_word
-        self.source: Counted | None = None
-        self.total: int | None = None
-        self.num_done = 0
-        self.progress: Progress | None = None
+        self.source: Counted | None = None  # None: it has not been asked yet
+        self.total: int | None = None  # trials of the plan; None: not known yet
+        self.num_done = 0  # trials of the plan that have ended
+        self.progress: Progress | None = None  # None: no trial has started
         self._num_elsewhere = 0
         self._started: tuple[float, int] | None = None
         self._end_s: float | None = None

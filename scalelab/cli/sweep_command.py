@@ -230,19 +230,11 @@ def _left_jobs(directory: Path) -> str:
 
 
 class _Interrupts:
-    """The first Ctrl-C finishes what runs, the second ends it, a third ends all.
-
-    Attributes
-    ----------
-    count
-        Signals so far.
-    say
-        Tells the user what a signal leads to.
-    """
+    """The first Ctrl-C finishes what runs, the second ends it, a third ends all."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.say: Callable[[str], None] = lambda text: None
+        self.count = 0  # signals so far
+        self.say: Callable[[str], None] = lambda text: None  # what one leads to
         self._running: RunningSweep | None = None
         self._before: dict[int, Any] = {}
 

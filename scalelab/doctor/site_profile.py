@@ -69,7 +69,7 @@ def profile_text(
         f"# {name}, as {scheduler} described itself.",
         "# Check it with: scalelab doctor --site NAME [--job]. All settings:",
         "# docs/clusters.md.",
-        *(f"# {noun} {_described(other)}" for other in others[:MAX_OTHERS]),
+        *(f"# {noun} {each.name}: {_offer(each)}" for each in others[:MAX_OTHERS]),
         "",
         f"scheduler: {scheduler}",
         f"{noun}: {_word(queue.name)}  # {'; '.join(map(str, queue.groups))}",
@@ -90,9 +90,9 @@ def profile_text(
     return "\n".join(lines) + "\n"
 
 
-def _described(queue: Queue) -> str:
-    parts = f"{queue.name}: {'; '.join(map(str, queue.groups))}", _limit(queue)
-    return ", ".join(filter(None, parts))
+def _offer(queue: Queue) -> str:
+    groups = "; ".join(map(str, queue.groups))
+    return ", ".join(filter(None, (groups, _limit(queue))))
 
 
 def _limit(queue: Queue) -> str:

@@ -159,9 +159,8 @@ def _has_left(view: JobView | None) -> bool:
 def _answer(
     record: DriverRecord, folder: Path, say: Callable[[str], None]
 ) -> Mapping[str, Any]:
-    started_s = time.monotonic()
+    started_s, queued_s, said = time.monotonic(), 0.0, ""
     ended_s: float | None = None
-    queued_s, said = 0.0, ""
     while not (folder / ANSWER).exists():
         now_s = time.monotonic()
         view = look_at(record)
@@ -176,7 +175,7 @@ def _answer(
             how = f"ended ({view.reason})" if view else "ended"
             _require_answer(folder, now_s - ended_s, f"job {record.job_id} {how}")
         time.sleep(_LOOK_AGAIN_S)
-    found = dict(json.loads((folder / ANSWER).read_bytes()))
+    found = json.loads((folder / ANSWER).read_bytes())
     return {**found, "queued_s": queued_s, "job_id": record.job_id}
 
 

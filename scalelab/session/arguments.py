@@ -104,13 +104,7 @@ _OTHER_WORDS = {
 
 
 def check_words(given: Iterable[str]) -> None:
-    """Refuse what has another word here, or belongs to the job.
-
-    Raises
-    ------
-    SpecError
-        Naming the right one.
-    """
+    """Refuse what has another word here, or belongs to the job."""
     for name in given:
         if name in _OTHER_WORDS:
             raise SpecError(f"{name} is no argument. Write {_OTHER_WORDS[name]}=...")

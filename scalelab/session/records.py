@@ -164,12 +164,10 @@ class RunRecords:
         for row in self._reader.rows():
             key = (row["trial_id"], row["attempt"])
             files = AttemptFiles(self._reader.attempt_directory(*key))
-            if row["outcome"] == Outcome.COMPLETED or not (
-                result := read_result(files)
-            ):
-                continue
-            if result.log and not result.traceback:
+            result = None if row["outcome"] == Outcome.COMPLETED else read_result(files)
+            if result and result.log and not result.traceback:
                 left = last_log_lines(files.directory / result.log, 20)
                 result = replace(result, traceback=left)
-            results[key] = result
+            if result:
+                results[key] = result
         return results
