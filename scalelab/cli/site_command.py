@@ -6,11 +6,7 @@ import typer
 
 from scalelab.cli.arguments import flag, option
 
-app = typer.Typer(
-    help="Site profiles: what a cluster has, and how to ask for it.",
-    rich_markup_mode=None,
-    no_args_is_help=True,
-)
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 
 @app.callback()

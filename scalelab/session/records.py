@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scalelab.experiment.spec import Experiment
-    from scalelab.inputs.target import Target
     from scalelab.laws.rows import FitRows
     from scalelab.recommend.question.run_site import RunSite
     from scalelab.running.status import RunStatus
@@ -146,14 +145,6 @@ class RunRecords:
         from scalelab.recommend.answer.note_words import accepted_in_words
 
         return accepted_in_words(self.acceptance) if self.acceptance else ""
-
-    def observations_for(self, target: Target | None) -> pd.DataFrame:
-        """Return the observations, with a new target read from metric curves."""
-        from scalelab.laws.convergence.metric_curve import answering
-
-        if target is None:
-            return self.observations
-        return answering(self.observations, self._reader.streams, target)
 
     def unhappy_results(self) -> dict[tuple[str, int], AttemptResult]:
         """Return the results of attempts that did not complete.

@@ -175,10 +175,13 @@ class Run(RunRecords):
         from threadpoolctl import threadpool_limits
 
         from scalelab.experiment.command_values import untold_batches
+        from scalelab.laws.convergence.metric_curve import answering
         from scalelab.recommend.answer.facts import Fact, Kind
         from scalelab.recommend.by_group import answer
 
-        frame = self.observations_for(question.limits.target)
+        frame, target = self.observations, question.limits.target
+        if target is not None:  # read from the curves of its metric
+            frame = answering(frame, self._reader.streams, target)
         # Matrices of dozens of rows: threads on every core of a login node would wait.
         with threadpool_limits(limits=1, user_api="blas"):
             found = answer(
