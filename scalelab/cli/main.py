@@ -46,6 +46,7 @@ COMMANDS = {
     "doctor": "Check whether sweeps can run on this machine, part by part.",
 }
 
+# File and function of the commands that stand in the file of another.
 HOMES = {
     "try": "sweep:try_out",
     "stop": "status:stop",
@@ -53,7 +54,6 @@ HOMES = {
     "schema": "init:schema",
     "data": "trainer:data",
 }
-"""File and function of the commands that stand in the file of another."""
 
 SITE, SITE_HELP = "site", "Write a profile of the cluster that this machine belongs to."
 

@@ -6,7 +6,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -33,22 +33,10 @@ from scalelab.records.control.events import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from scalelab.plan.tracked import TrackedSource
+
 REFRESH_PER_S, LINE_EVERY_S = 4, 10.0
 BAR_WIDTH, SHORTEST_BAR = 24, 8
-
-
-class Counted(Protocol):
-    """The source of the trials, as far as progress needs it: how many there are."""
-
-    @property
-    def total(self) -> int | None:
-        """Trials in all; None: not known yet."""
-        ...
-
-    @property
-    def remaining(self) -> int | None:
-        """Trials that have not ended; None: not known yet."""
-        ...
 
 
 def view(console: Console, device_hour_word: str, *, is_quiet: bool) -> ProgressView:
@@ -63,7 +51,7 @@ class Tracker:
 
     def __init__(self, device_hour_word: str) -> None:
         self._device_hour_word = device_hour_word
-        self.source: Counted | None = None  # None: it has not been asked yet
+        self.source: TrackedSource | None = None  # None: it has not been asked yet
         self.total: int | None = None  # trials of the plan; None: not known yet
         self.num_done = 0  # trials of the plan that have ended
         self.progress: Progress | None = None  # None: no trial has started
@@ -149,7 +137,7 @@ class ProgressView(ABC):
         self._tracker.take(event)
         self._show(event)
 
-    def watch(self, source: Counted) -> None:
+    def watch(self, source: TrackedSource) -> None:
         """Set the source of the trials, which knows how many there are."""
         self._tracker.source = source
 

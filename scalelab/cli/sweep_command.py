@@ -249,8 +249,7 @@ def _answer(
     from scalelab.session import load
 
     finished = load(directory)
-    report = finished.write_report()
-    answer = finished.answer()
+    report, answer = finished.write_report(), finished.answer()
     print_answer(answer)
     if isinstance(answer, Exception) and finished.accepted:
         typer.echo(finished.accepted)

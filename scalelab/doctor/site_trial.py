@@ -32,15 +32,13 @@ from scalelab.site.job_script import job_script, refuse_log_directory
 from scalelab.site.profile import DeviceType, Site
 
 JOB_WALLTIME_S = 300.0
+# Seconds the job may wait in the queue before it is cancelled.
 QUEUED_S = 900.0
-"""Seconds the job may wait in the queue before it is cancelled."""
+# Seconds that what a job wrote may take to be seen here after it has ended: where some
+# of it is here already, and where nothing is.
 SOON_S, LATE_S = 2.0, 30.0
-"""Seconds that what a job wrote may take to be seen here after it has ended.
-
-Some of it is here already, or nothing is.
-"""
+# Seconds the job may take to leave before its folder is removed all the same.
 LEAVES_S = 30.0
-"""Seconds the job may take to leave before its folder is removed all the same."""
 _LOOK_AGAIN_S = 0.5
 _NAME, _LOG = "scalelab-doctor", "job.log"
 

@@ -53,7 +53,5 @@ class Allocation:
         return self.world_size / self.num_nodes
 
     def __str__(self) -> str:
-        per_node = "+".join(
-            str(count) for count in dict.fromkeys(self.devices_per_node)
-        )
+        per_node = "+".join(map(str, dict.fromkeys(self.devices_per_node)))
         return f"{self.num_nodes}x{per_node}"

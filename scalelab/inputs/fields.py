@@ -149,8 +149,7 @@ class _OneOrMany:
         if not value:
             raise SpecError("is empty. Write at least one value.")
         # 1, 1.0 and true are equal for Python, not for whoever wrote them.
-        distinct = {(type(item), repr(item)): item for item in value}
-        return tuple(distinct.values())
+        return tuple({(type(item), repr(item)): item for item in value}.values())
 
 
 OneOrMany = Annotated[tuple[T, ...], _OneOrMany()]

@@ -18,11 +18,8 @@ from scalelab.records.control.events import (
 )
 from scalelab.records.streams import FollowedStream
 
-SILENT_S = 5.0
-"""Seconds without a word after which it is said what goes on."""
-
-
-LONGEST_SILENCE_S = 60.0
+# Seconds without a word after which it is said what goes on: at first, and at most.
+SILENT_S, LONGEST_SILENCE_S = 5.0, 60.0
 
 
 class Activity:
