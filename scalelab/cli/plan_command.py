@@ -52,7 +52,6 @@ def _trials(asked: Sweep) -> Iterator[str]:
 
 
 def _row(trial: Trial, varied: Sequence[str]) -> tuple[str, ...]:
-    settings = _settings(trial)
     return (
         "canary" if trial.is_canary else trial.kind.value,
         str(trial.world_size),
@@ -60,7 +59,7 @@ def _row(trial: Trial, varied: Sequence[str]) -> tuple[str, ...]:
         f"{trial.global_batch_size:,}",
         f"{trial.local_batch_size:,} x {trial.data_parallel_size} "
         f"x {trial.gradient_accumulation_steps}",
-        *(settings.get(name, "") for name in varied),
+        *(_settings(trial).get(name, "") for name in varied),
     )
 
 

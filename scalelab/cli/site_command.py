@@ -55,14 +55,12 @@ def init(
     """
     from scalelab.doctor.site_profile import init_site
 
-    written = init_site(
+    path, nodes = init_site(
         name,
         queue=partition,
         device_type=device_type,
         scheduler=scheduler,
         force=force,
     )
-    nodes = f"{written.noun} {written.queue}, {written.nodes}"
-    typer.echo(f"Wrote {written.path}: {nodes}.")
-    site = name or written.path.stem
-    typer.echo(f"Look through it, then: scalelab doctor --site {site}")
+    typer.echo(f"Wrote {path}: {nodes}.")
+    typer.echo(f"Look through it, then: scalelab doctor --site {name or path.stem}")

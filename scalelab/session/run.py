@@ -50,9 +50,8 @@ class Run(RunRecords):
         from scalelab.laws.published import law_named
         from scalelab.recommend.question.history import LawWithTransfer
 
-        history = self._history(said.learn_from)
         return LawWithTransfer.fit(
-            law_named(said.law), self.fit_rows, history=history
+            law_named(said.law), self.fit_rows, history=self._history(said.learn_from)
         ).law
 
     def recommend(
