@@ -90,11 +90,9 @@ def schema() -> None:
 
 
 def _propose(path: Path, script: Path, log: Path | None) -> None:
-    from scalelab.running.proposal.draft import draft
-    from scalelab.running.proposal.meanings import default_batch
+    from scalelab.running.proposal.draft import default_batch, draft
     from scalelab.running.proposal.sample_log import read_log
-    from scalelab.running.proposal.script import read_script
-    from scalelab.running.proposal.surroundings import interpreter
+    from scalelab.running.proposal.script import interpreter, read_script
 
     read = read_script(script)
     proposed = draft(

@@ -17,8 +17,8 @@ from typing import TypeVar
 
 import psutil
 
-from scalelab.cluster.batch.client import client_class, survey
 from scalelab.cluster.batch.programs import answered
+from scalelab.cluster.batch.queue import client_class, survey
 from scalelab.cluster.network import listening, own_address
 from scalelab.cluster.survey.inventory import Queue, asked_queue, why_no_node_fits
 from scalelab.doctor.machine import (
@@ -31,6 +31,7 @@ from scalelab.doctor.machine import (
 )
 from scalelab.errors import ClusterError, SpecError
 from scalelab.inputs.numerals import counted
+from scalelab.kinds.batch_systems import held_allocation
 from scalelab.records.attempt_io import existing_place
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.job_script import (
@@ -188,8 +189,6 @@ def _network(site: RemoteSite) -> Finding:
 
 
 def _allocation() -> Finding:
-    from scalelab.cluster.allocation import held_allocation
-
     try:
         _, name, num_nodes = held_allocation(os.environ)
     except ClusterError as error:

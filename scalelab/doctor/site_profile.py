@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from scalelab.cluster.batch.client import survey
+from scalelab.cluster.batch.queue import survey
 from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import SpecError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
@@ -43,7 +43,7 @@ def profile_text(
     """Return a commented profile for the nodes of a queue."""
     noun, name, scheduler = inventory.noun, inventory.cluster_name, inventory.scheduler
     nodes = _nodes if len(queue.kinds) == 1 else _unlike_nodes
-    has_gpus = bool(queue.largest_group.gpus)
+    has_gpus = bool(queue.kinds[0].gpus)
     kind = device_type or (DeviceType.CUDA if has_gpus else DeviceType.CPU)
     others = [each for each in inventory.queues if each is not queue and each.groups]
     first, *further = inventory.accounts or ("",)
@@ -87,7 +87,7 @@ def _limit(queue: Queue) -> str:
 
 
 def _nodes(inventory: Inventory, queue: Queue, kind: DeviceType) -> Iterator[str]:
-    group = queue.largest_group
+    group = queue.kinds[0]
     are_cores = "  # devices, here cores" if kind is DeviceType.CPU else ""
     yield f"gpus_per_node: {group.gpus or f'{group.cores}{are_cores}'}"
     if group.gpus:

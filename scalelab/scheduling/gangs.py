@@ -296,7 +296,7 @@ class Gangs:
             self._add(gang, RENDEZVOUS, open_rendezvous, name, True, 0)
             return
         for rank in range(len(gang.addresses)):
-            part = CommandAttempt.of(gang.spec, rank)
+            part = CommandAttempt(gang.spec, rank)
             asked = name, part.serves_store, part.num_ports
             self._add(gang, RENDEZVOUS - rank, open_rendezvous, *asked)
 

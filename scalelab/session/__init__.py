@@ -162,8 +162,8 @@ def import_table(
         If the directory exists or cannot be written.
     """
     said = validated(ImportArguments, locals(), source=Call("import_table"))
+    from scalelab.records.tables.file import ImportOptions
     from scalelab.records.tables.importing import import_table as read
-    from scalelab.records.tables.options import ImportOptions
 
     options = said.model_dump(exclude={"table", "directory"})
     options["constant"] = {name: str(value) for name, value in said.constant.items()}

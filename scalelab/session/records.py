@@ -79,9 +79,9 @@ class RunRecords:
         )
         known = {
             "site": self._reader.site,
-            "env": self._reader.env,
+            "env": self._reader.env(),
             "program": tuple(
-                each.model_copy(update={"env": self._reader.env_of(each.name)})
+                each.model_copy(update={"env": self._reader.env(each.name)})
                 for each in asked.program or ()
             ),
         }

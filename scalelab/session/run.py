@@ -48,11 +48,10 @@ class Run(RunRecords):
             FitArguments, {"law": law, "learn_from": learn_from}, source=Call("fit")
         )
         from scalelab.laws.published import law_named
-        from scalelab.recommend.question.history import LawWithTransfer
+        from scalelab.recommend.question.history import fit_step_times
 
-        return LawWithTransfer.fit(
-            law_named(said.law), self.fit_rows, history=self._history(said.learn_from)
-        ).law
+        learnt = self._history(said.learn_from)
+        return fit_step_times(law_named(said.law), self.fit_rows, history=learnt)[0]
 
     def recommend(
         self,
@@ -175,7 +174,7 @@ class Run(RunRecords):
 
         from scalelab.experiment.command_values import untold_batches
         from scalelab.laws.convergence.metric_curve import answering
-        from scalelab.recommend.answer.facts import Fact, Kind
+        from scalelab.recommend.answer.facts import Fact
         from scalelab.recommend.by_group import answer
 
         frame, target = self.observations, question.limits.target
@@ -191,17 +190,17 @@ class Run(RunRecords):
                 untold_batches(self.experiment) if self.experiment else {},
             )
         doubts = (
-            Fact(Kind.IMPORT_DOUBTED, {"doubt": doubt}) for doubt in self.import_doubts
+            Fact("import_doubted", {"doubt": doubt}) for doubt in self.import_doubts
         )
         return replace(found, facts=(*self._before(), *found.facts, *doubts))
 
     def _before(self) -> Iterator[Fact]:
-        from scalelab.recommend.answer.facts import Fact, Kind
+        from scalelab.recommend.answer.facts import Fact
 
         if missing := self.status().num_missing:
-            yield Fact(Kind.INCOMPLETE_SWEEP, {"num_trials": missing})
+            yield Fact("incomplete_sweep", {"num_trials": missing})
         if self.acceptance is not None:
-            yield Fact(Kind.ACCEPTED, self.acceptance)
+            yield Fact("accepted", self.acceptance)
 
     def _history(self, learn_from: Sequence[str | Path]) -> History | None:
         from scalelab.recommend.question.history import History

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from scalelab.records.provenance import ENGINE_REVISION, FIRST_WITHOUT_MEETINGS
+from scalelab.records.observations import ENGINE_REVISION, FIRST_WITHOUT_MEETINGS
 from scalelab.training.context import RankContext
 from scalelab.training.seeds import random_state, restore_random_state
 

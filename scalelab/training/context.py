@@ -23,8 +23,8 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 
 from scalelab.errors import LaunchError
+from scalelab.launch.progress import StreamWriter
 from scalelab.launch.protocol import RankIdentity
-from scalelab.launch.stream import StreamWriter
 from scalelab.records.attempt import AttemptFiles
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from scalelab.experiment.trial import Trial
-from scalelab.launch.ranks.stop_signal import stop_signal_has_come
+from scalelab.launch.process_tree import stop_signal_has_come
 from scalelab.training.context import RankContext
 from scalelab.training.engines.base import FreeEngine
 from scalelab.training.loop import BLOCK_S, Loop

@@ -19,7 +19,7 @@ import torch
 from scalelab.experiment.fingerprint import ACCEPT
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.kinds.trainers import WorkloadNames
-from scalelab.launch.ranks.stop_signal import stop_signal_has_come
+from scalelab.launch.process_tree import stop_signal_has_come
 from scalelab.launch.steady import is_steady
 from scalelab.records.attempt import AttemptFiles
 from scalelab.records.attempt_io import encode_json, write_atomically

@@ -13,8 +13,8 @@ from scalelab.errors import SpecError
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.kinds.registry import imported
 from scalelab.kinds.strategies import STRATEGIES, slow_rank_factor
+from scalelab.launch.progress import StreamWriter
 from scalelab.launch.protocol import RankIdentity
-from scalelab.launch.stream import StreamWriter
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.training.context import RankContext, claim_device, process_group
 from scalelab.training.description import device_name, versions
