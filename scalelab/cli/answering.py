@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from scalelab.session import Recommendation
 
 ANSWER, ERROR = "scalelab.answer/1", "scalelab.error/1"
-PIPE_WIDTH = 100
 MAX_WIDTH = 100
 
 
@@ -28,16 +27,9 @@ def print_json(
 ) -> None:
     """Print what a command answers: the same envelope around each command's figures.
 
-    Keys are added, never renamed or dropped, while ``schema`` stays what it is.
-
-    Parameters
-    ----------
-    question
-        The command and what it was asked.
-    facts
-        What there is to say, each with its ``kind`` and values.
-    text
-        The same in sentences.
+    Keys are added, never renamed or dropped, while ``schema`` stays what it is. The
+    question names the command and what it was asked; each fact has a ``kind`` and
+    values, and the text says the same in sentences.
     """
     envelope = {"schema": ANSWER, "question": question, "facts": facts, "text": text}
     _print(envelope | figures)
@@ -56,9 +48,9 @@ def _print(values: Mapping[str, Any]) -> None:
 
 def width() -> int:
     """Return the columns to fill: the terminal's, at most 100; in a pipe, 100."""
-    if not sys.stdout.isatty():
-        return PIPE_WIDTH
-    return min(shutil.get_terminal_size().columns, MAX_WIDTH)
+    is_terminal = sys.stdout.isatty()
+    columns = shutil.get_terminal_size().columns if is_terminal else MAX_WIDTH
+    return min(columns, MAX_WIDTH)
 
 
 def print_answer(

@@ -1,8 +1,7 @@
-"""``scalelab doctor``."""
-
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,7 +39,14 @@ def run(
     if kinds:
         if site is not None or job:
             raise SpecError("--kinds looks at this environment: leave out --site.")
-        _check_kinds()
+        from scalelab.doctor.kinds import SUBJECT_COLUMNS, examine_kinds
+
+        _report(
+            [examine_kinds()],
+            SUBJECT_COLUMNS,
+            well="All of these can be named: docs/extending.md says how to add others.",
+            ill="What is broken cannot be named until it is repaired.",
+        )
     elif site is not None:
         _check_site(runs, site, with_job=job)
     elif job:
@@ -48,19 +54,12 @@ def run(
     else:
         from scalelab.doctor.machine import examine
 
-        if _show(examine(runs)):
-            typer.echo("Sweeps cannot run here until what is broken is repaired.")
-            raise typer.Exit(SOMETHING_BROKEN)
-        typer.echo("Sweeps can run here: scalelab sweep EXPERIMENT.yaml")
-
-
-def _check_kinds() -> None:
-    from scalelab.doctor.kinds import SUBJECT_COLUMNS, examine_kinds
-
-    if _show(examine_kinds(), SUBJECT_COLUMNS):
-        typer.echo("What is broken cannot be named until it is repaired.")
-        raise typer.Exit(SOMETHING_BROKEN)
-    typer.echo("All of these can be named: docs/extending.md says how to add others.")
+        _report(
+            [examine(runs)],
+            _SUBJECT_COLUMNS,
+            well="Sweeps can run here: scalelab sweep EXPERIMENT.yaml",
+            ill="Sweeps cannot run here until what is broken is repaired.",
+        )
 
 
 def _check_site(runs: Path, name: str, *, with_job: bool) -> None:
@@ -70,22 +69,33 @@ def _check_site(runs: Path, name: str, *, with_job: bool) -> None:
 
     site = find_site(name)
     groups = ", ".join(filter(None, site.groups))
-    width = _SUBJECT_COLUMNS + min(len(groups), _GROUP_COLUMNS)
     checks = [examine_site(site, runs)]
     if with_job:
         checks.append(try_nodes(site, runs, lambda text: typer.echo(text, err=True)))
-    if any([_show(findings, width) for findings in checks]):  # each is shown
-        typer.echo(f"Sweeps on {site.name} will fail until what is broken is repaired.")
-        raise typer.Exit(SITE_BROKEN)
-    typer.echo(f"Sweeps can run there: scalelab sweep EXPERIMENT.yaml --site {name}")
+    _report(
+        checks,
+        _SUBJECT_COLUMNS + min(len(groups), _GROUP_COLUMNS),
+        well=f"Sweeps can run there: scalelab sweep EXPERIMENT.yaml --site {name}",
+        ill=f"Sweeps on {site.name} will fail until what is broken is repaired.",
+        exit_code=SITE_BROKEN,
+    )
 
 
-def _show(findings: Iterator[Finding], width: int = _SUBJECT_COLUMNS) -> bool:
+def _report(
+    checks: Iterable[Iterable[Finding]],
+    width: int,
+    *,
+    well: str,
+    ill: str,
+    exit_code: int = SOMETHING_BROKEN,
+) -> None:
     from scalelab.doctor.machine import Health
 
     is_broken = False
-    for finding in findings:
+    for finding in chain.from_iterable(checks):
         is_broken |= finding.health is Health.BROKEN
         text = one_line(finding.text)
         typer.echo(f"{finding.health:<7} {finding.subject:<{width}} {text}")
-    return is_broken
+    typer.echo(ill if is_broken else well)
+    if is_broken:
+        raise typer.Exit(exit_code)

@@ -1,5 +1,3 @@
-"""``scalelab import``."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -79,11 +77,10 @@ def run(
         header_row=header_row,
         accept_doubts=accept_doubts,
     )
-    num_rows = len(run.observations)
-    are = "is" if num_rows == 1 else "are"
-    typer.echo(f"{counted(num_rows, 'observation')} {are} in {run.directory}")
-    for note in run.import_notes:
-        typer.echo(note)
+    rows = counted(len(run.observations), "observation")
+    are = "is" if len(run.observations) == 1 else "are"
+    for line in (f"{rows} {are} in {run.directory}", *run.import_notes):
+        typer.echo(line)
     for doubt in run.import_doubts:
         typer.echo(f"Doubtful: {doubt}", err=True)
 

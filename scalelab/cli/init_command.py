@@ -95,10 +95,9 @@ def _propose(path: Path, script: Path, log: Path | None) -> None:
     from scalelab.running.proposal.script import interpreter, read_script
 
     read = read_script(script)
-    reading = read_log(log, read.all_packages, default_batch(read)) if log else None
     proposed = draft(
         read,
-        reading,
+        read_log(log, read.all_packages, default_batch(read)) if log else None,
         log_name=log.name if log else "",
         directory=path.parent,
         python=interpreter(os.environ),

@@ -46,8 +46,14 @@ COMMANDS = {
     "doctor": "Check whether sweeps can run on this machine, part by part.",
 }
 
-HOMES = {"stop": "status", REPORT: RECOMMEND, "schema": "init", "data": "trainer"}
-"""Commands that stand in the file of another."""
+# File and function of the commands that stand in the file of another.
+HOMES = {
+    "try": "sweep:try_out",
+    "stop": "status:stop",
+    REPORT: "recommend:report",
+    "schema": "init:schema",
+    "data": "trainer:data",
+}
 
 SITE, SITE_HELP = "site", "Write a profile of the cluster that this machine belongs to."
 
@@ -80,8 +86,8 @@ def _module(name: str) -> ModuleType:
 
 
 def _command(name: str, asked: str | None) -> Callable[..., None]:
-    function = name if name in HOMES else "run"
-    command: Callable[..., None] = getattr(_module(HOMES.get(name, name)), function)
+    home, _, function = HOMES.get(name, f"{name}:run").partition(":")
+    command: Callable[..., None] = getattr(_module(home), function)
     if name not in (RECOMMEND, REPORT):
         return command
     from scalelab.cli.recommend_command import with_question
@@ -169,11 +175,6 @@ class _Interrupt:
 
     Where it comes while an extension module calls back, as pydantic does when it is
     imported, it is wrapped in another error, or dropped: then it comes again.
-
-    Attributes
-    ----------
-    came
-        There was one.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,3 @@
-"""``scalelab plan``."""
-
 from __future__ import annotations
 
 from collections import Counter
@@ -17,12 +15,8 @@ if TYPE_CHECKING:
     from scalelab.running.sweep import Sweep
 
 HEADER = (
-    "trials",
-    "kind",
-    "devices",
-    "allocation",
-    "global batch",
-    "= local x ranks x acc.",
+    *("trials", "kind", "devices", "allocation"),
+    *("global batch", "= local x ranks x acc."),
 )
 IS_TEXT = (False, True, False, True, False, True)
 MAX_LEFT_OUT_SHOWN = 5
@@ -58,7 +52,6 @@ def _trials(asked: Sweep) -> Iterator[str]:
 
 
 def _row(trial: Trial, varied: Sequence[str]) -> tuple[str, ...]:
-    settings = _settings(trial)
     return (
         "canary" if trial.is_canary else trial.kind.value,
         str(trial.world_size),
@@ -66,7 +59,7 @@ def _row(trial: Trial, varied: Sequence[str]) -> tuple[str, ...]:
         f"{trial.global_batch_size:,}",
         f"{trial.local_batch_size:,} x {trial.data_parallel_size} "
         f"x {trial.gradient_accumulation_steps}",
-        *(settings.get(name, "") for name in varied),
+        *(_settings(trial).get(name, "") for name in varied),
     )
 
 
@@ -127,9 +120,9 @@ def _cost(asked: Sweep) -> Iterator[str]:
         yield "Give the experiment another name, or sweep with --accept-changes."
     left = asked.num_remaining
     if asked.num_finished:
-        done = counted(asked.num_finished, "trial")
         to_run = "" if left is None else f", {left:,} to run"
-        yield f"In {asked.directory}: {done} done{to_run}."
+        done = f"{counted(asked.num_finished, 'trial')} done"
+        yield f"In {asked.directory}: {done}{to_run}."
     if left and asked.gpu_hours is not None:
         hours = device_time(asked.gpu_hours, asked.device_hour_word)
         yield f"Device time to come: about {hours}, estimated from ended trials."
@@ -150,8 +143,8 @@ def _job_scripts(asked: Sweep) -> Iterator[str]:
         return
     largest: dict[str | None, int] = {}
     for trial in asked.plan.trials:
-        before = largest.get(trial.node_group, 0)
-        largest[trial.node_group] = max(before, trial.allocation.num_nodes)
+        group, num_nodes = trial.node_group, trial.allocation.num_nodes
+        largest[group] = max(largest.get(group, 0), num_nodes)
     # Jobs are numbered through the run, whatever their nodes.
     for number, (group, num_nodes) in enumerate(largest.items(), start=1):
         site = asked.site.groups[group]

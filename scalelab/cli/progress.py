@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Protocol, Self
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -32,24 +33,10 @@ from scalelab.records.control.events import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-REFRESH_PER_S = 4
-LINE_EVERY_S = 10.0
-BAR_WIDTH = 24
-SHORTEST_BAR = 8
+    from scalelab.plan.tracked import TrackedSource
 
-
-class Counted(Protocol):
-    """The source of the trials, as far as progress needs it: how many there are."""
-
-    @property
-    def total(self) -> int | None:
-        """Trials in all; None: not known yet."""
-        ...
-
-    @property
-    def remaining(self) -> int | None:
-        """Trials that have not ended; None: not known yet."""
-        ...
+REFRESH_PER_S, LINE_EVERY_S = 4, 10.0
+BAR_WIDTH, SHORTEST_BAR = 24, 8
 
 
 def view(console: Console, device_hour_word: str, *, is_quiet: bool) -> ProgressView:
@@ -60,26 +47,14 @@ def view(console: Console, device_hour_word: str, *, is_quiet: bool) -> Progress
 
 
 class Tracker:
-    """The state of a sweep as its events tell it; every view shows it.
-
-    Attributes
-    ----------
-    source
-        The source of the trials; None: it has not been asked yet.
-    total
-        Trials of the plan; None: not known yet.
-    num_done
-        Trials of the plan that have ended.
-    progress
-        The numbers of the last trial that started or ended; None: none has started.
-    """
+    """The state of a sweep as its events tell it; every view shows it."""
 
     def __init__(self, device_hour_word: str) -> None:
         self._device_hour_word = device_hour_word
-        self.source: Counted | None = None
-        self.total: int | None = None
-        self.num_done = 0
-        self.progress: Progress | None = None
+        self.source: TrackedSource | None = None  # None: it has not been asked yet
+        self.total: int | None = None  # trials of the plan; None: not known yet
+        self.num_done = 0  # trials of the plan that have ended
+        self.progress: Progress | None = None  # None: no trial has started
         self._num_elsewhere = 0
         self._started: tuple[float, int] | None = None
         self._end_s: float | None = None
@@ -118,8 +93,8 @@ class Tracker:
         """Return in words how many trials have ended, and what they took."""
         progress, now_s = self.progress, time.monotonic()
         if progress is None:
-            has_source = self.source is not None
-            return "starting trials" if has_source else self.activity.of_nodes(now_s)
+            starts_nodes = self.source is None
+            return self.activity.of_nodes(now_s) if starts_nodes else "starting trials"
         of_total = "" if self.total is None else f"/{self.total:,}"
         failed, unfitting = progress.num_failed, progress.num_out_of_memory
         # Always in hours: a figure in another unit would look like a fall.
@@ -143,24 +118,26 @@ class Tracker:
 class ProgressView(ABC):
     """A view that shows a sweep while it runs."""
 
+    _shown: AbstractContextManager[object]
+
     def __init__(self, device_hour_word: str) -> None:
         self._tracker = Tracker(device_hour_word)
 
-    @abstractmethod
     def __enter__(self) -> Self:
-        """Start showing."""
+        self._shown.__enter__()
+        return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        """Leave one line that says where the sweep ended."""
+        self._shown.__exit__(None, None, None)
         if error is None and self._tracker.progress is not None:
-            self._show_counts()
+            self._show_counts()  # the line that stays says where the sweep ended
 
     def __call__(self, event: Event) -> None:
         """Show an event of the sweep."""
         self._tracker.take(event)
         self._show(event)
 
-    def watch(self, source: Counted) -> None:
+    def watch(self, source: TrackedSource) -> None:
         """Set the source of the trials, which knows how many there are."""
         self._tracker.source = source
 
@@ -184,22 +161,12 @@ class LiveView(ProgressView):
         self._is_waiting = False
         self._longest = 0
         self._console = console
-        self._live = Live(
+        self._shown = Live(
             console=console,
             refresh_per_second=REFRESH_PER_S,
             transient=True,
             get_renderable=self._render,
         )
-
-    def __enter__(self) -> Self:
-        """Start showing."""
-        self._live.start()
-        return self
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        """Remove the block, and leave one line that says where the sweep ended."""
-        self._live.stop()
-        super().__exit__(kind, error, traceback)
 
     def _show(self, event: Event) -> None:
         has_place = isinstance(event, TrialStarted | TrialEnded) and (
@@ -256,17 +223,7 @@ class LineView(ProgressView):
         self._last = ""
         self._printing = threading.Lock()
         self._speaker = Speaker(self._show_counts, self._tracker.activity)
-
-    def __enter__(self) -> Self:
-        """Start showing."""
-        if not self._is_quiet:
-            self._speaker.start()
-        return self
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        """Leave one line that says where the sweep ended."""
-        self._speaker.end()
-        super().__exit__(kind, error, traceback)
+        self._shown = nullcontext() if is_quiet else self._speaker
 
     def _show(self, event: Event) -> None:
         begins_at_once = isinstance(event, TrialEnded) and (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,15 +25,12 @@ MAX_COUNT = 1_000_000
 
 
 def _count(text: str) -> int:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not number.is_integer():
-        raise typer.BadParameter(
-            f"{text[:60]!r} is not a whole number. Write one such as 500000 or 1e7."
-        )
-    return int(number)
+    with suppress(ValueError):
+        if (number := float(text)).is_integer():
+            return int(number)
+    raise typer.BadParameter(
+        f"{text[:60]!r} is not a whole number. Write one such as 500000 or 1e7."
+    )
 
 
 def asked(
@@ -233,16 +230,14 @@ def with_question(
 
 def _counts(text: str) -> list[int]:
 
-    try:
+    with suppress(ValueError):
         counts = [int(part) for part in text.split(",")]
-    except ValueError:
-        counts = []
-    if not counts or not 1 <= min(counts) <= max(counts) <= MAX_COUNT:
-        raise SpecError(
-            f"--gpus {text[:60]!r} is not a list of device counts from 1 to "
-            f"{MAX_COUNT:,}. Write, for example, --gpus {_doublings(text)}."
-        )
-    return counts
+        if 1 <= min(counts) <= max(counts) <= MAX_COUNT:
+            return counts
+    raise SpecError(
+        f"--gpus {text[:60]!r} is not a list of device counts from 1 to "
+        f"{MAX_COUNT:,}. Write, for example, --gpus {_doublings(text)}."
+    )
 
 
 def _doublings(text: str) -> str:

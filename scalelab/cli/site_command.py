@@ -1,5 +1,3 @@
-"""``scalelab site``."""
-
 from __future__ import annotations
 
 from typing import Annotated, Literal
@@ -8,11 +6,7 @@ import typer
 
 from scalelab.cli.arguments import flag, option
 
-app = typer.Typer(
-    help="Site profiles: what a cluster has, and how to ask for it.",
-    rich_markup_mode=None,
-    no_args_is_help=True,
-)
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 
 @app.callback()
@@ -61,14 +55,12 @@ def init(
     """
     from scalelab.doctor.site_profile import init_site
 
-    written = init_site(
+    path, nodes = init_site(
         name,
         queue=partition,
         device_type=device_type,
         scheduler=scheduler,
         force=force,
     )
-    path = written.path
-    typer.echo(f"Wrote {path}: {written.noun} {written.queue}, {written.nodes}.")
-    site = path.stem if name is None or name == path.stem else name
-    typer.echo(f"Look through it, then: scalelab doctor --site {site}")
+    typer.echo(f"Wrote {path}: {nodes}.")
+    typer.echo(f"Look through it, then: scalelab doctor --site {name or path.stem}")

@@ -1,5 +1,3 @@
-"""``scalelab sweep``."""
-
 from __future__ import annotations
 
 import signal
@@ -16,7 +14,7 @@ from scalelab.cli.answering import print_answer, print_steadiness
 from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName, flag, option
 from scalelab.errors import ClusterError, FitError, SpecError
 from scalelab.inputs.lines import ended
-from scalelab.inputs.numerals import counted
+from scalelab.inputs.numerals import counted, duration
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.quantities import parse_gpu_hours
 
@@ -152,6 +150,50 @@ def run(
         raise typer.Exit(NOT_ALL_WELL)
 
 
+def try_out(
+    experiment: ExperimentFile,
+    site: SiteName = None,
+    keep: Annotated[
+        bool,
+        flag(
+            "--keep", "Keep records and logs in runs/.NAME.try, also where all is well."
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the result only.")
+    ] = False,
+) -> None:
+    """Run the smallest trial and show what was read of it.
+
+    Where several devices are asked for, the smallest trial of several follows. No later
+    sweep counts these trials.
+    """
+    from rich.console import Console
+
+    from scalelab.cli.progress import view
+    from scalelab.cli.shown.first_trials import table, verdict
+    from scalelab.running import trying
+
+    started_s = time.monotonic()
+    sweep = trying.prepare(experiment, site=site)
+    with view(Console(stderr=True), sweep.device_hour_word, is_quiet=quiet) as progress:
+        tried = trying.try_out(
+            sweep,
+            keep=keep,
+            on_event=progress,
+            on_start=lambda running: progress.watch(running.source),
+        )
+    took = duration(time.monotonic() - started_s)
+    count = counted(len(tried.trials), "trial")
+    title = f"{sweep.experiment.name}: {count} of a few steps in {took}"
+    typer.echo("\n".join([title, *table(tried), "", *verdict(tried)]))
+    if tried.directory is not None:
+        typer.echo(f"Records and logs: {tried.directory}")
+    if not tried.is_well:
+        raise typer.Exit(NOT_ALL_WELL)
+    typer.echo(f"Next: scalelab sweep {experiment}")
+
+
 def _detach(asked: Sweep, arguments: list[str]) -> None:
     from scalelab.running.detached import detach
 
@@ -207,8 +249,7 @@ def _answer(
     from scalelab.session import load
 
     finished = load(directory)
-    report = finished.write_report()
-    answer = finished.answer()
+    report, answer = finished.write_report(), finished.answer()
     print_answer(answer)
     if isinstance(answer, Exception) and finished.accepted:
         typer.echo(finished.accepted)
@@ -232,19 +273,11 @@ def _left_jobs(directory: Path) -> str:
 
 
 class _Interrupts:
-    """The first Ctrl-C finishes what runs, the second ends it, a third ends all.
-
-    Attributes
-    ----------
-    count
-        Signals so far.
-    say
-        Tells the user what a signal leads to.
-    """
+    """The first Ctrl-C finishes what runs, the second ends it, a third ends all."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.say: Callable[[str], None] = lambda text: None
+        self.count = 0  # signals so far
+        self.say: Callable[[str], None] = lambda text: None  # what one leads to
         self._running: RunningSweep | None = None
         self._before: dict[int, Any] = {}
 

@@ -31,13 +31,11 @@ _FRAMEWORKS = (
     *("transformers", "accelerate", "lightning", "deepspeed", "jax", "keras"),
     *("tensorflow", "mpi4py", "horovod", "torch_xla"),
 )
+# Why a framework cannot be had beside the torch that ScaleLab is tested with.
 _UNBUILT = {
     "horovod": "Horovod 0.28.1 cannot be built on torch 2.13",
     "torch_xla": "torch_xla stops at torch 2.9",
 }
-"""Why a framework cannot be had beside the torch that ScaleLab is tested with."""
-
-
 _OPEN_MPI_AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 

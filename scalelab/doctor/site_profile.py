@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from scalelab.cluster.batch.queue import survey
@@ -21,16 +20,6 @@ _PLAIN = re.compile(r"[A-Za-z][\w.-]*")
 _NOT_PLAIN = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WrittenProfile:
-    """A site profile that was written: its path and its nodes."""
-
-    path: Path
-    noun: str
-    queue: str
-    nodes: str
-
-
 def init_site(
     name_or_path: str | None,
     *,
@@ -38,18 +27,14 @@ def init_site(
     device_type: str | None = None,
     scheduler: str | None = None,
     force: bool = False,
-) -> WrittenProfile:
-    """Survey this cluster and write a profile of it."""
+) -> tuple[Path, str]:
+    """Survey this cluster, write its profile, and return the path and the nodes."""
     found = survey(None if scheduler is None else BATCH_SYSTEMS[scheduler])
     chosen = found.queue(queue)
     kind = DeviceType(device_type) if device_type else None
     text = profile_text(found, chosen, device_type=kind)
-    return WrittenProfile(
-        path=write_profile(text, name_or_path or found.cluster_name, force=force),
-        noun=found.noun,
-        queue=chosen.name,
-        nodes="; ".join(map(str, chosen.kinds)),
-    )
+    path = write_profile(text, name_or_path or found.cluster_name, force=force)
+    return path, f"{found.noun} {chosen.name}, {'; '.join(map(str, chosen.kinds))}"
 
 
 def profile_text(
@@ -69,7 +54,7 @@ def profile_text(
         f"# {name}, as {scheduler} described itself.",
         "# Check it with: scalelab doctor --site NAME [--job]. All settings:",
         "# docs/clusters.md.",
-        *(f"# {noun} {_described(other)}" for other in others[:MAX_OTHERS]),
+        *(f"# {noun} {each.name}: {_offer(each)}" for each in others[:MAX_OTHERS]),
         "",
         f"scheduler: {scheduler}",
         f"{noun}: {_word(queue.name)}  # {'; '.join(map(str, queue.groups))}",
@@ -90,9 +75,9 @@ def profile_text(
     return "\n".join(lines) + "\n"
 
 
-def _described(queue: Queue) -> str:
-    parts = f"{queue.name}: {'; '.join(map(str, queue.groups))}", _limit(queue)
-    return ", ".join(filter(None, parts))
+def _offer(queue: Queue) -> str:
+    groups = "; ".join(map(str, queue.groups))
+    return ", ".join(filter(None, (groups, _limit(queue))))
 
 
 def _limit(queue: Queue) -> str:

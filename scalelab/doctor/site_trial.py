@@ -37,15 +37,13 @@ from scalelab.site.job_script import job_script, refuse_log_directory
 from scalelab.site.profile import DeviceType, Site
 
 JOB_WALLTIME_S = 300.0
+# Seconds the job may wait in the queue before it is cancelled.
 QUEUED_S = 900.0
-"""Seconds the job may wait in the queue before it is cancelled."""
+# Seconds that what a job wrote may take to be seen here after it has ended: where some
+# of it is here already, and where nothing is.
 SOON_S, LATE_S = 2.0, 30.0
-"""Seconds that what a job wrote may take to be seen here after it has ended.
-
-Some of it is here already, or nothing is.
-"""
+# Seconds the job may take to leave before its folder is removed all the same.
 LEAVES_S = 30.0
-"""Seconds the job may take to leave before its folder is removed all the same."""
 _LOOK_AGAIN_S = 0.5
 _NAME, _LOG = "scalelab-doctor", "job.log"
 
@@ -164,9 +162,8 @@ def _has_left(view: JobView | None) -> bool:
 def _answer(
     record: DriverRecord, folder: Path, say: Callable[[str], None]
 ) -> Mapping[str, Any]:
-    started_s = time.monotonic()
+    started_s, queued_s, said = time.monotonic(), 0.0, ""
     ended_s: float | None = None
-    queued_s, said = 0.0, ""
     while not (folder / ANSWER).exists():
         now_s = time.monotonic()
         view = look_at(record)
@@ -181,7 +178,7 @@ def _answer(
             how = f"ended ({view.reason})" if view else "ended"
             _require_answer(folder, now_s - ended_s, f"job {record.job_id} {how}")
         time.sleep(_LOOK_AGAIN_S)
-    found = dict(json.loads((folder / ANSWER).read_bytes()))
+    found = json.loads((folder / ANSWER).read_bytes())
     return {**found, "queued_s": queued_s, "job_id": record.job_id}
 
 

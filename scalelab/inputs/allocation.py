@@ -1,5 +1,3 @@
-"""An allocation: how many devices on how many nodes."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -55,7 +53,5 @@ class Allocation:
         return self.world_size / self.num_nodes
 
     def __str__(self) -> str:
-        per_node = "+".join(
-            str(count) for count in dict.fromkeys(self.devices_per_node)
-        )
+        per_node = "+".join(map(str, dict.fromkeys(self.devices_per_node)))
         return f"{self.num_nodes}x{per_node}"

@@ -18,8 +18,7 @@ import yaml
 
 from scalelab.errors import SpecError
 
-Scalar = str | int | float | bool
-"""A plain value of YAML or JSON."""
+Scalar = str | int | float | bool  # a plain value of YAML or JSON
 
 MAX_BYTES = 262_144
 MAX_DEPTH = 20

@@ -23,7 +23,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from scalelab.errors import SpecError
 from scalelab.inputs.document import Scalar
-from scalelab.inputs.links import parse_bandwidth, parse_latency
+from scalelab.inputs.links import Link, parse_bandwidth, parse_latency
 from scalelab.inputs.problems import shown
 from scalelab.inputs.quantities import (
     parse_bytes,
@@ -149,8 +149,7 @@ class _OneOrMany:
         if not value:
             raise SpecError("is empty. Write at least one value.")
         # 1, 1.0 and true are equal for Python, not for whoever wrote them.
-        distinct = {(type(item), repr(item)): item for item in value}
-        return tuple(distinct.values())
+        return tuple({(type(item), repr(item)): item for item in value}.values())
 
 
 OneOrMany = Annotated[tuple[T, ...], _OneOrMany()]
@@ -211,6 +210,9 @@ TargetText = Annotated[
     ),
     PlainSerializer(str, return_type=str),
     _TEXT,
+]
+LinkText = Annotated[
+    Link, _read_by(Link.parse, "is no link. Write one such as '100Gbit/s 5us'."), _TEXT
 ]
 ConditionText = Annotated[
     Condition,

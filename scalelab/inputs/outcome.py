@@ -1,5 +1,3 @@
-"""How an attempt ended."""
-
 from __future__ import annotations
 
 from enum import StrEnum

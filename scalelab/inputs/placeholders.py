@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping
 
+# What every process of a trial reads alike; an axis must not have such a name.
 TRIAL_PLACEHOLDERS: Mapping[str, str] = {
     "local_batch_size": "samples per rank, or replica, per forward pass",
     "global_batch_size": "samples per optimiser step over all ranks",
@@ -25,7 +26,7 @@ TRIAL_PLACEHOLDERS: Mapping[str, str] = {
     "trial_id": "hash of the configuration",
     "trial_dir": "the attempt's own directory",
 }
-"""What every process of a trial reads alike; an axis must not have such a name."""
+# What every process of a trial reads as well where the experiment has a layout.
 LAYOUT_PLACEHOLDERS: Mapping[str, str] = {
     "tensor_parallel_size": "ranks among which each layer is divided",
     "pipeline_parallel_size": "stages among which the layers are divided",
@@ -36,7 +37,8 @@ LAYOUT_PLACEHOLDERS: Mapping[str, str] = {
     "data_shard_size": "data-parallel ranks over which each copy is spread",
     "micro_batch_size": "samples per replica of one micro-batch of a pipeline",
 }
-"""What every process of a trial reads as well where the experiment has a layout."""
+# What differs between processes; an axis under ``options`` of the name is meant first,
+# since ``rank`` is also a size of low-rank adapters.
 PROCESS_PLACEHOLDERS: Mapping[str, str] = {
     "rank": "number of the process among all, from 0",
     "local_rank": "number of the process on its node, from 0",
@@ -47,11 +49,9 @@ PROCESS_PLACEHOLDERS: Mapping[str, str] = {
     "rendezvous": "both, address:port",
     "coordinator": "the same, as JAX calls it",
 }
-"""What differs between processes; an axis under ``options`` of the name is meant first,
-since ``rank`` is also a size of low-rank adapters."""
+# Placeholders every command may use; each axis under ``options`` is one more, and a
+# layout adds its own.
 PLACEHOLDERS: Mapping[str, str] = {**TRIAL_PLACEHOLDERS, **PROCESS_PLACEHOLDERS}
-"""Placeholders every command may use; each axis under ``options`` is one more, and a
-layout adds its own."""
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 

@@ -31,7 +31,6 @@ _GPU_HOURS = {
     for device in ("gpu", "core", "tpu", "emulated gpu", "emulated core")
     for unit, hours in _HOURS.items()
 }
-_USD = {"usd": 1.0}
 _NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,18})(?:\.[0-9]{1,18})?(?:e[+-]?[0-9]+)?"
 _QUANTITY = re.compile(rf"({_NUMBER})\s*((?:emulated\s+)?[a-z-]+)", re.ASCII)
 _BARE = re.compile(_NUMBER, re.ASCII)
@@ -65,8 +64,8 @@ def parse_gpu_hours(text: str) -> float:
 
 def parse_usd(text: str) -> float:
     """Return an amount of money in US dollars; a bare number is one of dollars."""
-    spelt = re.sub(r"^\s*\$", "", text)
-    return _positive(_sum(spelt, _USD, bare=1.0), text, "price", "'20usd' or '$2.50'")
+    dollars = _sum(re.sub(r"^\s*\$", "", text), {"usd": 1.0}, bare=1.0)
+    return _positive(dollars, text, "price", "'20usd' or '$2.50'")
 
 
 def _sum(text: str, units: Mapping[str, float], bare: float = math.nan) -> float:

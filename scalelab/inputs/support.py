@@ -1,5 +1,3 @@
-"""What a prediction rests on."""
-
 from __future__ import annotations
 
 from enum import StrEnum

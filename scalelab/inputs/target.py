@@ -18,12 +18,7 @@ _PATTERN = (
 )
 _TARGET = re.compile(_PATTERN.format(sign="[<>]="), re.ASCII)
 _CONDITION = re.compile(_PATTERN.format(sign="[<>]=?"), re.ASCII)
-_HOLDS = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-}
+_HOLDS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
 class MetricMode(StrEnum):
@@ -106,11 +101,8 @@ def hold(
 
 
 def _parsed(pattern: re.Pattern[str], text: str, rule: str) -> tuple[str, str, float]:
-    found = pattern.fullmatch(text)
-    value = math.nan
-    if found:
+    if found := pattern.fullmatch(text):
         with suppress(ValueError):
-            value = float(found["value"])
-    if found is None or not math.isfinite(value):
-        raise SpecError(f"{text[:60]!r} {rule}")
-    return found["metric"], found["sign"], value
+            if math.isfinite(value := float(found["value"])):
+                return found["metric"], found["sign"], value
+    raise SpecError(f"{text[:60]!r} {rule}")

@@ -19,13 +19,13 @@ from scalelab.inputs.fields import (
     DeviceHours,
     Flag,
     Fraction,
+    LinkText,
     OptionValue,
     Price,
     Section,
     TargetText,
     Text,
 )
-from scalelab.inputs.links import Link
 from scalelab.inputs.problems import shown
 
 _MOST_DEVICES = 1_000_000
@@ -33,14 +33,13 @@ _JOB = "{'epochs': 90, 'samples_per_epoch': 1281167}"
 
 
 def _plain(value: Any) -> Any:
-    """Return the plain values that an array, a series, a range or a set holds."""
+    # An array, a series, a range or a set becomes the plain values it holds.
     if isinstance(value, range | set | frozenset):
         return list(value)
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _share(value: Any) -> Any:
-    """Return a plain value that is no percentage."""
     plain = _plain(value)
     if isinstance(plain, int | float) and 2 <= plain < 100:
         raise SpecError(f"{plain:g} must be less than 1. Write {plain / 100:g}.")
@@ -48,7 +47,6 @@ def _share(value: Any) -> Any:
 
 
 def _several(value: Any) -> Any:
-    """Return one value, several or none as a list of values."""
     plain = _plain(value)
     if plain is None:
         return ()
@@ -82,14 +80,6 @@ def _job(value: Any) -> Any:
     return _by_name(value) or None
 
 
-def _link(value: Any) -> Link | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return Link.parse(value)
-    raise SpecError(f"{shown(value)} is no link. Write one such as '100Gbit/s 5us'.")
-
-
 PathText = Annotated[str, PlainValidator(_path)]
 _Count = Annotated[int, Field(strict=True, ge=1, le=_MOST_DEVICES)]
 _Batch = Annotated[Count | None, BeforeValidator(_plain)]
@@ -114,13 +104,7 @@ _OTHER_WORDS = {
 
 
 def check_words(given: Iterable[str]) -> None:
-    """Refuse what has another word here, or belongs to the job.
-
-    Raises
-    ------
-    SpecError
-        Naming the right one.
-    """
+    """Refuse what has another word here, or belongs to the job."""
     for name in given:
         if name in _OTHER_WORDS:
             raise SpecError(f"{name} is no argument. Write {_OTHER_WORDS[name]}=...")
@@ -147,7 +131,7 @@ class RecommendArguments(FitArguments):
     batch: _Batch = Field(default=None, description="The global batch of the job.")
     max_batch: _Batch = Field(default=None, description="The largest global batch.")
     local_batch: _Batch = Field(default=None, description="The local batch of the job.")
-    between_nodes: Annotated[Link | None, PlainValidator(_link)] = None
+    between_nodes: LinkText | None = None
     accept_unmeasured: Flag = False
 
 

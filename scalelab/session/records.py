@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scalelab.experiment.spec import Experiment
-    from scalelab.inputs.target import Target
     from scalelab.laws.rows import FitRows
     from scalelab.recommend.question.run_site import RunSite
     from scalelab.running.status import RunStatus
@@ -66,8 +65,7 @@ class RunRecords:
         return self._of_import("doubts")
 
     def _of_import(self, name: str) -> tuple[str, ...]:
-        told = self._reader.fingerprint.get("imported", {}).get(name, ())
-        return tuple(told)
+        return tuple(self._reader.fingerprint.get("imported", {}).get(name, ()))
 
     @cached_property
     def experiment(self) -> Experiment | None:
@@ -79,14 +77,13 @@ class RunRecords:
         asked = Experiment.from_text(
             self.experiment_text, source=f"the experiment of run {self.name}"
         )
-        programs = [
-            each.model_copy(update={"env": self._reader.env(each.name)})
-            for each in asked.program or ()
-        ]
         known = {
             "site": self._reader.site,
             "env": self._reader.env(),
-            "program": tuple(programs),
+            "program": tuple(
+                each.model_copy(update={"env": self._reader.env(each.name)})
+                for each in asked.program or ()
+            ),
         }
         return asked.model_copy(update={k: v for k, v in known.items() if v})
 
@@ -134,8 +131,8 @@ class RunRecords:
         """
         if not (asked := self._reader.conditions):
             return None
-        ended = counting_rows(self._reader.rows())
-        judged = [r["accepted"] for r in ended if r.get("accepted") is not None]
+        verdicts = [r.get("accepted") for r in counting_rows(self._reader.rows())]
+        judged = [verdict for verdict in verdicts if verdict is not None]
         return {
             "num_judged": len(judged),
             "num_accepted": sum(judged),
@@ -149,14 +146,6 @@ class RunRecords:
 
         return accepted_in_words(self.acceptance) if self.acceptance else ""
 
-    def observations_for(self, target: Target | None) -> pd.DataFrame:
-        """Return the observations, with a new target read from metric curves."""
-        from scalelab.laws.convergence.rows import answering
-
-        if target is None:
-            return self.observations
-        return answering(self.observations, self._reader.streams, target)
-
     def unhappy_results(self) -> dict[tuple[str, int], AttemptResult]:
         """Return the results of attempts that did not complete.
 
@@ -164,12 +153,12 @@ class RunRecords:
         """
         results = {}
         for row in self._reader.rows():
-            if row["outcome"] != Outcome.COMPLETED:
-                key = (row["trial_id"], row["attempt"])
-                files = AttemptFiles(self._reader.attempt_directory(*key))
-                if result := read_result(files):
-                    if result.log and not result.traceback:
-                        left = last_log_lines(files.directory / result.log, 20)
-                        result = replace(result, traceback=left)
-                    results[key] = result
+            key = (row["trial_id"], row["attempt"])
+            files = AttemptFiles(self._reader.attempt_directory(*key))
+            result = None if row["outcome"] == Outcome.COMPLETED else read_result(files)
+            if result and result.log and not result.traceback:
+                left = last_log_lines(files.directory / result.log, 20)
+                result = replace(result, traceback=left)
+            if result:
+                results[key] = result
         return results

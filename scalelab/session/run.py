@@ -50,8 +50,8 @@ class Run(RunRecords):
         from scalelab.laws.published import law_named
         from scalelab.recommend.question.history import fit_step_times
 
-        named, history = law_named(said.law), self._history(said.learn_from)
-        return fit_step_times(named, self.fit_rows, history=history)[0]
+        learnt = self._history(said.learn_from)
+        return fit_step_times(law_named(said.law), self.fit_rows, history=learnt)[0]
 
     def recommend(
         self,
@@ -173,16 +173,22 @@ class Run(RunRecords):
         from threadpoolctl import threadpool_limits
 
         from scalelab.experiment.command_values import untold_batches
+        from scalelab.laws.convergence.rows import answering
         from scalelab.recommend.answer.facts import Fact
         from scalelab.recommend.by_group import answer
 
-        frame = self.observations_for(question.limits.target)
-        rows = self.fit_rows if frame is self.observations else frame
-        history = self._history(question.learn_from)
-        untold = untold_batches(self.experiment) if self.experiment else {}
+        frame, target = self.observations, question.limits.target
+        if target is not None:  # read from the curves of its metric
+            frame = answering(frame, self._reader.streams, target)
         # Matrices of dozens of rows: threads on every core of a login node would wait.
         with threadpool_limits(limits=1, user_api="blas"):
-            found = answer(question, rows, self.sites, history, untold)
+            found = answer(
+                question,
+                self.fit_rows if frame is self.observations else frame,
+                self.sites,
+                self._history(question.learn_from),
+                untold_batches(self.experiment) if self.experiment else {},
+            )
         doubts = (
             Fact("import_doubted", {"doubt": doubt}) for doubt in self.import_doubts
         )
@@ -233,8 +239,8 @@ class Run(RunRecords):
                 f"{self.name} was imported and says nothing of a program. A job script "
                 "needs a run that was swept."
             )
-        named = self.experiment.resolve_site(site).in_group(answer.node_group or None)
-        where = with_batch_system(named)
+        everywhere = self.experiment.resolve_site(site)
+        where = with_batch_system(everywhere.in_group(answer.node_group or None))
         time = JobTime.of(answer, self.observations, where.walltime)
         return job_script(
             where,
@@ -257,8 +263,7 @@ class Run(RunRecords):
         from scalelab.report.figures import Figures
 
         found = self.answer()
-        answer = None if isinstance(found, Exception) else found
-        return Figures(self.fit_rows, answer)
+        return Figures(self.fit_rows, None if isinstance(found, Exception) else found)
 
     def write_report(self, path: str | Path | None = None, **question: Any) -> Path:
         """Write the report and return its path.
@@ -289,12 +294,10 @@ class Run(RunRecords):
         try:
             answer = self.recommend(**question)
         except (FitError, SpecError) as error:
-            narrowing = {"confidence", "law", "select"}
-            asked = {name for name, value in question.items() if value} - narrowing
-            if asked and isinstance(error, SpecError):
+            asked = {name for name, value in question.items() if value}
+            if isinstance(error, SpecError) and asked - {"confidence", "law", "select"}:
                 raise
             problem = str(error)
-        evidence = evidence_without_answer(rows) if answer is None else None
         write_report(
             target,
             answer,
@@ -302,7 +305,7 @@ class Run(RunRecords):
             title=self.name,
             experiment_text=self.experiment_text,
             without_answer=problem,
-            evidence=evidence,
+            evidence=evidence_without_answer(rows) if answer is None else None,
             results=self.unhappy_results(),
             accepted=self.accepted,
         )

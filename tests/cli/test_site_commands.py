@@ -5,15 +5,12 @@ from typing import Any
 import pytest
 from fake_programs import FakePrograms
 
-from scalelab.cli import main
-
 
 def test_the_group_explains_itself(scalelab: Callable[..., Any]) -> None:
     for words in (["site"], ["site", "--help"], ["site", "init", "--help"]):
         said = scalelab(*words)
         assert "rofile" in said.out + said.err
     assert "--device-type" in scalelab("site", "init", "--help").out
-    assert list(main.GROUPS) == ["site"]
 
 
 def test_no_batch_system(

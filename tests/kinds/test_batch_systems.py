@@ -97,8 +97,8 @@ class TestFromOutside:
         programs("toyhosts", f"echo '{json.dumps(HOSTS)}'")
         for name in ("toysub", "toystat", "toykill"):
             programs(name)
-        written = init_site(None)
-        assert (written.noun, written.queue) == ("lane", "fast")
+        _, nodes = init_site(None)
+        assert nodes.startswith("lane fast, ")
         where = find_site("toyland")
         assert (where.scheduler, where.gpus_per_node) == ("toy", 4)
         found = {each.subject: each for each in examine_site(where, tmp_path / "runs")}

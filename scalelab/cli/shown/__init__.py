@@ -1,1 +1,0 @@
-"""What several commands print: tables and sentences made from facts."""

@@ -18,18 +18,15 @@ from scalelab.records.control.events import (
 )
 from scalelab.records.streams import FollowedStream
 
-SILENT_S = 5.0
-"""Seconds without a word after which it is said what goes on."""
-
-
-LONGEST_SILENCE_S = 60.0
+# Seconds without a word after which it is said what goes on: at first, and at most.
+SILENT_S, LONGEST_SILENCE_S = 5.0, 60.0
 
 
 class Activity:
     """Follows a sweep from the start of its nodes until its first trial has ended."""
 
     def __init__(self) -> None:
-        self._nodes_since_s: float | None = None
+        self._since_s: float | None = None
         self._frameworks: tuple[str, ...] = ()
         self._trial: FollowedStream | None = None
         self._trial_since_s = 0.0
@@ -40,7 +37,7 @@ class Activity:
         """Learn of an event, at a moment of the monotonic clock."""
         match event:
             case SweepStarted():
-                self._nodes_since_s = now_s
+                self._since_s = now_s
                 self._frameworks = event.frameworks
             case TrialStarted() if self._trial is None:
                 self._trial = FollowedStream(AttemptFiles(Path(event.directory)).stream)
@@ -50,12 +47,10 @@ class Activity:
 
     def of_nodes(self, now_s: float) -> str:
         """Say that nodes start."""
-        text = "starting nodes"
-        if self._frameworks:
-            text += f": importing {', '.join(self._frameworks)}"
-        if self._nodes_since_s is not None and now_s - self._nodes_since_s >= 1:
-            text += f", {duration(round(now_s - self._nodes_since_s))}"
-        return text
+        names = ", ".join(self._frameworks)
+        text = f"starting nodes: importing {names}" if names else "starting nodes"
+        passed_s = now_s - (now_s if self._since_s is None else self._since_s)
+        return f"{text}, {duration(round(passed_s))}" if passed_s >= 1 else text
 
     def of_trial(self, now_s: float) -> str:
         """Say how far the first trial is; empty once it has ended, or just began."""
@@ -84,20 +79,17 @@ class Speaker:
         self._is_over = False
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def start(self) -> None:
-        """Begin to watch the silence."""
+    def __enter__(self) -> None:
         self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over = True
+        self._heard.set()
+        self._thread.join()
 
     def hear(self) -> None:
         """Take note that something was said."""
         self._heard.set()
-
-    def end(self) -> None:
-        """Say nothing more."""
-        self._is_over = True
-        self._heard.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def _run(self) -> None:
         silent_s = SILENT_S

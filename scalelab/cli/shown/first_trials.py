@@ -12,6 +12,7 @@ from scalelab.inputs.lines import aligned, ended, one_line
 from scalelab.inputs.numerals import counted, duration, number, percent
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.first_check import NOT_WITNESSED, Finding, Sign, loss_ends
+from scalelab.session import reason_in_words
 
 if TYPE_CHECKING:
     from scalelab.plan.source import Observation
@@ -50,9 +51,9 @@ def _of_finding(each: Checked, finding: Finding, *, has_several: bool) -> list[s
     lines = [f"{'Wrong' if finding.stops else 'Note'}: {where}{text}"]
     if finding.sign in _HOLDS_REASON:
         reason = one_line(each.row["reason"] or "no reason was recorded")
-        if len(reason) > _SHOWN_REASON:
-            reason = f"{reason[:_SHOWN_REASON]} ..."
-        lines += [f"  {ended(reason)}", f"  Log: {each.log}"]
+        more = " ..." if len(reason) > _SHOWN_REASON else ""
+        reason = ended(f"{reason[:_SHOWN_REASON]}{more}")
+        lines += [f"  {reason}", f"  Log: {each.log}"]
     if finding.advice:
         lines.append("  Change in the experiment:")
     for key, value in finding.advice.items():
@@ -102,8 +103,8 @@ def _steps(row: Mapping[str, Any]) -> str:
     steps, samples = row["num_steps"], row["num_samples"]
     if steps is None or samples is None:
         return "none"
-    seen = samples // row["global_batch_size"]
-    return f"{seen:,} ({samples:,} samples), {steps:,} measured"
+    seen = f"{samples // row['global_batch_size']:,} ({samples:,} samples)"
+    return f"{seen}, {steps:,} measured"
 
 
 def _time(seconds: float | None) -> str:
@@ -150,13 +151,6 @@ def _both_rates(figures: Mapping[str, float | str]) -> str:
     )
 
 
-def _marked(marks: str) -> str:
-    from scalelab.session import reason_in_words
-
-    why = reason_in_words(marks)
-    return f"a sweep would leave this trial out of its fits: {why}."
-
-
 _Sentence = Callable[[Mapping[str, Any], Mapping[str, float | str]], str]
 _SENTENCES: Mapping[Sign, _Sentence] = {
     Sign.NOT_MEASURED: lambda row, figures: "the trial could not be measured.",
@@ -193,7 +187,10 @@ _SENTENCES: Mapping[Sign, _Sentence] = {
     Sign.WAITS_FOR_INPUT: lambda row, figures: (
         f"{percent(float(figures['share']))} of a step is spent waiting for input."
     ),
-    Sign.MARKED: lambda row, figures: _marked(str(figures["marks"])),
+    Sign.MARKED: lambda row, figures: (
+        "a sweep would leave this trial out of its fits: "
+        f"{reason_in_words(str(figures['marks']))}."
+    ),
 }
 
 
