@@ -32,7 +32,7 @@ from scalelab.recommend.answer.recommendation import (
 )
 from scalelab.recommend.comparison import Comparison
 from scalelab.recommend.evidence import evidence
-from scalelab.recommend.knowledge import Knowledge
+from scalelab.recommend.knowledge import History, Knowledge, fit_step_times
 from scalelab.recommend.notes import (
     about_efficiency,
     assumptions,
@@ -46,15 +46,17 @@ from scalelab.recommend.notes import (
     passed_over,
 )
 from scalelab.recommend.prediction.consistency import is_among
-from scalelab.recommend.prediction.efficiency import Efficiency
 from scalelab.recommend.prediction.knee import find_knee
 from scalelab.recommend.prediction.needs import SampleNeed, learning_rate
 from scalelab.recommend.prediction.next_trial import next_trial
-from scalelab.recommend.prediction.outlook import outlook_rows
+from scalelab.recommend.prediction.outlook import Efficiency, outlook_rows
 from scalelab.recommend.question.batches import AskedBatch, BatchRule
-from scalelab.recommend.question.candidates import UntoldByProgram, candidates, places
-from scalelab.recommend.question.history import History, fit_step_times
-from scalelab.recommend.question.memory_room import MemoryRoom
+from scalelab.recommend.question.candidates import (
+    MemoryRoom,
+    UntoldByProgram,
+    candidates,
+    places,
+)
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.subject import AskedCurves, choose_subject
 

@@ -18,8 +18,8 @@ from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.kept import Question
 from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.knowledge import History
 from scalelab.recommend.question.candidates import UntoldByProgram
-from scalelab.recommend.question.history import History
 from scalelab.recommend.question.objective import (
     Constraints,
     Spending,

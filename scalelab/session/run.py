@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from scalelab.laws.step_time.law import StepTimeLaw
     from scalelab.recommend.answer.facts import Fact
     from scalelab.recommend.answer.kept import Question
-    from scalelab.recommend.answer.notebook import Answer
     from scalelab.recommend.answer.recommendation import Recommendation
-    from scalelab.recommend.question.history import History
+    from scalelab.recommend.answer.text import Answer
+    from scalelab.recommend.knowledge import History
     from scalelab.report.figures import Figures
 
 
@@ -44,7 +44,7 @@ class Run(RunRecords):
             Other runs to learn from, as in :meth:`recommend`.
         """
         from scalelab.laws.published import law_named
-        from scalelab.recommend.question.history import fit_step_times
+        from scalelab.recommend.knowledge import fit_step_times
         from scalelab.session.arguments import FitArguments
 
         given = {"law": law, "learn_from": learn_from}
@@ -121,7 +121,7 @@ class Run(RunRecords):
             If the observations cannot answer.
         """
         from scalelab.recommend.answer.kept import Question
-        from scalelab.recommend.answer.notebook import Answer
+        from scalelab.recommend.answer.text import Answer
         from scalelab.recommend.question.batches import AskedBatch
         from scalelab.recommend.question.objective import Constraints
         from scalelab.session.arguments import RecommendArguments, check_words
@@ -213,7 +213,7 @@ class Run(RunRecords):
             yield Fact("import_doubted", {"doubt": doubt})
 
     def _history(self, learn_from: Sequence[str | Path]) -> History | None:
-        from scalelab.recommend.question.history import History
+        from scalelab.recommend.knowledge import History
 
         others = {r.directory.resolve(): r for r in map(RunRecords.open, learn_from)}
         if self.directory.resolve() in others:
@@ -240,8 +240,11 @@ class Run(RunRecords):
         SpecError
             If the site has no batch system, or the run was imported.
         """
-        from scalelab.recommend.answer.job_lines import job_lines, recommended_trial
-        from scalelab.recommend.answer.job_time import JobTime
+        from scalelab.recommend.answer.job_lines import (
+            JobTime,
+            job_lines,
+            recommended_trial,
+        )
         from scalelab.site.job_script import job_script, with_batch_system
 
         if self.experiment is None:

@@ -1,13 +1,17 @@
-"""The recommendation as plain lines of text: ASCII, no colour, as wide as asked."""
+"""The answer as Python and the command line show it: lines of text, and HTML."""
 
 from __future__ import annotations
 
 import textwrap
+from dataclasses import fields
+from html import escape
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.inputs.lines import aligned
 from scalelab.inputs.numerals import counted
 from scalelab.recommend.answer.evidence import side_by_side
-from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.answer.sentences import (
     sentences,
     texts,
@@ -20,6 +24,10 @@ from scalelab.recommend.answer.tables import (
     parameters,
     ways_table,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 # the first to go when a terminal is narrow
 _OPTIONAL = ("next", "efficiency", "interval", "speed", "chance", "nodes", "batch")
@@ -115,3 +123,67 @@ def _aligned(columns: Columns, left: tuple[str, ...]) -> list[str]:
 def _wrapped(texts: list[str], width: int) -> list[str]:
     wrap = textwrap.TextWrapper(width, break_on_hyphens=False).wrap  # --max-time
     return [line for text in texts for line in wrap(text) or [""]]
+
+
+_HEAD = ("use", "settings", "takes", "chance", "failed", "alternatives")
+_NESTED = ("batch", "settings")
+
+
+class Answer(Recommendation):
+    """A recommendation that can be looked at."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, found: Recommendation) -> Self:
+        """Return the same answer, to be looked at."""
+        return cls(**{each.name: getattr(found, each.name) for each in fields(found)})
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Everything that the answer says, apart from its table."""
+        return tuple(chain(*sentences(self).values()))
+
+    def __repr__(self) -> str:
+        return answer_text(self)
+
+    def _repr_html_(self) -> str:
+        said = sentences(self)
+        use, *head = texts(said, *_HEAD)
+        rest = texts(said, *(each for each in said if each not in _HEAD))
+        titles, *rows = zip(*allocations(self).values(), strict=True)
+        body = [
+            _row(cells, "td", is_marked=row.is_chosen)
+            for cells, row in zip(rows, self.rows, strict=True)
+        ]
+        return (
+            f"<p><strong>{escape(use)}</strong><br>{'<br>'.join(map(escape, head))}</p>"
+            f"<table><thead>{_row(titles, 'th')}</thead>"
+            f"<tbody>{''.join(body)}</tbody></table>"
+            f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in rest)}</ul>"
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the rows as a frame, the units in the names."""
+        import pandas as pd
+
+        return pd.DataFrame([_flat(row) for row in self.rows])
+
+
+def _row(cells: tuple[str, ...], tag: str, *, is_marked: bool = False) -> str:
+    style = " style='font-weight: bold'" if is_marked else ""
+    inside = "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
+    return f"<tr{style}>{inside}</tr>"
+
+
+def _flat(row: OutlookRow) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in row.to_json().items():
+        if name in _NESTED:
+            flat |= value
+        elif isinstance(value, dict):
+            flat[name] = value["value"]
+            flat |= {f"{name}_{end}": value[end] for end in ("lo", "hi")}
+        else:
+            flat[name] = value
+    return flat

@@ -1,4 +1,4 @@
-"""Candidate configurations: the ones an answer compares."""
+"""Candidate configurations: the ones an answer compares, and whether they fit."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import (
     Set,
 )
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
@@ -26,7 +27,8 @@ from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import Layout
 from scalelab.kinds.strategies import strategy_of
 from scalelab.kinds.strategy import TrialSizes
-from scalelab.laws.rows import CONFIGURATION, CurveKey
+from scalelab.laws.memory.law import MemoryLaw
+from scalelab.laws.rows import CONFIGURATION, CurveKey, numbers
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.question.batches import BatchRule
 from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
@@ -278,3 +280,49 @@ def _spread(world_size: int, num_nodes: int) -> Allocation:
     share, rest = divmod(world_size, num_nodes)
     devices = (share + 1,) * rest + (share,) * (num_nodes - rest)
     return Allocation(devices_per_node=devices)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryRoom:
+    """The memory law of the observations, and the memory of a device."""
+
+    law: MemoryLaw
+    # The least memory that a rank had; None if no row recorded it
+    capacity_bytes: float | None
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame) -> MemoryRoom:
+        """Fit the law to the rows of one kind of device, and read its memory."""
+        sizes = numbers(frame, "gpu_memory_bytes")
+        known = sizes[np.isfinite(sizes) & (sizes > 0)]
+        return cls(
+            law=MemoryLaw.fit(frame),
+            capacity_bytes=float(known.min()) if len(known) else None,
+        )
+
+    def fits(self, asked: pd.DataFrame) -> np.ndarray:
+        """Tell which configurations fit, because they ran or by measured peaks.
+
+        Without measured peaks and capacity, a configuration fits only if its local
+        batch ran on as many ranks or fewer. A local batch that ran out of memory on as
+        many ranks or more does not fit.
+        """
+        within = asked["local_batch_size"].to_numpy() <= self.largest(asked)
+        return np.asarray(within, dtype=bool)
+
+    def largest(self, asked: pd.DataFrame) -> np.ndarray:
+        """Return the largest local batch that fits of each, 0: none, shape (n,)."""
+        answer = self.law.largest_local_batch(asked, self.capacity_bytes)
+        return answer["largest_local_batch"].to_numpy(int)
+
+    def notes(self, configuration: pd.DataFrame) -> Iterator[Fact]:
+        """Note that the local batch of a configuration was not tried."""
+        tried = self.law.largest_local_batch(configuration)["largest_fitting"].item()
+        batch = configuration["local_batch_size"].item()
+        if self.capacity_bytes is not None and batch > tried:
+            values = {
+                "local_batch_size": batch,
+                "peak_bytes": self.law.predict(configuration)["peak_bytes"].item(),
+                "capacity_bytes": self.capacity_bytes,
+            }
+            yield Fact("not_tried", values)
