@@ -157,7 +157,7 @@ def _answer(
     limit_words = limits.in_words(subject.device_hour_word)
     if need.uses_law:
         limit_words = (*limit_words, str(need.target))
-    proposed = next_trial(table, outlook, knowledge, limits, gaps, within)
+    proposed = next_trial(table, choice.index, outlook, knowledge, limits, gaps, within)
     guessed = {row.world_size for row in table if row.basis == Support.NOT_MEASURED}
     is_proposed = proposed is not None and proposed.world_size in guessed
     spent_s = numbers(subject.every_group, "allocated_gpu_s")

@@ -65,9 +65,8 @@ class Efficiency:
             if any("compute_fixed" in gap.parameters for gap in gaps):
                 parts[i] = None  # one local batch was measured, and this is another one
         parts[index] = asked.iloc[[index]]
-        known = np.array([i for i, part in enumerate(parts) if part is not None])
-        base = pd.concat([part for part in parts if part is not None])
-        every = pd.concat([asked, base], ignore_index=True)
+        known = [i for i, part in enumerate(parts) if part is not None]
+        every = pd.concat([asked, *(parts[i] for i in known)], ignore_index=True)
         times = law.sample(every) * every["world_size"].to_numpy(float)
         of_base = times[:, len(frame) :]
         lo, hi = central(of_base, _MASS)
@@ -105,13 +104,10 @@ def _at_baseline(
     per_rank, rest = divmod(total, int(base["data_parallel_size"]))
     if rest:
         return None
-    local = int(base["local_batch_size"])
-    passes = next_divisor(per_rank, -(-per_rank // local))
-    numbers = (
-        *(base["world_size"], base["num_nodes"]),
-        *(per_rank // passes, passes, base["data_parallel_size"]),
-    )
-    values = dict(zip(CONFIGURATION, map(int, numbers), strict=True))
+    passes = next_divisor(per_rank, -(-per_rank // int(base["local_batch_size"])))
+    values = {name: int(base[name]) for name in CONFIGURATION}
+    values["local_batch_size"] = per_rank // passes
+    values["gradient_accumulation_steps"] = passes
     # Its devices cannot be divided as those of a row with other replicas are.
     replicas = frame["world_size"] / frame["data_parallel_size"]
     like = index if replicas.iloc[index] == replicas.iloc[baseline] else baseline
@@ -211,23 +207,23 @@ def look_ahead(
     asked = candidates.iloc[kept].reset_index(drop=True)
     samples, reached = samples[:, kept], reached[:, kept]
     total = frame["global_batch_size"].to_numpy(float)
-    expected = law.sample(asked) * np.median(samples, axis=0) / total
-    expected *= np.median(knowledge.correction)
-    one_run = law.sample(asked, one_run=True) * samples / total
-    one_run *= knowledge.correction
     if whole is not None:
         one_run = expected = whole.sample(frame)
+    else:
+        expected = law.sample(asked) * np.median(samples, axis=0) / total
+        expected *= np.median(knowledge.correction)
+        one_run = law.sample(asked, one_run=True) * samples / total
+        one_run *= knowledge.correction
     sizes, nodes = (frame[name].to_numpy(float) for name in ("world_size", "num_nodes"))
     spent = limits.spending(one_run, sizes, nodes)
-    held = limits.held(spent) & reached
-    held &= need.within_cap(samples, frame["global_batch_size"].tolist())
+    within_cap = need.within_cap(samples, frame["global_batch_size"].tolist())
     return Outlook(
         frame=frame,
         questions=asked,
         samples=samples,
         expected_s=expected,
         spent=spent,
-        held=held,
+        held=limits.held(spent) & reached & within_cap,
     )
 
 
@@ -239,9 +235,9 @@ def _promising(answered: pd.DataFrame, samples: np.ndarray) -> np.ndarray:
     """
     steps = np.median(samples, axis=0) / answered["global_batch_size"].to_numpy(float)
     times = steps * answered["step_time_s"].to_numpy(float)
-    kind = np.where(answered["support"] == Support.MEASURED, 0, 1)
-    kind = np.where(answered["is_eligible"], kind, 2)
-    kind = np.where(answered["is_allowed_batch"], kind, 3)
+    is_measured = answered["support"] == Support.MEASURED
+    shares = [~answered["is_allowed_batch"], ~answered["is_eligible"], is_measured]
+    kind = np.select(shares, [3, 2, 0], default=1)
     table = answered[["world_size", "num_nodes"]].assign(kind=kind, time_s=times)
     table = table[np.isfinite(times)].sort_values("time_s", kind="stable")
     rank = table.groupby(["world_size", "num_nodes", "kind"]).cumcount()
@@ -251,26 +247,23 @@ def _promising(answered: pd.DataFrame, samples: np.ndarray) -> np.ndarray:
 
 def best_of_each_size(every: Outlook, limits: Constraints) -> np.ndarray:
     """Return the position of the best configuration of each world size."""
-    frame, probability = every.frame, np.round(every.probability, 1)
-    medians = every.spent.medians()
-    aim = limits.minimised(medians.known) if limits.any_limit else None
-    weight = handicap(every.is_measured)
-    amount = weight * (medians.time_s if aim is None else medians.of(aim))
+    sizes, medians = every.frame["world_size"], every.spent.medians()
     is_sure = every.probability >= limits.confidence
-    over = weight * limits.excess(medians) if limits.any_limit else amount
-    cost = np.where(is_sure, amount, over)
-    chance = np.where(is_sure, 0.0, -probability)
-    keys = (
-        cost,
-        chance,
-        ~is_sure,
-        ~every.is_eligible,
-        ~every.is_allowed_batch,
-        frame["world_size"],
+    amount = over = medians.time_s
+    if limits.any_limit:
+        amount = medians.of(limits.minimised(medians.known))
+        over = limits.excess(medians)
+    order = np.lexsort(
+        (
+            handicap(every.is_measured) * np.where(is_sure, amount, over),
+            np.where(is_sure, 0.0, -np.round(every.probability, 1)),
+            ~is_sure,
+            ~every.is_eligible,
+            ~every.is_allowed_batch,
+            sizes,
+        )
     )
-    order = np.lexsort(keys)
-    first = ~frame["world_size"].iloc[order].duplicated().to_numpy()
-    return np.asarray(order[first])
+    return np.asarray(order[~sizes.iloc[order].duplicated()])
 
 
 def outlook_rows(

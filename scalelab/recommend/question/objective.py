@@ -116,10 +116,10 @@ class Constraints:
         Where only spending is limited that is time, else the known resource that is
         spent and has the largest weight; time again where there is none.
         """
-        is_budget = self.any_limit and all(row.is_spent for row, _ in self.limited)
-        weighed = [] if is_budget else [row for row in known if row.is_spent]
-        heaviest = max(weighed, key=lambda row: row.weight, default=TIME)
-        return heaviest if heaviest.weight else TIME
+        if self.any_limit and all(row.is_spent for row, _ in self.limited):
+            return TIME
+        weighed = [row for row in known if row.is_spent and row.weight]
+        return max(weighed, key=lambda row: row.weight, default=TIME)
 
 
 @dataclass(frozen=True, slots=True)

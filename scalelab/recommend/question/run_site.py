@@ -20,7 +20,6 @@ class RunSite:
     """The nodes of the site, or of the node group, that a sweep ran on."""
 
     site: Site
-    devices_on_node: int
     # The network between nodes is declared by the user: one machine may stand for
     # several nodes
     is_emulated: bool
@@ -33,11 +32,7 @@ class RunSite:
         is_emulated = experiment.facts is not None and experiment.facts.declares_times
         try:
             return {
-                name: cls(
-                    site=site,
-                    devices_on_node=site.devices_per_node,
-                    is_emulated=is_emulated,
-                )
+                name: cls(site=site, is_emulated=is_emulated)
                 for name, site in experiment.resolve_site().groups.items()
             }
         except SpecError:
@@ -47,10 +42,9 @@ class RunSite:
         """Return all devices of this machine, if the sweep ran on this machine."""
         # Nodes on one machine have no network between them, unless it is declared.
         nodes = (self.site.num_nodes or 1) if self.is_emulated else 1
-        is_larger = bool((measured > nodes * self.devices_on_node).any())
-        if is_larger or not self.site.is_this_machine:
-            return None
-        return Allocation(devices_per_node=(self.devices_on_node,) * nodes)
+        all_devices = Allocation(devices_per_node=(self.site.devices_per_node,) * nodes)
+        is_larger = bool((measured > all_devices.world_size).any())
+        return all_devices if self.site.is_this_machine and not is_larger else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,13 +70,10 @@ class Price:
             return cls(usd=per_device_hour, devices_on_node=whole)
         if site is None:
             return None
-        said_by = f"by the profile of site {site.name}"
+        said_by, usd = f"by the profile of site {site.name}", site.price_per_gpu_hour
         if site.price_per_node_hour:
             return cls(usd=site.price_per_node_hour, said_by=said_by, per_node=True)
-        if site.price_per_gpu_hour:
-            usd = site.price_per_gpu_hour
-            return cls(usd=usd, said_by=said_by, devices_on_node=whole)
-        return None
+        return cls(usd=usd, said_by=said_by, devices_on_node=whole) if usd else None
 
     def per_hour(self, world_size: np.ndarray, num_nodes: np.ndarray) -> np.ndarray:
         """Return what allocations are charged per hour, in usd.
@@ -110,6 +101,6 @@ class Price:
         'Price: 2.5 usd per GPU-h, by the profile of site a.'
         """
         unit = "node-hour" if self.per_node else device_hour_word
-        whole = self.devices_on_node
-        nodes = f" of whole nodes, {whole} each" if whole is not None else ""
-        return f"Price: {self.usd:g} usd per {unit}{nodes}, {self.said_by}."
+        if self.devices_on_node is not None:
+            unit += f" of whole nodes, {self.devices_on_node} each"
+        return f"Price: {self.usd:g} usd per {unit}, {self.said_by}."
