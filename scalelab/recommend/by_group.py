@@ -60,7 +60,7 @@ def answer(
     best, rule = _best(answers, question.limits)
     rest = {str(each): answers[each].chosen for each in answers if each != best}
     missing = (
-        Fact("group_not_compared", {"group": group, "why": str(problem)})
+        Fact.of("group_not_compared", group=group, why=str(problem))
         for group, problem in problems.items()
     )
     return replace(

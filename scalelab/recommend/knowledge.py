@@ -17,7 +17,6 @@ from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw
 from scalelab.laws.rows import (
-    CurveKey,
     FitRows,
     cells,
     numbers,
@@ -65,23 +64,6 @@ class History:
             are_related(other, key) for other in self.rows.curves for key in rows.curves
         )
 
-    def added_to(
-        self, prior: StepTimePrior, asked: Sequence[CurveKey]
-    ) -> tuple[StepTimePrior, Fact]:
-        """Return the prior with the related curves of the runs, and a note on them."""
-        updated = prior.updated(self.rows.curves, asked)
-        count = len(updated.relatives) - len(prior.relatives)
-        if not count:
-            names = ", ".join(self.names)
-            raise SpecError(
-                f"Nothing can be learned from {names}: no curve there that was timed "
-                "has the same device_type, device_name, node_group and parallelism, or "
-                "is the same workload in everything but the device. Name runs that "
-                "share one."
-            )
-        values = {"num_curves": count, "runs": [*self.names]}
-        return updated, Fact("learned_from", values)
-
 
 def fit_step_times(
     law: type[StepTimeLaw],
@@ -110,7 +92,17 @@ def fit_step_times(
         others = {k: v for k, v in rest.curves.items() if k not in rows.curves}
         prior = prior.updated(others, asked)
     if history is not None and asked:
-        prior, note = history.added_to(prior, asked)
+        known = len(prior.relatives)
+        prior = prior.updated(history.rows.curves, asked)
+        if len(prior.relatives) == known:
+            raise SpecError(
+                f"Nothing can be learned from {', '.join(history.names)}: no curve "
+                "there that was timed has the same device_type, device_name, "
+                "node_group and parallelism, or is the same workload in everything but "
+                "the device. Name runs that share one."
+            )
+        num_curves, runs = len(prior.relatives) - known, [*history.names]
+        note = Fact.of("learned_from", num_curves=num_curves, runs=runs)
     return law.fit(rows, prior), note
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 Kind = Literal[
     "failures",
@@ -71,6 +71,11 @@ class Fact:
 
     kind: Kind
     values: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, kind: Kind, **values: Any) -> Self:
+        """Return a note of these values."""
+        return cls(kind, values)
 
     @property
     def part(self) -> NotedPart:

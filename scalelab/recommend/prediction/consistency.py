@@ -72,15 +72,15 @@ def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:
     for are_asked, is_left_out in ((marked, True), (used, False)):
         if len(asked := np.flatnonzero(are_asked & (apart > _BEYOND))):
             at = asked[np.argmax(apart[asked])]
-            values = {
-                "num_trials": len(asked),
-                "world_size": int(numbers(frame, "world_size")[at]),
-                "global_batch_size": int(numbers(frame, "global_batch_size")[at]),
-                "reported_step_time_s": float(own[at]),
-                "step_time_s": float(ours[at]),
-                "is_left_out": is_left_out,
-            }
-            yield Fact("own_rate_differs", values)
+            yield Fact.of(
+                "own_rate_differs",
+                num_trials=len(asked),
+                world_size=int(numbers(frame, "world_size")[at]),
+                global_batch_size=int(numbers(frame, "global_batch_size")[at]),
+                reported_step_time_s=float(own[at]),
+                step_time_s=float(ours[at]),
+                is_left_out=is_left_out,
+            )
 
 
 def steadiness(observations: Observed) -> Steadiness | None:

@@ -49,8 +49,7 @@ class AskedBatch:
                 "Give one of the two.",
             )
 
-    def for_job(self, job: Job | None) -> AskedBatch:
-        """Return the batch that is asked for; the job's own unless it is replaced."""
+    def _for_job(self, job: Job | None) -> AskedBatch:
         own = None if job is None else job.global_batch_size
         if own is None or self.global_batch_size:
             return self
@@ -95,7 +94,7 @@ class BatchRule:
         """Find the batches that the question allows."""
         totals = _whole(measured["global_batch_size"])
         locals_ = _whole(measured["local_batch_size"])
-        named = asked.for_job(job)
+        named = asked._for_job(job)
         keeps_local, why = False, "the one that was asked for"
         if named.global_batch_size is not None:
             smallest = largest = named.global_batch_size

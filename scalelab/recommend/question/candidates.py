@@ -214,12 +214,11 @@ def _named(key: CurveKey) -> dict[str, Scalar]:
 
 
 def _allowed(frame: pd.DataFrame, rule: BatchRule) -> list[tuple[int, ...]]:
-    rows = frame
     if not rule.keeps_local:
-        rows = rows[rule.allows(rows["global_batch_size"].round().to_numpy())]
+        frame = frame[rule.allows(frame["global_batch_size"].round().to_numpy())]
     if rule.local_batch_size is not None:
-        rows = rows[rows["local_batch_size"] == rule.local_batch_size]
-    distinct = rows[list(CONFIGURATION)].astype(int).drop_duplicates()
+        frame = frame[frame["local_batch_size"] == rule.local_batch_size]
+    distinct = frame[list(CONFIGURATION)].astype(int).drop_duplicates()
     return [tuple(row) for row in distinct.to_numpy().tolist()]
 
 
@@ -259,8 +258,8 @@ def why_unshared(
 ) -> Iterator[Fact]:
     """Note where it is unknown which ranks see different samples, and why."""
     if uneven := undivided(curves, wanted):
-        sizes = {"world_sizes": uneven, "replica_sizes": _replica_sizes(curves)}
-        yield Fact("replicas_not_divided", sizes)
+        known = _replica_sizes(curves)
+        yield Fact.of("replicas_not_divided", world_sizes=uneven, replica_sizes=known)
     unknown = []
     for measured in curves:
         if replica_size(measured) is None:
@@ -268,7 +267,7 @@ def why_unshared(
             pairs = pairs.astype(int).sort_values(["world_size", "data_parallel_size"])
             if (shares := pairs.to_numpy().tolist()) not in unknown:
                 unknown.append(shares)
-    yield from (Fact("replicas_not_known", {"shares": each}) for each in unknown)
+    yield from (Fact.of("replicas_not_known", shares=each) for each in unknown)
 
 
 def allocation_label(world_size: int, num_nodes: int) -> str:
@@ -307,8 +306,7 @@ class MemoryRoom:
         batch ran on as many ranks or fewer. A local batch that ran out of memory on as
         many ranks or more does not fit.
         """
-        within = asked["local_batch_size"].to_numpy() <= self.largest(asked)
-        return np.asarray(within, dtype=bool)
+        return np.asarray(asked["local_batch_size"].to_numpy() <= self.largest(asked))
 
     def largest(self, asked: pd.DataFrame) -> np.ndarray:
         """Return the largest local batch that fits of each, 0: none, shape (n,)."""
@@ -317,12 +315,12 @@ class MemoryRoom:
 
     def notes(self, configuration: pd.DataFrame) -> Iterator[Fact]:
         """Note that the local batch of a configuration was not tried."""
-        tried = self.law.largest_local_batch(configuration)["largest_fitting"].item()
+        tried = self.law.largest_local_batch(configuration)["largest_fitting"]
         batch = configuration["local_batch_size"].item()
-        if self.capacity_bytes is not None and batch > tried:
-            values = {
-                "local_batch_size": batch,
-                "peak_bytes": self.law.predict(configuration)["peak_bytes"].item(),
-                "capacity_bytes": self.capacity_bytes,
-            }
-            yield Fact("not_tried", values)
+        if self.capacity_bytes is not None and batch > tried.item():
+            yield Fact.of(
+                "not_tried",
+                local_batch_size=batch,
+                peak_bytes=self.law.predict(configuration)["peak_bytes"].item(),
+                capacity_bytes=self.capacity_bytes,
+            )

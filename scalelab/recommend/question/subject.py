@@ -100,8 +100,7 @@ def _with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
     if str(value) not in counts:
         listed = ", ".join(list(counts)[:_MAX_LISTED]) or "none"
         raise SpecError(f"No observation has {name}={value}. Measured: {listed}.")
-    matches = frame[name].astype("string").fillna("") == str(value)
-    return frame[matches.to_numpy(bool)]
+    return frame[frame[name].astype("string").eq(str(value)).fillna(False)]
 
 
 def _counts(frame: pd.DataFrame, name: str) -> dict[str, int]:
