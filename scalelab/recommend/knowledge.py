@@ -145,13 +145,6 @@ class Knowledge:
         """The configurations whose runs contradict one another."""
         return contradictions(self.rows)
 
-    @property
-    def correction(self) -> np.ndarray:
-        """The factors that correct the product of both laws, shape (n_draws, 1)."""
-        if self.factorisation is None:
-            return np.ones((1, 1))
-        return np.asarray(np.exp(self.factorisation.draws()))
-
     def recorded(self, name: str, config: Mapping[Any, Any]) -> float | None:
         """Return what the rows of a configuration's curve record in a column."""
         asked = {n: None if pd.isna(config[n]) else config[n] for n in self.swept}
@@ -162,11 +155,6 @@ class Knowledge:
                 found = np.unique(values[np.isfinite(values)])
                 return float(found[0]) if len(found) == 1 else None
         return None
-
-    @property
-    def saw_accumulation(self) -> bool:
-        """Some row accumulated gradients over several passes."""
-        return bool(self.rows.frame["gradient_accumulation_steps"].gt(1).any())
 
     @property
     def held(self) -> dict[str, Scalar]:

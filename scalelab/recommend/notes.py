@@ -46,7 +46,8 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
         yield Fact("off_the_product", knowledge.factorisation.figures())
     if knowledge.whole_runs is not None:
         yield Fact("whole_runs")
-    if pruned := knowledge.subject.num_pruned:
+    outcomes = map(str, cells(knowledge.subject.frame, "outcome"))
+    if pruned := list(outcomes).count("pruned"):
         yield Fact.of("pruned", num_attempts=pruned)
     yield from contradicting(knowledge.contradicted)
     yield from _doubts(knowledge)
@@ -59,7 +60,8 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
     for name, value in chosen.settings.items():
         if name not in known:
             yield Fact.of("accuracy_alike", setting=name, value=value)
-    if chosen.batch.gradient_accumulation_steps > 1 and not knowledge.saw_accumulation:
+    passes = knowledge.rows.frame["gradient_accumulation_steps"]
+    if chosen.batch.gradient_accumulation_steps > 1 and passes.max() <= 1:
         yield Fact("accumulation_not_measured")
     if chosen.basis in (Support.EXTRAPOLATED, Support.NOT_MEASURED):
         size, local = chosen.world_size, chosen.batch.local_batch_size

@@ -58,9 +58,9 @@ class Steadiness:
     @property
     def sentences(self) -> tuple[str, ...]:
         """Sentences for the user; empty where the machine was steady."""
-        return (*self._of_drift(), *self._of_nodes(), *self._of_disturbances())
+        return tuple(self._sentences())
 
-    def _of_drift(self) -> Iterator[str]:
+    def _sentences(self) -> Iterator[str]:
         drift, hours = self.drift, self.hours
         if drift and self.is_drifting:
             is_slower = drift.value > 0
@@ -80,8 +80,6 @@ class Steadiness:
                 f"Too few control trials ({self.num_canaries}) to tell whether the "
                 f"machine slowed down{known}. A smaller measure.canary_every runs more."
             )
-
-    def _of_nodes(self) -> Iterator[str]:
         for node in self.slow_nodes[:_MAX_NODES_NAMED]:
             yield (
                 f"Slow node: trials took {_share(node.excess.value)} longer on "
@@ -90,8 +88,6 @@ class Steadiness:
             )
         if more := self.slow_nodes[_MAX_NODES_NAMED:]:
             yield f"Further slow nodes: {', '.join(node.host for node in more)}."
-
-    def _of_disturbances(self) -> Iterator[str]:
         if found := self.disturbances:
             yield (
                 f"Disturbed: {len(found)} of "

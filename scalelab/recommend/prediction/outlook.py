@@ -211,9 +211,11 @@ def look_ahead(
         one_run = expected = whole.sample(frame)
     else:
         expected = law.sample(asked) * np.median(samples, axis=0) / total
-        expected *= np.median(knowledge.correction)
         one_run = law.sample(asked, one_run=True) * samples / total
-        one_run *= knowledge.correction
+        if knowledge.factorisation is not None:
+            corrections = np.exp(knowledge.factorisation.draws())
+            expected *= np.median(corrections)
+            one_run *= corrections
     sizes, nodes = (frame[name].to_numpy(float) for name in ("world_size", "num_nodes"))
     spent = limits.spending(one_run, sizes, nodes)
     within_cap = need.within_cap(samples, frame["global_batch_size"].tolist())

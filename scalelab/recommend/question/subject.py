@@ -41,13 +41,6 @@ class AskedCurves:
     device_hour_word: str
     is_emulated: bool
 
-    @property
-    def num_pruned(self) -> int:
-        """Attempts that were ended early by the source of trials."""
-        if "outcome" not in self.frame.columns:
-            return 0
-        return int(self.frame["outcome"].eq("pruned").sum())
-
 
 def choose_subject(
     observations: pd.DataFrame, select: Mapping[str, Scalar]
