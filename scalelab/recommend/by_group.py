@@ -18,15 +18,15 @@ from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.kept import Question
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.recommend.knowledge import History
+from scalelab.recommend.knowledge import NODE_GROUP, History
 from scalelab.recommend.question.candidates import UntoldByProgram
 from scalelab.recommend.question.objective import (
     Constraints,
+    Price,
+    RunSite,
     Spending,
     counted_chances,
 )
-from scalelab.recommend.question.run_site import Price, RunSite
-from scalelab.recommend.question.subject import NODE_GROUP
 
 
 def answer(

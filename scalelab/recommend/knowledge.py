@@ -1,4 +1,4 @@
-"""The knowledge behind an answer: measurements, and the laws fitted to them."""
+"""The knowledge behind an answer: its subject, measurements, and fitted laws."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import SpecError
+from scalelab.inputs.device_words import device_words
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
+from scalelab.inputs.numerals import counted
 from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw
@@ -29,8 +31,100 @@ from scalelab.recommend.prediction.consistency import contradictions
 from scalelab.recommend.prediction.needs import SampleNeed
 from scalelab.recommend.question.batches import BatchRule
 from scalelab.recommend.question.candidates import MemoryRoom
-from scalelab.recommend.question.subject import AskedCurves
 from scalelab.records.columns import OPTION_PREFIX
+
+NODE_GROUP = "node_group"
+_ONE_VALUE = (
+    "workload",
+    "sequence_length",
+    "dataset",
+    "device_type",
+    NODE_GROUP,
+    "device_name",
+    "emulated",
+)
+_MAX_LISTED = 6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskedCurves:
+    """Observations of one workload on one kind of device."""
+
+    frame: pd.DataFrame
+    # ``frame`` and the observations of the other node groups: how many samples training
+    # needs does not depend on the node group
+    every_group: pd.DataFrame
+    workload: str
+    device_name: str
+    node_group: str
+    device_word: str
+    device_hour_word: str
+    is_emulated: bool
+
+
+def choose_subject(
+    observations: pd.DataFrame, select: Mapping[str, Scalar]
+) -> AskedCurves:
+    """Choose the observations of one workload on one kind of device."""
+    every_group = observations
+    for name, value in select.items():
+        if name != NODE_GROUP:
+            every_group = _with_value(every_group, name, value)
+    frame = every_group
+    if NODE_GROUP in select:
+        frame = _with_value(frame, NODE_GROUP, select[NODE_GROUP])
+    for name in _ONE_VALUE:
+        counts = _counts(frame, name)
+        unnamed = len(frame) - sum(counts.values())
+        # Any other column may be missing in trials that failed early.
+        if name == "workload" and counts and unnamed:
+            counts["none"] = unnamed
+        if len(counts) > 1:
+            rows = [f"{value} ({counted(counts[value], 'row')})" for value in counts]
+            more = len(counts) - _MAX_LISTED
+            raise SpecError(
+                f"The observations mix {len(counts)} values of {name}: "
+                f"{', '.join(rows[:_MAX_LISTED])}"
+                f"{f' and {more} more' if more > 0 else ''}. One answer is about one "
+                "of them.",
+                f"Choose it with {Option('select', 'VALUE', key=name)}.",
+            )
+    is_emulated = _only(frame, "emulated") == "True"
+    words = device_words(_only(frame, "device_type"), is_emulated=is_emulated)
+    return AskedCurves(
+        frame=frame,
+        every_group=every_group,
+        workload=_only(frame, "workload"),
+        device_name=_only(frame, "device_name"),
+        node_group=_only(frame, NODE_GROUP),
+        device_word=words.device,
+        device_hour_word=words.hour,
+        is_emulated=is_emulated,
+    )
+
+
+def _with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
+    if name not in frame.columns:
+        raise SpecError(
+            f"{name!r} is no column of the observations, so nothing can be selected by "
+            "it. Select by workload, device_name, precision, world_size, ..."
+        )
+    counts = _counts(frame, name)
+    if str(value) not in counts:
+        listed = ", ".join(list(counts)[:_MAX_LISTED]) or "none"
+        raise SpecError(f"No observation has {name}={value}. Measured: {listed}.")
+    return frame[frame[name].astype("string").eq(str(value)).fillna(False)]
+
+
+def _counts(frame: pd.DataFrame, name: str) -> dict[str, int]:
+    if name not in frame.columns:
+        return {}
+    counts = frame[name].dropna().astype("string").value_counts()
+    return {str(value): int(count) for value, count in counts.items()}
+
+
+def _only(frame: pd.DataFrame, name: str) -> str:
+    return next(iter(_counts(frame, name)), "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,24 +202,17 @@ def fit_step_times(
 
 @dataclass(frozen=True, kw_only=True)
 class Knowledge:
-    """The measurements that an answer rests on, and the laws fitted to them.
-
-    Parameters
-    ----------
-    factorisation
-        How well the product of both laws met measured times to the target; None: it
-        is not used or was not measured.
-    whole_runs
-        The law of whole runs, where training does not factorise; else None.
-    learned
-        Which other runs informed the step-time law; None: none did.
-    """
+    """The measurements that an answer rests on, and the laws fitted to them."""
 
     subject: AskedCurves
     law: StepTimeLaw
+    # Which other runs informed the step-time law; None: none did
     learned: Fact | None
     need: SampleNeed
+    # How well the product of both laws met measured times to the target; None: it is
+    # not used or was not measured
     factorisation: Factorisation | None
+    # The law of whole runs, where training does not factorise; else None
     whole_runs: WholeRunLaw | None
     rows: FitRows
     rule: BatchRule

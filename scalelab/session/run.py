@@ -297,7 +297,7 @@ class Run(RunRecords):
             If it cannot be written.
         """
         from scalelab.recommend.evidence import evidence_without_answer
-        from scalelab.recommend.question.subject import choose_subject
+        from scalelab.recommend.knowledge import choose_subject
         from scalelab.report.html import write_report
 
         target = Path(path or self.directory / "report.html")

@@ -50,23 +50,15 @@ _GRAIN_S = 300.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobTime:
-    """How long the recommended job may take.
+    """How long the recommended job may take."""
 
-    Parameters
-    ----------
-    training_s
-        Time of its training steps that is not exceeded with the confidence; infinite
-        where no upper end is known.
-    evaluation_s
-        Time of its evaluations; None: it was not measured, or the steps contain it.
-    walltime_s
-        The longest time that a job may take on the site; None: not known.
-    """
-
+    # Not exceeded with the confidence; infinite where no upper end is known
     training_s: float
     confidence: float
     start_up_s: float
+    # None: it was not measured, or the steps contain it
     evaluation_s: float | None
+    # The longest time that a job may take on the site; None: not known
     walltime_s: float | None
 
     @classmethod
