@@ -82,8 +82,7 @@ def ways(observations: pd.DataFrame) -> tuple[WayRow, ...]:
     varied = _varied(by_way)
     # numbers by size, texts by their letters
     in_order = sorted(
-        by_way,
-        key=lambda way: [(name, isinstance(of, str), of) for name, of in way],
+        by_way, key=lambda way: [(name, isinstance(of, str), of) for name, of in way]
     )
     rows = [row for key in in_order for row in _rows(dict(key), by_way[key], varied)]
     return tuple(sorted(rows, key=lambda row: (row.world_size, row.global_batch_size)))

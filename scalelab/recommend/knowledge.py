@@ -18,12 +18,7 @@ from scalelab.inputs.numerals import counted
 from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw
-from scalelab.laws.rows import (
-    FitRows,
-    cells,
-    numbers,
-    step_time_rows,
-)
+from scalelab.laws.rows import FitRows, cells, numbers, step_time_rows
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior, are_related
 from scalelab.recommend.answer.facts import Fact

@@ -13,13 +13,7 @@ from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.support import Support
 from scalelab.kinds.strategies import strategy_of
-from scalelab.laws.rows import (
-    CONFIGURATION,
-    FitRows,
-    cells,
-    curve_columns,
-    numbers,
-)
+from scalelab.laws.rows import CONFIGURATION, FitRows, cells, curve_columns, numbers
 from scalelab.laws.support import Gap
 from scalelab.plan.first_check import NOT_WITNESSED
 from scalelab.recommend.answer.facts import Contents, Fact

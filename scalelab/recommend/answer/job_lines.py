@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from scalelab.errors import SpecError
-from scalelab.experiment.command_values import (
-    placeholder_values,
-    readable_variables,
-)
+from scalelab.experiment.command_values import placeholder_values, readable_variables
 from scalelab.experiment.hidden import is_hidden
 from scalelab.experiment.rates import LearningRateRule
 from scalelab.experiment.trial import PROGRAM, LearningRate, Trial, TrialKind

@@ -11,13 +11,7 @@ import numpy as np
 
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import Interval
-from scalelab.kinds.resources import (
-    DEVICE_HOURS,
-    MONEY,
-    RESOURCES,
-    TIME,
-    Resource,
-)
+from scalelab.kinds.resources import DEVICE_HOURS, MONEY, RESOURCES, TIME, Resource
 from scalelab.plan.memory_limits import MemoryLimit
 from scalelab.recommend.answer.evidence import Evidence, WayRow
 from scalelab.recommend.answer.facts import Fact, NotedPart

@@ -102,7 +102,10 @@ def ways_table(rows: Sequence[WayRow]) -> Columns:
             *(_cell(row.time_to_target_s, duration) for row in rows),
         ],
         "reached": ["reached", *map(_reached, rows)],
-        "metric": ["final metric", *(_metric(row.final_metric) for row in rows)],
+        "metric": [
+            "final metric",
+            *(f"{r.final_metric.mean:.4g}" if r.final_metric else "" for r in rows),
+        ],
         "gap": ["accuracy gap", *(_gap(row.accuracy_gap) for row in rows)],
         "staleness": ["staleness", *map(_staleness, rows)],
         "period": ["period", *(_cell(row.averaging_period, number) for row in rows)],
@@ -146,10 +149,6 @@ def _cell(value: float | Interval | None, written: Callable[[float], str]) -> st
 
 def _reached(row: WayRow) -> str:
     return f"{row.num_reached} of {row.num_evaluated}" if row.num_reached else ""
-
-
-def _metric(found: Spread | None) -> str:
-    return "" if found is None else f"{found.mean:.4g}"
 
 
 def _gap(gap: Spread | None) -> str:

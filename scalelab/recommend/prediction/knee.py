@@ -172,10 +172,8 @@ def _with_rival(
     per_step = per_step / configurations(sizes)["global_batch_size"].to_numpy(float)
     # one by one: their layouts, and so their curves, may differ
     parts = [law.term_draws(sizes.iloc[[place]]) for place in (0, 1)]
-    lost = np.array(
-        [np.hstack([getattr(part, name) for part in parts]) for name in _WORDS]
-    )
-    lost = lost @ per_step
+    terms = [np.hstack([getattr(part, name) for part in parts]) for name in _WORDS]
+    lost = np.array(terms) @ per_step
     leads = np.bincount(lost.argmax(axis=0), minlength=len(_WORDS)) / lost.shape[1]
     shares = dict(zip(_WORDS.values(), leads, strict=True))
     if shares.pop(leading) >= _SURE:

@@ -97,7 +97,10 @@ def next_trial(
     is_known = np.array([row.basis == Support.MEASURED for row in rows])
     could_win = outlook.is_allowed_batch & (is_contradicted | ~is_known) & can_run
     affordable = _AFFORDABLE * chosen.gpu_hours.value
-    could_win &= [_is_likely(row) and trials.hours(row) <= affordable for row in rows]
+    could_win &= [
+        _is_likely(row) and trials.hours(row, row.step_time_s.value) <= affordable
+        for row in rows
+    ]
     best = _deciding(rows, at, outlook, limits, could_win, trials)
     if best is not None:
         why = _CONTRADICTED if is_contradicted[best] else _DECIDES
@@ -133,7 +136,7 @@ def _deciding(
     def cost(index: int) -> tuple[bool, float]:
         row = rows[index]
         is_part = row.world_size % per_node > 0 and row.num_nodes > 1
-        return is_part, trials.hours(row)
+        return is_part, trials.hours(row, row.step_time_s.value)
 
     return min(map(int, np.flatnonzero(gain >= _NEAR * gain.max())), key=cost)
 
@@ -166,11 +169,8 @@ class _Trials:
             start_up_s=float(np.median(start_up)) if len(start_up) else 0.0,
         )
 
-    def hours(self, row: OutlookRow) -> float:
-        return self._hours(row.world_size, row.step_time_s.value)
-
-    def _hours(self, size: int, step_time_s: float) -> float:
-        return size * (self.steps * step_time_s + self.start_up_s) / 3600
+    def hours(self, row: OutlookRow | Gap, step_time_s: float) -> float:
+        return row.world_size * (self.steps * step_time_s + self.start_up_s) / 3600
 
     def measuring(self, row: OutlookRow, why: str) -> NextTrial:
         return NextTrial(
@@ -178,7 +178,7 @@ class _Trials:
             world_size=row.world_size,
             batch=row.batch,
             steps=self.steps,
-            gpu_hours=self.hours(row),
+            gpu_hours=self.hours(row, row.step_time_s.value),
             why=why,
             settings=row.settings,
         )
@@ -196,6 +196,6 @@ class _Trials:
                 global_batch_size=gap.local_batch_size * gap.data_parallel_size,
             ),
             steps=self.steps,
-            gpu_hours=self._hours(gap.world_size, longest),
+            gpu_hours=self.hours(gap, longest),
             why=gap.why,
         )

@@ -134,10 +134,9 @@ class BatchRule:
         upper = f" to {self.largest:,}" if self.smallest < self.largest else ""
         return f"a global batch of {self.smallest:,}{upper}"
 
-    def allows(self, global_batch_size: np.ndarray) -> np.ndarray:
+    def allows(self, batch: np.ndarray) -> np.ndarray:
         """Tell which global batches are inside the range."""
-        are_large_enough = global_batch_size >= self.smallest
-        return np.asarray(are_large_enough & (global_batch_size <= self.largest))
+        return np.asarray((batch >= self.smallest) & (batch <= self.largest))
 
     def splits(
         self, data_parallel_size: int, measured: Sequence[int]

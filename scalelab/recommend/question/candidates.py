@@ -65,9 +65,7 @@ def places(
 
 
 def is_printed(
-    sizes: np.ndarray,
-    measured: pd.DataFrame,
-    allocations: Sequence[Allocation] | None,
+    sizes: np.ndarray, measured: pd.DataFrame, allocations: Sequence[Allocation] | None
 ) -> np.ndarray:
     """Tell which world sizes the table of an answer always has.
 
@@ -310,8 +308,8 @@ class MemoryRoom:
 
     def largest(self, asked: pd.DataFrame) -> np.ndarray:
         """Return the largest local batch that fits of each, 0: none, shape (n,)."""
-        answer = self.law.largest_local_batch(asked, self.capacity_bytes)
-        return answer["largest_local_batch"].to_numpy(int)
+        found = self.law.largest_local_batch(asked, self.capacity_bytes)
+        return found["largest_local_batch"].to_numpy(int)
 
     def notes(self, configuration: pd.DataFrame) -> Iterator[Fact]:
         """Note that the local batch of a configuration was not tried."""
