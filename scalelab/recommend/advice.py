@@ -133,13 +133,12 @@ def recommend(
 
 
 def _check_sequence_length(subject: AskedCurves, job: Job | None) -> None:
-    if job is None or job.sequence_length is None:
-        return
+    asked = job and job.sequence_length
     measured = numbers(subject.frame, "sequence_length")
-    other = measured[np.isfinite(measured) & (measured != job.sequence_length)]
-    if len(other):
+    other = measured[np.isfinite(measured) & (measured != asked)]
+    if asked and len(other):
         raise SpecError(
-            f"job.sequence_length={job.sequence_length}, but trials measured samples "
+            f"job.sequence_length={asked}, but trials measured samples "
             f"of {other[0]:g} tokens. Correct the job, or leave sequence_length out "
             "and say the length in samples."
         )

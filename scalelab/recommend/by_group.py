@@ -58,14 +58,13 @@ def answer(
     if len(groups) == 1:
         return answers[groups[0]]
     best, rule = _best(answers, question.limits)
-    rest = {str(each): answers[each].chosen for each in answers if each != best}
     missing = (
         Fact.of("group_not_compared", group=group, why=str(problem))
         for group, problem in problems.items()
     )
     return replace(
         answers[best],
-        elsewhere=rest,
+        elsewhere={str(each): answers[each].chosen for each in answers if each != best},
         objective=f"{answers[best].objective}; of the node groups, {rule}",
         facts=(*answers[best].facts, *missing),
     )
@@ -76,9 +75,8 @@ def _groups(
 ) -> Sequence[str | None]:
     if NODE_GROUP in select:
         return (str(select[NODE_GROUP]),)
-    if NODE_GROUP not in observations.columns:
-        return (None,)
-    return tuple(map(str, observations[NODE_GROUP].dropna().unique())) or (None,)
+    known = observations.get(NODE_GROUP, pd.Series(dtype=object)).dropna()
+    return tuple(map(str, known.unique())) or (None,)
 
 
 def _rows_of(group: str | None, rows: FitRows) -> FitRows:

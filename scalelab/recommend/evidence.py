@@ -31,15 +31,8 @@ from scalelab.records.columns import OPTION_PREFIX
 
 ACCURACY_GAP = "accuracy_gap"
 _SAME = (
-    "workload",
-    "code_hash",
-    "dataset",
-    "precision",
-    "sequence_length",
-    "target_metric",
-    "num_samples",
-    "global_batch_size",
-    "seed",
+    *("workload", "code_hash", "dataset", "precision", "sequence_length"),
+    *("target_metric", "num_samples", "global_batch_size", "seed"),
 )
 _PERIOD = OPTION_PREFIX + "averaging_period"
 _SERVERS = OPTION_PREFIX + "num_servers"
@@ -190,5 +183,4 @@ def _keys(observations: pd.DataFrame) -> np.ndarray:
         if name.startswith(OPTION_PREFIX) and name not in of_strategies
     ]
     columns = [cells(observations, name) for name in (*_SAME, *options)]
-    keys = [repr(key) for key in zip(*columns, strict=True)]
-    return np.array(keys, dtype=object)
+    return np.array([repr(key) for key in zip(*columns, strict=True)], dtype=object)

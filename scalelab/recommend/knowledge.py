@@ -30,13 +30,8 @@ from scalelab.records.columns import OPTION_PREFIX
 
 NODE_GROUP = "node_group"
 _ONE_VALUE = (
-    "workload",
-    "sequence_length",
-    "dataset",
-    "device_type",
-    NODE_GROUP,
-    "device_name",
-    "emulated",
+    *("workload", "sequence_length", "dataset"),
+    *("device_type", NODE_GROUP, "device_name", "emulated"),
 )
 _MAX_LISTED = 6
 

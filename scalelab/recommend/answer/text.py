@@ -159,9 +159,8 @@ def _gap(gap: Spread | None) -> str:
 
 
 def _staleness(row: WayRow) -> str:
-    if row.staleness_mean is None:
-        return ""
-    return f"{row.staleness_mean:.2f} (max {row.staleness_max})"
+    mean, most = row.staleness_mean, row.staleness_max
+    return "" if mean is None else f"{mean:.2f} (max {most})"
 
 
 def _efficiency(row: OutlookRow) -> str:
@@ -277,15 +276,14 @@ def _ways(result: Recommendation, width: int) -> list[str]:
     if not rows:
         return []
     columns = _fitting(ways_table(rows), _OPTIONAL_OF_WAYS, width)
-    batches = {row.global_batch_size for row in rows}
-    batch = f", global batch {min(batches):,}" if len(batches) == 1 else ""
-    place = f"{counted(rows[0].world_size, result.device_word)}{batch}"
-    title = f"Ways to train, measured on {place}:"
-    said = what_gaps_mean(rows) if "gap" in columns else []
+    size, batches = rows[0].world_size, {row.global_batch_size for row in rows}
+    place = counted(size, result.device_word)
+    if len(batches) == 1:
+        place += f", global batch {min(batches):,}"
     return [
-        *_wrapped([title], width),
+        *_wrapped([f"Ways to train, measured on {place}:"], width),
         *_aligned(columns, left=("way", "settings")),
-        *_wrapped(said, width),
+        *_wrapped(what_gaps_mean(rows) if "gap" in columns else [], width),
     ]
 
 

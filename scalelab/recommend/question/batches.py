@@ -36,8 +36,7 @@ class AskedBatch:
             ("max_batch", self.largest),
             ("local_batch", self.local_batch_size),
         ):
-            is_whole = isinstance(value, int) and not isinstance(value, bool)
-            if value is not None and not (is_whole and 1 <= value <= _LARGEST):
+            if value is not None and not 1 <= value <= _LARGEST:
                 raise SpecError(
                     f"{Option(name)}={value!r} is not a batch.",
                     f"Give a whole number of samples from 1 to {_LARGEST:,}.",
