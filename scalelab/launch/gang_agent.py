@@ -8,7 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -18,22 +19,21 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.results import refused
 from scalelab.launch.command.watch import watch_of
-from scalelab.launch.limits import Limits
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import ProcessRequest
 from scalelab.launch.ranks.requests import rank_requests
-from scalelab.launch.ranks.server_process import RankServers, ServerProcess
+from scalelab.launch.ranks.server_process import RankServers
 from scalelab.launch.rendezvous import (
     LOOPBACK,
     HeldPorts,
     Meeting,
+    RendezvousStores,
     file_rendezvous,
     tcp_rendezvous,
 )
 from scalelab.launch.scratch import make_scratch
-from scalelab.launch.stores import RendezvousStores
 from scalelab.launch.supervision import Supervisor, Watch
-from scalelab.launch.timing import Timing
+from scalelab.launch.timing import Limits, Timing
 from scalelab.launch.verdict import has_lost_connection, of_os_error, with_evidence
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
@@ -257,109 +257,82 @@ class NodeAgent:
                     f"{self._device_type}. Set device_type in the site profile."
                 ),
             )
-        store = self._directory / f"store-{next(self._launches)}"
-        meeting = rendezvous or file_rendezvous(store)
         server = self._servers.current()
         if cancellation.reason is not None:
             return AttemptResult(outcome=Outcome.CANCELLED, reason=cancellation.reason)
-        part = _Part(spec, server, cancellation, timing)
-        if isinstance(spec.program, CommandProgram):
-            command = CommandAttempt.of(spec, node_rank)
-            return self._run_command(command, part, rendezvous)
-        assert self._entry is not None, "a node of commands runs no workload"
-        processes = rank_requests(
-            spec,
-            node_rank,
-            entry=self._entry,
-            rendezvous=meeting,
-            address=self._address,
-        )
-        try:
-            return part.run(processes, Limits.of(spec, node_rank), Watch)
-        finally:
-            store.unlink(missing_ok=True)
-
-    def _run_command(
-        self, command: CommandAttempt, part: _Part, rendezvous: str | None
-    ) -> AttemptResult:
-        limits = Limits.of(command.spec, command.node_rank)
-        with self._meeting_of_command(command, rendezvous) as meeting:
-            if not command.launcher.holds_ports:
-                self._ports.release(command.spec.attempt_id)
-            # Any node may be the first to write there.
-            command.output_directory.mkdir(exist_ok=True)
-            address = self._address if rendezvous else LOOPBACK
-            result = part.run(
-                command.requests(meeting, address),
-                limits,
-                lambda board: watch_of(command, board, limits.start_up_s, meeting),
-            )
-        if self.device_name is None or not result.outcome.is_measurement:
-            return result
-        known = {"device_name": self.device_name}
-        return replace(result, measurements={**result.measurements, **known})
-
-    @contextmanager
-    def _meeting_of_command(
-        self, command: CommandAttempt, rendezvous: str | None
-    ) -> Iterator[Meeting]:
-        """Yield where the processes meet; an attempt on one node opens that here."""
-        attempt_id = command.spec.attempt_id
-        try:
-            opened = rendezvous or self.open_rendezvous(
-                attempt_id,
-                LOOPBACK,
-                serves_store=command.serves_store,
-                num_ports=command.num_ports,
-            )
-            yield Meeting.parse(opened)
-        finally:
-            if rendezvous is None:
-                self.close_rendezvous(attempt_id)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A node's part of an attempt, whatever its program is."""
-
-    spec: AttemptSpec
-    server: ServerProcess
-    cancellation: Cancellation
-    timing: Timing
-
-    def run(
-        self,
-        processes: tuple[ProcessRequest, ...],
-        limits: Limits,
-        watch_with: Callable[[ProgressBoard], Watch],
-    ) -> AttemptResult:
-        """Run processes until all of them have ended, and return their result."""
         with ExitStack() as stack:
+            processes, watch_with = self._prepared(spec, node_rank, rendezvous, stack)
             board = ProgressBoard(len(processes))
             stack.callback(board.close)
             watch = watch_with(board)
             stack.callback(watch.close)
             supervisor = Supervisor(
-                channel=self.server.launch(processes, board),
-                server=self.server.descriptor,
-                explain_death=self.server.explain_death,
+                channel=server.launch(processes, board),
+                server=server.descriptor,
+                explain_death=server.explain_death,
                 ranks=[process.rank for process in processes],
                 board=board,
-                limits=limits,
-                log=self.spec.files.log,
-                device_type=self.spec.device_type,
+                limits=Limits.of(spec, node_rank),
+                log=spec.files.log,
+                device_type=spec.device_type,
                 watch=watch,
             )
-            supervisor.listen(
-                self.cancellation.descriptor, lambda: self._cancel(supervisor, watch)
-            )
+            heed = partial(_end_cancelled, cancellation, supervisor, watch)
+            supervisor.listen(cancellation.descriptor, heed)
             result = watch.explained(supervisor.supervise())
-            self.timing.ready_s = watch.ready_s
+            timing.ready_s = watch.ready_s
+        is_command = isinstance(spec.program, CommandProgram)
+        if not (is_command and self.device_name and result.outcome.is_measurement):
             return result
+        known = {"device_name": self.device_name}
+        return replace(result, measurements={**result.measurements, **known})
 
-    def _cancel(self, supervisor: Supervisor, watch: Watch) -> None:
-        cancellation, reason = self.cancellation, self.cancellation.reason or ""
-        if cancellation.outcome is Outcome.PRUNED and (pruned := watch.pruned(reason)):
-            supervisor.end(pruned, saves=True)
-        else:
-            supervisor.cancel(reason, saves=cancellation.saves)
+    def _prepared(
+        self,
+        spec: AttemptSpec,
+        node_rank: int,
+        rendezvous: str | None,
+        stack: ExitStack,
+    ) -> tuple[tuple[ProcessRequest, ...], Callable[[ProgressBoard], Watch]]:
+        """Return what to start and what watches it, once they have a place to meet.
+
+        An attempt on one node opens that here; ``stack`` closes it.
+        """
+        if not isinstance(spec.program, CommandProgram):
+            assert self._entry is not None, "a node of commands runs no workload"
+            store = self._directory / f"store-{next(self._launches)}"
+            stack.callback(store.unlink, missing_ok=True)
+            ranks = rank_requests(
+                spec,
+                node_rank,
+                entry=self._entry,
+                rendezvous=rendezvous or file_rendezvous(store),
+                address=self._address,
+            )
+            return ranks, Watch
+        command, address = CommandAttempt(spec, node_rank), self._address
+        if rendezvous is None:
+            address = LOOPBACK
+            stack.callback(self.close_rendezvous, spec.attempt_id)
+            rendezvous = self.open_rendezvous(
+                spec.attempt_id,
+                address,
+                serves_store=command.serves_store,
+                num_ports=command.num_ports,
+            )
+        meeting = Meeting.parse(rendezvous)
+        if not command.launcher.holds_ports:
+            self._ports.release(spec.attempt_id)
+        # Any node may be the first to write there.
+        command.output_directory.mkdir(exist_ok=True)
+        return command.requests(meeting, address), partial(watch_of, command, meeting)
+
+
+def _end_cancelled(
+    cancellation: Cancellation, supervisor: Supervisor, watch: Watch
+) -> None:
+    reason = cancellation.reason or ""
+    if cancellation.outcome is Outcome.PRUNED and (pruned := watch.pruned(reason)):
+        supervisor.end(pruned, saves=True)
+    else:
+        supervisor.cancel(reason, saves=cancellation.saves)

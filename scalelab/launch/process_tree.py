@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_CGROUPS = Path("/sys/fs/cgroup")
+_stop_has_come = False
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -79,7 +84,8 @@ def reap(pid: int, patience_s: float = 1.0) -> None:
 
 def has_loaded(pid: int, prefix: str) -> bool:
     """Tell whether a process, or one that it has started, has loaded a library."""
-    return any(_maps(each, prefix) for each in (pid, *descendants(pid)))
+    pids = (pid, *descendants(pid))
+    return any(f"/{prefix}" in text_of(Path(f"/proc/{each}/maps")) for each in pids)
 
 
 def descendants(pid: int) -> list[int]:
@@ -97,27 +103,63 @@ def environment_of(pid: int) -> dict[str, str]:
 
     What it has set since is not seen. Empty where it has ended or is another user's.
     """
-    try:
-        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
-    except OSError:
-        return {}
-    pairs = (entry.partition("=") for entry in text.split("\0"))
+    entries = text_of(Path(f"/proc/{pid}/environ")).split("\0")
+    pairs = (entry.partition("=") for entry in entries)
     return {name: value for name, _, value in pairs if name}
-
-
-def _maps(pid: int, prefix: str) -> bool:
-    try:
-        maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
-    except OSError:  # it has ended
-        return False
-    return f"/{prefix}" in maps
 
 
 def children(pid: int | None = None) -> list[int]:
     """Return the process ids of a single-threaded process's children."""
     pid = os.getpid() if pid is None else pid
+    return [
+        int(child)
+        for child in text_of(Path(f"/proc/{pid}/task/{pid}/children")).split()
+    ]
+
+
+def oom_kill_count(cgroups: Path = _CGROUPS, proc: Path = Path("/proc")) -> int:
+    """Return how many processes the kernel has killed because memory ran out.
+
+    This is the count of this process's control group, version 2 or 1, or that of the
+    whole host where the group shows none, as in some containers; 0 where there is no
+    count at all. Only the difference of two counts has a meaning.
+    """
+    files = []
+    for line in text_of(proc / "self" / "cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            files.append(cgroups / path.lstrip("/") / "memory.events")
+        elif "memory" in controllers.split(","):
+            files.append(cgroups / "memory" / path.lstrip("/") / "memory.oom_control")
+    for file in (*files, proc / "vmstat"):
+        if found := re.search(r"^oom_kill (\d+)$", text_of(file), re.MULTILINE):
+            return int(found[1])
+    return 0
+
+
+def text_of(file: Path) -> str:
+    """Return what a file says; empty where it, or its process, is gone or another's."""
     try:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    return [int(child) for child in text.split()]
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def heed_stop_signal() -> None:
+    """Note the signal from now on instead of dying of it; for the main thread.
+
+    Processes that are forked later die of it as usual.
+    """
+    signal.signal(signal.SIGTERM, _note)
+    default = partial(signal.signal, signal.SIGTERM, signal.SIG_DFL)
+    os.register_at_fork(after_in_child=default)
+
+
+def stop_signal_has_come() -> bool:
+    """Tell whether this process was asked to end early."""
+    return _stop_has_come
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    global _stop_has_come
+    _stop_has_come = True

@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import select
 import socket
 import threading
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from scalelab.errors import LaunchError
-from scalelab.launch.addresses import bracketed, family_of
+from scalelab.launch.progress import ProgressBoard
+from scalelab.launch.protocol import ProcessRequest, StoreTask, receive
+from scalelab.launch.ranks.server_process import RankServers
 
 LOOPBACK = "127.0.0.1"
+_STORE_PATIENCE_S = 30.0
 _served: list[object] = []
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    """Return the family of a numeric address.
+
+    >>> family_of("10.0.0.7").name, family_of("fd00::7").name
+    ('AF_INET', 'AF_INET6')
+    """
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def bracketed(address: str) -> str:
+    """Return a numeric address as it stands before a port.
+
+    >>> bracketed("10.0.0.7"), bracketed("fd00::7")
+    ('10.0.0.7', '[fd00::7]')
+    """
+    return f"[{address}]" if family_of(address) is socket.AF_INET6 else address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,21 +174,22 @@ def interface_of(address: str) -> str:
     import psutil
 
     wanted = ipaddress.ip_address(address)
-    known: list[str] = []
-    for name, addresses in psutil.net_if_addrs().items():
-        for each in addresses:
-            if each.family not in (socket.AF_INET, socket.AF_INET6):
-                continue
-            # IPv6 addresses carry their zone: fe80::1%eth0.
-            numeric = each.address.partition("%")[0]
-            known.append(f"{numeric} ({name})")
-            if ipaddress.ip_address(numeric) == wanted:
-                return name
+    # IPv6 addresses carry their zone: fe80::1%eth0.
+    known = [
+        (each.address.partition("%")[0], name)
+        for name, addresses in psutil.net_if_addrs().items()
+        for each in addresses
+        if each.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    for numeric, name in known:
+        if ipaddress.ip_address(numeric) == wanted:
+            return name
     if wanted.is_loopback:
         return "lo"
+    has = ", ".join(f"{numeric} ({name})" for numeric, name in known)
     raise LaunchError(
         f"address={address} is no address of {socket.gethostname()}. "
-        f"It has {', '.join(known)}: give the node one of these."
+        f"It has {has}: give the node one of these."
     )
 
 
@@ -187,3 +211,71 @@ def network_environment(rendezvous: str, address: str) -> Mapping[str, str]:
         "NCCL_SOCKET_IFNAME": name,
         "RES_OPTIONS": "timeout:1 attempts:3",
     }
+
+
+class RendezvousStores:
+    """The stores of one node, each served by a process of its own."""
+
+    def __init__(self, servers: RankServers, node: str) -> None:
+        self._servers = servers
+        self._node = node
+        self._lock = threading.Lock()
+        self._channels: dict[str, socket.socket] = {}
+
+    def serve(self, attempt_id: str, address: str) -> int:
+        """Serve a store for an attempt and return its port."""
+        process = ProcessRequest(
+            rank=0,
+            task=StoreTask(address=address),
+            env=network_environment("tcp://", address),
+        )
+        with closing(ProgressBoard(1)) as board:
+            channel = self._servers.current().launch((process,), board)
+        with self._lock:
+            self._channels[attempt_id] = channel
+        try:
+            return _await_port(channel)
+        except OSError as error:
+            self.end(attempt_id)
+            raise LaunchError(
+                f"node {self._node} cannot serve a rendezvous on {address}: "
+                f"{error}. Use an address of that host which the other nodes can reach."
+            ) from error
+
+    def has_died(self, attempt_id: str) -> bool:
+        """Tell whether the store of an attempt has ended before it was asked to."""
+        with self._lock:
+            channel = self._channels.get(attempt_id)
+        # Nothing more is said of a store that is served, but that it has ended.
+        return channel is not None and bool(select.select([channel], [], [], 0)[0])
+
+    def end(self, attempt_id: str) -> None:
+        """End the store of an attempt, if there is one, and wait until it is gone."""
+        with self._lock:
+            channel = self._channels.pop(attempt_id, None)
+        if channel is None:
+            return
+        with channel, suppress(OSError):
+            channel.shutdown(socket.SHUT_WR)
+            while receive(channel)[0] is not None:
+                pass
+
+    def close(self) -> None:
+        """End all stores."""
+        for attempt_id in list(self._channels):
+            self.end(attempt_id)
+
+
+def _await_port(channel: socket.socket) -> int:
+    channel.settimeout(_STORE_PATIENCE_S)
+    while True:
+        message, descriptors = receive(channel)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        match message:
+            case {"kind": "store", "port": int(port)}:
+                return port
+            case {"kind": "failed", "failure": failure}:
+                raise OSError(failure["summary"])
+            case None:
+                raise OSError("the rank server has ended")

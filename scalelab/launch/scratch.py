@@ -12,10 +12,11 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from scalelab.launch.process_tree import text_of
 from scalelab.records.attempt_io import encode_json, storing, write_all
 from scalelab.records.control.lease import has_ended, this_process
 
@@ -34,59 +35,35 @@ def make_scratch() -> Path:
         # Locked for as long as this process lives: nobody closes it.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         descriptor = os.open(scratch / _OWNER, flags, 0o600)
-        identity = {**_this_process(), "is_locked": _lock(descriptor)}
+        identity = {**_this_process(), "is_locked": False}
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            identity["is_locked"] = True
         write_all(descriptor, encode_json(identity))
     return scratch
 
 
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError:
-        return False
-    return True
-
-
-def _is_held(owner: Path) -> bool:
-    with owner.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
 def _is_left(owner: Path) -> bool:
-    """Tell whether a directory is this user's and its process has ended."""
     try:
         if owner.parent.lstat().st_uid != os.getuid():
             return False
-        process = json.loads(owner.read_bytes())
-        if process.get("is_locked") and _ran_under_this_kernel(process):
-            return not _is_held(owner)
-        return has_ended(process) or _ran_before_boot(process)
+        process, here = json.loads(owner.read_bytes()), _this_process()
+        boot, boot_here = (each["boot"].partition("/")[0] for each in (process, here))
+        # It has run since this machine booted, maybe in another container.
+        if process.get("is_locked") and boot_here and boot == boot_here:
+            with owner.open("rb") as file, suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            return False
+        if has_ended(process):
+            return True
+        # It ended where this machine has booted since it ran here.
+        is_here = all(process[name] == here[name] for name in ("host", "machine"))
+        return is_here and boot != boot_here and all((here["machine"], boot, boot_here))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return False  # being written, being removed, or not one of these
 
 
 def _this_process() -> dict[str, Any]:
-    """Return this process's identity with its machine's: host names may be shared."""
-    try:
-        machine = _MACHINE_ID.read_text().strip()
-    except OSError:
-        machine = ""
-    return {**this_process(), "machine": machine}
-
-
-def _ran_under_this_kernel(process: Mapping[str, Any]) -> bool:
-    """Tell whether a process has run since this machine booted, in any container."""
-    boots = [each["boot"].partition("/")[0] for each in (process, this_process())]
-    return bool(boots[0]) and boots[0] == boots[1]
-
-
-def _ran_before_boot(process: Mapping[str, Any]) -> bool:
-    """Tell whether this machine has booted since the process ran on it."""
-    here = _this_process()
-    boots = {each["boot"].partition("/")[0] for each in (process, here)}
-    names = {(each["host"], each["machine"]) for each in (process, here)}
-    return len(names) == 1 and len(boots) == 2 and all((here["machine"], *boots))
+    # Host names may be shared.
+    return {**this_process(), "machine": text_of(_MACHINE_ID).strip()}

@@ -14,6 +14,7 @@ import psutil
 
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.progress import ProgressBoard
+from scalelab.launch.timing import Limits
 from scalelab.records.attempt import AttemptResult
 
 # A rank this many steps behind another is not one that waits for it.
@@ -90,9 +91,9 @@ class StallWatch:
 
     Parameters
     ----------
-    factor, floor_s
-        A rank is silent after ``factor`` median step times without a report, but at
-        least ``floor_s`` seconds.
+    limits
+        A rank is silent after ``stall_factor`` median step times without a report, but
+        at least ``stall_floor_s`` seconds.
     stack_dump_signal
         Signal at which a rank writes its stacks to its log; None where the signal
         would kill the process.
@@ -101,9 +102,7 @@ class StallWatch:
     board: ProgressBoard
     rows: Mapping[int, int]
     time: WakingTime
-    factor: float
-    floor_s: float
-    start_up_s: float
+    limits: Limits
     log: Callable[[int], Path]
     stack_dump_signal: int | None
 
@@ -115,15 +114,16 @@ class StallWatch:
     def limit_s(self) -> float:
         """Return the seconds of silence that count as a stall."""
         if not self.has_begun:
-            return self.start_up_s
-        return max(self.floor_s, self.factor * (self.board.median_interval_s() or 0.0))
+            return self.limits.start_up_s
+        usual_s = self.limits.stall_factor * (self.board.median_interval_s() or 0.0)
+        return max(self.limits.stall_floor_s, usual_s)
 
     def next_look_s(self, now: float) -> float:
         """Return when to look for a stall next, as ``now`` on the waking clock."""
         limit_s = self.limit_s()
-        oldest = min(map(self._last_sign_s, self.rows))
         # The oldest rank may only wait for another: then look again a little later.
-        return max(oldest + limit_s, now + limit_s / 20)
+        silent_s = min(map(self._last_sign_s, self.rows)) + limit_s
+        return max(silent_s, now + limit_s / 20)
 
     def find(
         self, live: Mapping[int, Member], heard_s: float, now: float
@@ -146,14 +146,20 @@ class StallWatch:
             return None
         silent.sort(key=lambda each: self._lateness(each, live[each]))
         rank = silent[0]
+        limits = self.limits
+        limit = (
+            f"{limits.stall_factor:g} median steps, at least "
+            f"measure.stall_timeout={limits.stall_floor_s:g} s"
+        )
+        if not self.has_begun:
+            limit = (
+                f"measure.start_up_timeout={limits.start_up_s:g} s to the first step"
+            )
         places = ", ".join(self._place(each, live[each]) for each in sorted(live))
-        silence_s = now - self._last_sign_s(rank)
+        silence = f"no progress for {now - self._last_sign_s(rank):.1f} s"
         return AttemptResult(
             outcome=Outcome.STALLED,
-            reason=(
-                f"no progress for {silence_s:.1f} s (the limit is {self._limit()}): "
-                f"{places}"
-            ),
+            reason=f"{silence} (the limit is {limit}): {places}",
             rank=rank,
             traceback=self._stacks({each: live[each] for each in silent}),
             log=self.log(rank).name,
@@ -165,14 +171,6 @@ class StallWatch:
             if is_stopped(live[rank].pid):
                 return rank, self._place(rank, live[rank])
         return None
-
-    def _limit(self) -> str:
-        if not self.has_begun:
-            return f"measure.start_up_timeout={self.start_up_s:g} s to the first step"
-        return (
-            f"{self.factor:g} median steps, at least "
-            f"measure.stall_timeout={self.floor_s:g} s"
-        )
 
     def _step(self, rank: int) -> int:
         return self.board.step(self.rows[rank])
@@ -189,17 +187,17 @@ class StallWatch:
         return f"{place} (stopped by a signal)" if is_stopped(member.pid) else place
 
     def _stacks(self, silent: Mapping[int, Member]) -> str | None:
-        """Return the stacks of silent ranks that still react to a signal."""
         if self.stack_dump_signal is None:
             return None
-        sizes = {rank: _size(self.log(rank)) for rank in list(silent)[:_MAX_STACKS]}
-        for rank in sizes:
+        logs = {rank: self.log(rank) for rank in [*silent][:_MAX_STACKS]}
+        sizes = {rank: _size(log) for rank, log in logs.items()}
+        for rank in logs:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(
                     silent[rank].descriptor, self.stack_dump_signal
                 )
         time.sleep(_STACK_DUMP_S)
-        stacks = {rank: _read(self.log(rank), size) for rank, size in sizes.items()}
+        stacks = {rank: _read(log, sizes[rank]) for rank, log in logs.items()}
         return "\n".join(
             f"Stack of rank {rank}:\n{stack}" for rank, stack in stacks.items() if stack
         )

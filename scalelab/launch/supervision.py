@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,13 +17,11 @@ from typing import Any
 
 from scalelab.experiment.program import StopRequest
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.host_memory import oom_kill_count
-from scalelab.launch.limits import Deadlines, Limits
-from scalelab.launch.process_tree import signal_group
+from scalelab.launch.process_tree import oom_kill_count, signal_group
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import STACK_DUMP_SIGNAL, receive
 from scalelab.launch.stall import Member, StallWatch, WakingTime, has_ended
-from scalelab.launch.timing import with_validity
+from scalelab.launch.timing import Limits, with_validity
 from scalelab.launch.verdict import (
     NO_RESULT,
     RankFailure,
@@ -92,7 +91,7 @@ class Watch:
         """Let go of all files."""
 
 
-class Processes:
+class _Processes:
     """The processes of an attempt on one node, from their start until they have ended.
 
     Attributes
@@ -114,72 +113,55 @@ class Processes:
         self._given_up_s = 0.0
 
     @property
-    def live(self) -> Mapping[int, Member]:
+    def live(self) -> dict[int, Member]:
         """The processes that have started and not ended, by rank."""
         ranks = self.expected & set(self.started)
         return {rank: self.started[rank] for rank in ranks}
 
     def add(self, rank: int, process: Member) -> None:
-        """Add a process that has started; kill it where the others are being ended."""
         self.started[rank] = process
         if self.ending_since_s is not None:
             signal_group(process.pid, signal.SIGKILL)
 
     def expect_no_more(self) -> None:
-        """Expect no process that has not started yet."""
         self.expected &= set(self.started)
 
-    def terminate(self, grace_s: float | None = None) -> None:
-        """Send SIGTERM, once, and let SIGKILL follow after ``grace_s`` seconds."""
-        if self.ending_since_s is None:
-            self.ending_since_s = time.monotonic()
-            grace_s = self._grace_s if grace_s is None else grace_s
-            self._signal(signal.SIGTERM)
-            self._end_in(grace_s, signal.SIGKILL)
+    def end(
+        self, grace_s: float | None = None, stop: StopRequest | None = None
+    ) -> None:
+        """Send SIGTERM, once, and let SIGKILL follow after ``grace_s`` seconds.
 
-    def ask_to_stop(self, stop: StopRequest) -> None:
-        """Ask each process to save what it has; SIGTERM and SIGKILL follow."""
-        if self.ending_since_s is None:
-            self.ending_since_s = time.monotonic()
+        With a ``stop`` each process is first asked to save what it has.
+        """
+        if self.ending_since_s is not None:
+            return
+        self.ending_since_s = now_s = time.monotonic()
+        kill_at_s = now_s + (self._grace_s if grace_s is None else grace_s)
+        if stop is None:
+            self.send(signal.SIGTERM)
+        else:
             for process in self.live.values():
                 with suppress(ProcessLookupError):
                     number = signal.Signals[stop.signal]
                     signal.pidfd_send_signal(process.descriptor, number)
-            self._end_in(stop.grace_s, signal.SIGTERM)
-            self._end_in(stop.grace_s + self._grace_s, signal.SIGKILL)
+            self._due.append((now_s + stop.grace_s, signal.SIGTERM))
+            kill_at_s += stop.grace_s
+        self._due.append((kill_at_s, signal.SIGKILL))
 
-    def _end_in(self, seconds: float, number: signal.Signals) -> None:
-        assert self.ending_since_s is not None
-        self._due.append((self.ending_since_s + seconds, number))
-        self._given_up_s = self.ending_since_s + seconds + _KILL_PATIENCE_S
+    def send(self, number: signal.Signals) -> None:
+        for process in self.live.values():
+            signal_group(process.pid, number)
 
-    def kill(self) -> None:
-        """Send SIGKILL."""
-        self._signal(signal.SIGKILL)
-
-    def signal_in_time(self, now_s: float) -> bool:
+    def send_in_time(self, now_s: float) -> bool:
         """Send the signals that are due; tell whether the wait after them is over."""
         while self._due and self._due[0][0] <= now_s:
-            self._signal(self._due.pop(0)[1])
+            self._given_up_s = self._due[0][0] + _KILL_PATIENCE_S
+            self.send(self._due.pop(0)[1])
         return not self._due and self._given_up_s <= now_s
 
     @property
     def deadline_s(self) -> float:
-        """When to call :meth:`signal_in_time` again, once they are being ended."""
         return self._due[0][0] if self._due else self._given_up_s
-
-    def survivors(self) -> list[Member]:
-        """Return the processes that run, whatever the rank server says of them."""
-        return [process for process in self.live.values() if not has_ended(process)]
-
-    def close(self) -> None:
-        """Close the descriptors of the processes."""
-        for process in self.started.values():
-            os.close(process.descriptor)
-
-    def _signal(self, number: signal.Signals) -> None:
-        for process in self.live.values():
-            signal_group(process.pid, number)
 
 
 class Supervisor:
@@ -219,21 +201,18 @@ class Supervisor:
             board=board,
             rows=self._rows,
             time=self._time,
-            factor=limits.stall_factor,
-            floor_s=limits.stall_floor_s,
-            start_up_s=limits.start_up_s,
+            limits=limits,
             log=log,
             stack_dump_signal=watch.stack_dump_signal,
         )
-        self._deadlines = Deadlines(limits, self._stall_watch)
         self._started_s = self._heard_s = time.monotonic()
         self._oom_kills = oom_kill_count()
-        self._processes = Processes(ranks, limits.grace_s)
+        self._processes = _Processes(ranks, limits.grace_s)
         self._returned: dict[int, AttemptResult | None] = {}
         self._ended: set[int] = set()
         self._failures: list[RankFailure] = []
         self._cause: AttemptResult | None = None
-        self._settle_at: float | None = None
+        self._settle_at_s = math.inf
         self._validity: set[str] = set()
         self._selector = selectors.DefaultSelector()
         channel.setblocking(False)
@@ -262,7 +241,8 @@ class Supervisor:
         finally:
             self._selector.close()
             self._channel.close()
-            self._processes.close()
+            for process in self._processes.started.values():
+                os.close(process.descriptor)
         result = self._result()
         for reason in sorted(self._validity):
             result = with_validity(result, reason)
@@ -283,10 +263,8 @@ class Supervisor:
             has_failed = not all(failure.is_echo for failure in self._failures)
             if not has_failed:
                 self._cause = result
-            if saves and self._limits.stop is not None and not has_failed:
-                self._processes.ask_to_stop(self._limits.stop)
-            else:
-                self._processes.terminate(grace_s)
+            may_save = saves and not has_failed
+            self._processes.end(grace_s, self._limits.stop if may_save else None)
 
     def cancel(self, reason: str, *, saves: bool = False) -> None:
         """End the processes of a cancelled attempt.
@@ -305,12 +283,9 @@ class Supervisor:
 
     def _on_channel(self) -> None:
         with suppress(BlockingIOError):
-            while True:
-                message, descriptors = receive(self._channel)
-                if message is None:
-                    self._on_server_death()
-                    return
-                self._heard(message, descriptors)
+            while (heard := receive(self._channel))[0] is not None:
+                self._heard(heard[0], heard[1])
+            self._on_server_death()
 
     def _heard(self, message: dict[str, Any], descriptors: list[int]) -> None:
         self._heard_s = time.monotonic()
@@ -355,9 +330,9 @@ class Supervisor:
             return
         self._failures.append(failure)
         if not failure.is_echo:
-            self._processes.terminate()
-        elif self._settle_at is None:
-            self._settle_at = time.monotonic() + _SETTLE_S
+            self._processes.end()
+        elif self._settle_at_s == math.inf:
+            self._settle_at_s = time.monotonic() + _SETTLE_S
 
     def _on_server_death(self) -> None:
         self._selector.unregister(self._server)
@@ -375,7 +350,7 @@ class Supervisor:
             return
         reason = self._explain_death()
         self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason), grace_s=0)
-        self._processes.kill()
+        self._processes.send(signal.SIGKILL)
         for rank, member in self._processes.live.items():
             self.listen(member.descriptor, partial(self._notice, rank, member))
 
@@ -390,12 +365,12 @@ class Supervisor:
         waking_s, now_s = self._time.look(), time.monotonic()
         if self._time.paused_s > paused_s and self._stall_watch.has_begun:
             self._validity.add("host_paused")
-        processes = self._processes
+        processes, limits = self._processes, self._limits
         if processes.ending_since_s is not None:
-            if processes.signal_in_time(now_s):
+            if processes.send_in_time(now_s):
                 self._give_up()
-        elif self._settle_at is not None and now_s >= self._settle_at:
-            processes.terminate()
+        elif now_s >= self._settle_at_s:
+            processes.end()
         elif (
             not processes.expected <= set(processes.started)
             and waking_s >= self._started_s + _FORK_PATIENCE_S
@@ -403,35 +378,43 @@ class Supervisor:
             reason = "the rank server does not answer"
             self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason))
             self._kill_server()
-        elif due := self._deadlines.due(processes.live, self._heard_s, waking_s):
-            self.end(due.result, grace_s=due.grace_s, saves=due.saves)
+        elif self._time.left_s(self._started_s, limits.timeout_s) <= 0:
+            reason = f"did not end within timeout_s={limits.timeout_s:g} s"
+            self.end(AttemptResult(outcome=Outcome.TIMED_OUT, reason=reason))
+        elif now_s >= limits.deadline_s:
+            reason = "Asked to end: the walltime of its nodes is nearly up."
+            result = AttemptResult(outcome=Outcome.PREEMPTED, reason=reason)
+            self.end(result, saves=True)
+        elif stall := self._stall_watch.find(processes.live, self._heard_s, waking_s):
+            self.end(stall, grace_s=0)
 
     def _give_up(self) -> None:
-        """Stop waiting for processes that have been killed in vain."""
-        left = self._processes.survivors()
+        # The rank server may hang, and not say that a process has ended.
+        live = self._processes.live.values()
+        left = [str(member.pid) for member in live if not has_ended(member)]
         if not left:
             self._kill_server()
             return
-        self._cause = AttemptResult(
-            outcome=Outcome.NODE_FAIL,
-            reason="processes do not end after SIGKILL: "
-            + ", ".join(str(member.pid) for member in left),
-        )
+        reason = f"processes do not end after SIGKILL: {', '.join(left)}"
+        self._cause = AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason)
         self._processes.expected.clear()
 
     def _kill_server(self) -> None:
-        """Kill a server that hangs; the processes that it has started die with it."""
+        # The processes that it has started die with it.
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._server, signal.SIGKILL)
 
     def _patience_s(self) -> float:
         now_s = time.monotonic()
+        waking_s = self._time.of(now_s)
+        left_s = min(
+            self._time.left_s(self._started_s, self._limits.timeout_s),
+            self._limits.deadline_s - now_s,
+            self._stall_watch.next_look_s(waking_s) - waking_s,
+            self._settle_at_s - now_s,
+        )
         if self._processes.ending_since_s is not None:
             left_s = self._processes.deadline_s - now_s
-        else:
-            left_s = self._deadlines.left_s()
-            if self._settle_at is not None:
-                left_s = min(left_s, self._settle_at - now_s)
         return max(0.0, min(_LOOK_EVERY_S, left_s))
 
     def _result(self) -> AttemptResult:

@@ -1,17 +1,90 @@
-"""Start, end and duration of an attempt, and how long it held its devices."""
+"""The time limits of an attempt on a node; its start, end and duration."""
 
 from __future__ import annotations
 
+import math
 import socket
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from scalelab.experiment.program import CommandProgram, StopRequest
+from scalelab.experiment.trial import TrialKind
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 
+_GRACE_S = 2.0  # between SIGTERM and SIGKILL
+# Frameworks on a busy network file system are imported for minutes.
+_START_UP_S = 600.0
+# Ranks of a workload finish about a second of steps and write a checkpoint.
+_STOP = StopRequest(signal="SIGTERM", grace_s=20.0)
+_STALL_FLOOR_S = 30.0  # without progress, of a workload
+# Seconds without a report after which a command counts as stalled, unless the user has
+# set the time: between steps, and between steps where it evaluates, or writes a file
+# that libraries hold back, as TensorBoard's for two minutes. They are longer than for
+# built-in workloads, whose ranks also report while they load data, evaluate and save.
+_BETWEEN_STEPS_S = 60.0
+_BETWEEN_LATE_REPORTS_S = 300.0
+# Only node 0 reads the reports of a command; it ends the others through the driver.
+_NEVER_S = 1e6
 # The wall clock and the monotonic one may differ by this much over an attempt.
 _CLOCK_TOLERANCE_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Time limits at which an attempt is ended although nothing has failed.
+
+    Parameters
+    ----------
+    timeout_s
+        Seconds from the launch; infinite: never.
+    start_up_s
+        Seconds that an attempt may be silent before its first step.
+    stop
+        How the processes are asked to save what they have; None: they are not.
+    deadline_s
+        When to ask so because the walltime is up soon, on the monotonic clock.
+    """
+
+    timeout_s: float
+    stall_factor: float
+    stall_floor_s: float
+    start_up_s: float
+    grace_s: float
+    stop: StopRequest | None = None
+    deadline_s: float = math.inf
+
+    @classmethod
+    def of(cls, spec: AttemptSpec, node_rank: int = 0) -> Limits:
+        """Return the limits of an attempt's processes on a node."""
+        program, measurement = spec.program, spec.trial.measurement
+        floor_s, stop, deadline_s = _STALL_FLOOR_S, None, math.inf
+        # Ranks that can save do not die of SIGTERM, and need not live on after it.
+        grace_s = 0.0 if spec.trial.saves_checkpoints else _GRACE_S
+        start_up_s = measurement.start_up_timeout_s or max(
+            _START_UP_S, spec.stall_floor_s or 0.0
+        )
+        if isinstance(program, CommandProgram):
+            source, stop, grace_s = program.metrics, program.stop, _GRACE_S
+            is_late = spec.trial.kind is not TrialKind.THROUGHPUT or any(
+                (source.evaluation, source.csv, source.tensorboard)
+            )
+            floor_s = _BETWEEN_LATE_REPORTS_S if is_late else _BETWEEN_STEPS_S
+            start_up_s = start_up_s if node_rank == 0 else _NEVER_S
+            if stop is not None and spec.deadline_s is not None:
+                deadline_s = spec.deadline_s - stop.grace_s
+        elif spec.trial.saves_checkpoints:
+            stop = _STOP
+        return cls(
+            timeout_s=measurement.timeout_s or math.inf,
+            stall_factor=spec.stall_factor,
+            stall_floor_s=spec.stall_floor_s or floor_s,
+            start_up_s=start_up_s,
+            grace_s=grace_s,
+            stop=stop,
+            deadline_s=deadline_s,
+        )
 
 
 class Timing:

@@ -5,6 +5,7 @@ A rank that loses its peer fails, too: its failure is an *echo* of the peer's.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import traceback
@@ -16,11 +17,92 @@ from typing import Any
 from scalelab.errors import ScaleLabError, SpecError
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.command.headline import TRACEBACK_START, first_sentence, place_of
 from scalelab.launch.steady import MIN_STEPS
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.attempt_io import NO_SPACE
 from scalelab.records.plain_files import log_tail
+
+TRACEBACK_START = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
+# Files of Python's library and of installed packages, and code without a file.
+_NOT_THE_USERS = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d[^/]*/|^<")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(:|$)")
+_LENGTH = 300
+_END_LENGTH = 100
+_MAX_LINES = 40
+
+
+def headline(text: str, code: str | None) -> str | None:
+    """Return the exception of a traceback, the place in the user's code, the message.
+
+    >>> print(headline('''Traceback (most recent call last):
+    ...   File "/run/code/1f/train.py", line 7, in <module>
+    ...     batch = load(0)
+    ...   File "/run/code/1f/vit/data.py", line 29, in load
+    ...     assert len(files)
+    ... AssertionError
+    ... ''', code="/run/code/1f"))
+    AssertionError at vit/data.py:29
+    """
+    raised = text.rpartition(TRACEBACK_START)[2]
+    lines = raised.splitlines()
+    at = index_of_exception(lines)
+    if at == len(lines):
+        return None
+    name, has_message, first = lines[at].partition(":")
+    message = [first, *lines[at + 1 :]] if has_message else []
+    return _joined(name, _place_of(raised, code), message)
+
+
+def _joined(name: str, place: str | None, message: Sequence[str]) -> str:
+    where = f"{name} at {place}" if place else name
+    said = first_sentence(message)
+    return f"{where}: {said}" if said else where
+
+
+def index_of_exception(lines: Sequence[str]) -> int:
+    """Return the index of the line that names the exception; at most their number.
+
+    Other ranks may write their own lines to the same log in between.
+    """
+    outer = [at for at, line in enumerate(lines) if line[:1] not in ("", " ")]
+    named = (at for at in outer if _EXCEPTION.match(lines[at]))
+    return next(named, outer[0] if outer else len(lines))
+
+
+def _place_of(raised: str, code: str | None) -> str | None:
+    frames = [(found["path"], found["line"]) for found in _FRAME.finditer(raised)]
+    root = f"{code}{os.sep}"
+    if code and (own := [frame for frame in frames if frame[0].startswith(root)]):
+        return f"{own[-1][0].removeprefix(root)}:{own[-1][1]}"
+    users = [frame for frame in frames if not _NOT_THE_USERS.search(frame[0])]
+    return f"{os.path.basename(users[-1][0])}:{users[-1][1]}" if users else None
+
+
+def first_sentence(lines: Sequence[str]) -> str:
+    """Return the first lines of a message, until what was begun is said, as one.
+
+    >>> first_sentence(["Cannot convert ({", "  0: <tf.Tensor>,", "}) to it.", "See x"])
+    'Cannot convert ({ 0: <tf.Tensor>, }) to it.'
+    >>> first_sentence(["CUDA error: device-side assert triggered", "Compile with"])
+    'CUDA error: device-side assert triggered'
+    """
+    said = " ".join(" ".join(lines[: num_lines(lines)]).split())
+    if len(said) <= _LENGTH:
+        return said
+    return f"{said[: _LENGTH - _END_LENGTH]} ... {said[-_END_LENGTH:]}"
+
+
+def num_lines(lines: Sequence[str]) -> int:
+    """Return after how many lines what was begun is said; 1 where it never is."""
+    said = ""
+    for number, line in enumerate(lines[:_MAX_LINES], start=1):
+        said = f"{said} {line}".rstrip()
+        opened, closed = (sum(map(said.count, signs)) for signs in ("([{", ")]}"))
+        if re.search(r"\w", said) and said[-1] not in ":," and opened <= closed:
+            return number
+    return 1
+
 
 NO_RESULT = AttemptResult(
     outcome=Outcome.FAILED, reason="rank 0 returned no result", rank=0
@@ -112,18 +194,23 @@ def from_exception(
     error: BaseException,
     device_type: str,
     code: str | None = None,
-    outcome_of: OutcomeOf = lambda error: None,
+    outcome_of: OutcomeOf | None = None,
 ) -> RankFailure:
     """Describe an exception that ended a rank; ``code`` is the user's directory.
 
     ``outcome_of`` knows further errors: see ``kinds.trainers.Trainer.outcome_of``.
     """
     text = "".join(traceback.format_exception(error))
+    # What users are told to correct is not where it was noticed.
+    is_told = isinstance(error, ScaleLabError)
+    raised = text.rpartition(TRACEBACK_START)[2]
+    place = None if is_told else _place_of(raised, code)
+    message = str(error).strip().splitlines()
     return RankFailure(
         rank=rank,
         at_s=at_s,
         outcome=_meaning(error, device_type, outcome_of),
-        summary=f"raised {_headline(error, text, code)}",
+        summary=f"raised {_joined(type(error).__name__, place, message)}",
         traceback=text[-_TRACEBACK_LENGTH:],
         input_error=str(error) if isinstance(error, SpecError) else None,
     )
@@ -136,7 +223,8 @@ def from_exit(
     outcome, name = Outcome.FAILED, None
     summary = f"exited with status {status} before it returned a result"
     if status < 0:
-        name = _signal_name(-status)
+        known = {each.value: each.name for each in signal.Signals}
+        name = known.get(-status, f"signal {-status}")
         summary = f"was killed by {name}"
     if -status == signal.SIGKILL and oom_kills > 0:
         outcome = Outcome.HOST_OUT_OF_MEMORY
@@ -144,7 +232,9 @@ def from_exit(
     elif -status == signal.SIGTERM:
         outcome = Outcome.PREEMPTED
         summary = f"was ended by {name} from outside ScaleLab"
-    elif -status == signal.SIGABRT and _HOST_MEMORY.search(_tail(log)):
+    elif -status == signal.SIGABRT and _HOST_MEMORY.search(
+        log_tail(log, num_bytes=_TAIL_BYTES)
+    ):
         outcome = _host_memory_outcome(device_type)
         summary = f"ran out of memory and aborted ({name})"
     return RankFailure(
@@ -187,12 +277,14 @@ def merge(
     heard = results[:1] if decided else results
     troubled = [result for result in heard if result.outcome in _PRECEDENCE]
     causes = [result for result in troubled if not _is_echo(result.traceback)]
-    verdict = min(
-        causes or troubled or results[:1],
-        key=lambda result: (_rank_of(result.outcome), _wrote_its_stack(result)),
-    )
-    if verdict.outcome is Outcome.STALLED:
-        verdict = _naming_the_halted(verdict, results)
+    verdict = min(causes or troubled or results[:1], key=_weight)
+    for each in results:
+        # The rank that a signal has stopped, which its node has named, is to blame.
+        is_halted = each.outcome is Outcome.CANCELLED and each.rank is not None
+        if verdict.outcome is Outcome.STALLED and is_halted:
+            reason = f"{verdict.reason}, {each.traceback}"
+            verdict = replace(verdict, reason=reason, rank=each.rank, log=each.log)
+            break
     measurements = dict(results[0].measurements)
     for name in ("hosts", "validity"):
         values = [
@@ -203,24 +295,12 @@ def merge(
     return replace(verdict, measurements=measurements)
 
 
-def _rank_of(outcome: Outcome) -> int:
-    return _PRECEDENCE.index(outcome) if outcome in _PRECEDENCE else len(_PRECEDENCE)
-
-
-def _wrote_its_stack(result: AttemptResult) -> bool:
-    """Tell whether the blamed rank wrote its stack: a rank that only waits does."""
-    return f"Stack of rank {result.rank}:" in (result.traceback or "")
-
-
-def _naming_the_halted(
-    stall: AttemptResult, results: Sequence[AttemptResult]
-) -> AttemptResult:
-    """Blame the stopped rank that a cancelled node has named, if there is one."""
-    for each in results:
-        if each.outcome is Outcome.CANCELLED and each.rank is not None:
-            reason = f"{stall.reason}, {each.traceback}"
-            return replace(stall, reason=reason, rank=each.rank, log=each.log)
-    return stall
+def _weight(result: AttemptResult) -> tuple[int, bool]:
+    known = result.outcome in _PRECEDENCE
+    # A rank that only waits writes its stack: another is to blame.
+    wrote_its_stack = f"Stack of rank {result.rank}:" in (result.traceback or "")
+    place = _PRECEDENCE.index(result.outcome) if known else len(_PRECEDENCE)
+    return place, wrote_its_stack
 
 
 def with_evidence(trial: Trial, result: AttemptResult) -> AttemptResult:
@@ -230,9 +310,8 @@ def with_evidence(trial: Trial, result: AttemptResult) -> AttemptResult:
     precise or its program has ended, but not before a mean can be; a trial that trains
     to a target ends when that is reached.
     """
-    if result.outcome is not Outcome.COMPLETED:
-        return result
-    lacking = _lacking(trial, result.measurements)
+    is_completed = result.outcome is Outcome.COMPLETED
+    lacking = _lacking(trial, result.measurements) if is_completed else None
     if lacking is None:
         return result
     reason = f"the attempt ended without an error, but its result holds {lacking}"
@@ -260,10 +339,12 @@ def _lacking(trial: Trial, measured: Mapping[str, Any]) -> str | None:
     return f"{held} training samples, and {asked} were asked for"
 
 
-def _meaning(error: BaseException, device_type: str, outcome_of: OutcomeOf) -> Outcome:
+def _meaning(
+    error: BaseException, device_type: str, outcome_of: OutcomeOf | None
+) -> Outcome:
     for each in _chain(error):
         text = str(each)
-        if (outcome := outcome_of(each)) is not None:
+        if outcome_of is not None and (outcome := outcome_of(each)) is not None:
             return outcome
         if _DEVICE_MEMORY.search(text):
             return Outcome.OUT_OF_MEMORY
@@ -310,27 +391,7 @@ def after_oom_kills(failure: RankFailure, oom_kills: int) -> RankFailure:
     return failure
 
 
-def _headline(error: BaseException, text: str, code: str | None) -> str:
-    # What users are told to correct is not where it was noticed.
-    is_told = isinstance(error, ScaleLabError)
-    where = None if is_told else place_of(text.rpartition(TRACEBACK_START)[2], code)
-    name = type(error).__name__ + (f" at {where}" if where else "")
-    message = first_sentence(str(error).strip().splitlines())
-    return f"{name}: {message}" if message else name
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def last_lines(log: Path) -> str:
     """Return the last lines of a log joined by `` | ``; empty where there is none."""
-    lines = [line.strip() for line in _tail(log).splitlines() if line.strip()]
-    return " | ".join(lines[-_TAIL_LINES:])
-
-
-def _tail(log: Path) -> str:
-    return log_tail(log, num_bytes=_TAIL_BYTES)
+    lines = map(str.strip, log_tail(log, num_bytes=_TAIL_BYTES).splitlines())
+    return " | ".join([line for line in lines if line][-_TAIL_LINES:])

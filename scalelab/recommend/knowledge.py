@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import SpecError
-from scalelab.inputs.device_words import device_words
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
-from scalelab.inputs.numerals import counted
+from scalelab.inputs.numerals import counted, device_words
 from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw

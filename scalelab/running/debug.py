@@ -30,7 +30,7 @@ def debug(
     The code runs where it lies, so that breakpoints in it are met. Nothing is recorded.
     """
     from scalelab.cluster.devices import local_devices
-    from scalelab.launch.ranks.in_process import run_in_process
+    from scalelab.launch.ranks.rank_process import run_in_process
 
     asked = Experiment.from_file(experiment)
     where = asked.resolve_site(site)

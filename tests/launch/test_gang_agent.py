@@ -20,9 +20,9 @@ from scalelab.errors import DiskFullError, LaunchError
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch import gang_agent
 from scalelab.launch.gang_agent import NodeAgent
-from scalelab.launch.limits import Limits
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
+from scalelab.launch.timing import Limits
 from scalelab.launch.verdict import merge
 from scalelab.records.attempt import AttemptSpec
 from scalelab.records.attempt_io import read_result

@@ -12,7 +12,7 @@ import pytest
 from watching import ENTRY, STAND_IN
 
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.host_memory import oom_kill_count
+from scalelab.launch.process_tree import oom_kill_count
 from scalelab.records.attempt import AttemptResult
 
 

@@ -10,7 +10,7 @@ from scalelab.records.streams import read_lines
 WRITER = """
 import resource, sys
 from pathlib import Path
-from scalelab.launch.stream import StreamWriter
+from scalelab.launch.progress import StreamWriter
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 stream = StreamWriter(Path(sys.argv[1]))

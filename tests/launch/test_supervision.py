@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -20,15 +21,15 @@ from watching import is_running, read_pid
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch import supervision
 from scalelab.launch.gang_agent import Cancellation
-from scalelab.launch.limits import Limits
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
 from scalelab.launch.stall import is_stopped
 from scalelab.launch.supervision import Supervisor, Watch
+from scalelab.launch.timing import Limits
 from scalelab.records.attempt import AttemptResult
 
 LIMITS = Limits(
-    timeout_s=None, stall_factor=20, stall_floor_s=60, start_up_s=60, grace_s=0.1
+    timeout_s=math.inf, stall_factor=20, stall_floor_s=60, start_up_s=60, grace_s=0.1
 )
 
 

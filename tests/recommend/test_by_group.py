@@ -49,7 +49,7 @@ def sites(old: float | None, new: float | None) -> dict[str | None, RunSite]:
         }
     )
     return {
-        name: RunSite(site=group, is_emulated=False)
+        name: RunSite(site=group, devices_on_node=4, is_emulated=False)
         for name, group in site.groups.items()
     }
 

@@ -33,7 +33,7 @@ def times_prepared(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         return prepare(observations)
 
     monkeypatch.setattr(rows, "step_time_rows", spy)
-    monkeypatch.setattr("scalelab.recommend.question.history.step_time_rows", spy)
+    monkeypatch.setattr("scalelab.recommend.knowledge.step_time_rows", spy)
     return lambda: len(calls)
 
 

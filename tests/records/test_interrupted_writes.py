@@ -31,7 +31,7 @@ from scalelab.records.attempt import *
 from scalelab.records.attempt_io import write_result
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobList
 from scalelab.records.store import RunStore
-from scalelab.launch.stream import StreamWriter
+from scalelab.launch.progress import StreamWriter
 
 directory = Path(sys.argv[1])
 env = {{"KEY": "secret"}}
@@ -128,7 +128,7 @@ def check_complete(directory: Path, finished: Iterable[str]) -> None:
         *zip(streams["trial_id"], streams["attempt"], strict=True)
     }
     assert store.experiment_text.endswith("seed: 1\n")
-    assert store.env == {"KEY": "secret"}
+    assert store.env() == {"KEY": "secret"}
 
 
 def test_a_driver_killed_at_any_call_loses_and_doubles_nothing(

@@ -18,12 +18,12 @@ from typing import Any
 import psutil
 from stand_in import completed, group
 
-from scalelab.launch import stores, supervision
+from scalelab.launch import rendezvous, supervision
 from scalelab.launch.protocol import RankIdentity
 from scalelab.launch.ranks import server_process
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 
-MODULES = (supervision, server_process, stores)
+MODULES = (supervision, server_process, rendezvous)
 VICTIMS = ("agent", "server", "child-0", "child-1", "grandchild-0")
 
 

@@ -17,9 +17,9 @@ from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.kinds.strategies import strategy_of
+from scalelab.launch.process_tree import heed_stop_signal
+from scalelab.launch.progress import StreamWriter
 from scalelab.launch.protocol import RankIdentity
-from scalelab.launch.ranks.stop_signal import heed_stop_signal
-from scalelab.launch.stream import StreamWriter
 from scalelab.records.attempt import (
     AttemptResult,
     AttemptSpec,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from gang import RankFailure, identity, run_in_contexts, run_in_gang
 
 from scalelab.errors import LaunchError
-from scalelab.launch.stream import StreamWriter
+from scalelab.launch.progress import StreamWriter
 from scalelab.training.context import claim_device, process_group
 
 
@@ -134,7 +134,7 @@ def test_stream_writes_whole_lines_and_leaves_out_what_is_missing(
 def test_stream_flushes_by_itself_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scalelab.launch.stream.FLUSH_INTERVAL_S", 0.0)
+    monkeypatch.setattr("scalelab.launch.progress.FLUSH_INTERVAL_S", 0.0)
     stream = StreamWriter(tmp_path / "stream.jsonl")
     stream.append({"step": 1})
     assert (tmp_path / "stream.jsonl").read_text() == '{"step":1}\n'

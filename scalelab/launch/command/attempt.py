@@ -11,82 +11,61 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from scalelab.experiment.command_values import placeholder_values, variable_of
 from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.placeholders import fill_placeholders
-from scalelab.kinds.launchers import LaunchedProcess, Launcher
+from scalelab.kinds.launchers import LaunchedProcess
 from scalelab.kinds.registry import imported
-from scalelab.launch.command.first_words import (
-    check_program,
-    search_path,
-    words_of,
-)
+from scalelab.launch.command.first_words import check_program, search_path, words_of
 from scalelab.launch.protocol import CommandTask, ProcessRequest
 from scalelab.launch.ranks.requests import cores_of
 from scalelab.launch.rendezvous import Meeting, network_environment
 from scalelab.records.attempt import AttemptSpec
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class CommandAttempt:
-    """One node's part of an attempt whose program is a command.
+    """One node's part of an attempt, whose program must be a command.
 
-    Parameters
+    Attributes
     ----------
+    device_ids
+        Devices of each process, by node.
+    values
+        What placeholders stand for, by name.
     metrics_path
         The file, or the folder of event files, that the program reports to; None where
         its output is read.
+    output_directory
+        Value of ``{trial_dir}``: a directory of this attempt alone.
     """
 
-    spec: AttemptSpec
-    node_rank: int
-    program: CommandProgram
-    launcher: Launcher
-    device_ids: tuple[tuple[tuple[str, ...], ...], ...]
-    values: Mapping[str, object]
-    metrics_path: Path | None
-
-    @classmethod
-    def of(cls, spec: AttemptSpec, node_rank: int) -> CommandAttempt:
-        """Return a node's part of an attempt; its program must be a command."""
-        program = spec.program
-        assert isinstance(program, CommandProgram)
-        launcher = program.launcher_row()
-        device_ids = tuple(
+    def __init__(self, spec: AttemptSpec, node_rank: int) -> None:
+        assert isinstance(spec.program, CommandProgram)
+        self.spec, self.node_rank, self.program = spec, node_rank, spec.program
+        self.launcher = launcher = self.program.launcher_row()
+        self.device_ids = tuple(
             launcher.processes(share.device_ids, rank)
             for rank, share in enumerate(spec.placement.shares)
         )
-        values = placeholder_values(
+        # No file of the program can be taken for one of ScaleLab's.
+        self.output_directory = Path(spec.directory) / "output"
+        self.values = placeholder_values(
             spec.trial,
             devices_on_node=len(spec.placement.shares[node_rank].device_ids),
-            directory=output_directory(spec),
+            directory=self.output_directory,
         )
-        path = program.metrics.path
-        return cls(
-            spec=spec,
-            node_rank=node_rank,
-            program=program,
-            launcher=launcher,
-            device_ids=device_ids,
-            values=values,
-            metrics_path=None
-            if path is None
-            else Path(program.code_directory, fill_placeholders(path, values)),
-        )
+        self.metrics_path: Path | None = None
+        if (path := self.program.metrics.path) is not None:
+            filled = fill_placeholders(path, self.values)
+            self.metrics_path = Path(self.program.code_directory, filled)
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """The rank of each process on the node."""
         first = sum(map(len, self.device_ids[: self.node_rank]))
         return tuple(range(first, first + len(self.device_ids[self.node_rank])))
-
-    @property
-    def output_directory(self) -> Path:
-        """Value of ``{trial_dir}``: a directory of this attempt alone."""
-        return output_directory(self.spec)
 
     @property
     def serves_store(self) -> bool:
@@ -143,23 +122,18 @@ class CommandAttempt:
             **self.launcher.environment(process),
             "SCALELAB_METRICS": str(self.metrics_path if is_told else os.devnull),
             **program.inherited,
-            **{
-                name: fill_placeholders(value, values)
-                for name, value in program.env.items()
-            },
         }
-        argv = tuple(
-            fill_placeholders(word, values) for word in words_of(program.command)
-        )
+        for name, value in program.env.items():
+            env[name] = fill_placeholders(value, values)
+        words = words_of(program.command)
+        argv = tuple(fill_placeholders(word, values) for word in words)
         check_program(argv[0], env["PATH"], program.code_directory)
         if self.launcher.starter is not None:
             argv = imported(self.launcher.starter)(process, argv, env)
         return ProcessRequest(
             rank=process.rank,
             task=CommandTask(argv=argv),
-            cores=tuple(
-                core for device in device_ids for core in cores_of(spec, device)
-            ),
+            cores=tuple(core for each in device_ids for core in cores_of(spec, each)),
             threads=spec.threads_per_rank,
             env=env,
             log=str(spec.files.log(process.rank)),
@@ -168,8 +142,11 @@ class CommandAttempt:
 
     def _shared_environment(self, meeting: Meeting, address: str) -> dict[str, str]:
         spec = self.spec
-        devices = spec.placement.shares[self.node_rank].device_ids
-        threads = str(spec.threads_per_rank)
+        share, threads = (
+            spec.placement.shares[self.node_rank],
+            str(spec.threads_per_rank),
+        )
+        devices = ",".join(share.device_ids) if spec.device_type == "cuda" else ""
         return {
             # python and torchrun are those of this environment.
             "PATH": search_path(),
@@ -179,17 +156,6 @@ class CommandAttempt:
             "OPENBLAS_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(devices)
-            if spec.device_type == "cuda"
-            else "",
+            "CUDA_VISIBLE_DEVICES": devices,
             **network_environment(meeting.rendezvous, address),
         }
-
-
-def output_directory(spec: AttemptSpec) -> Path:
-    """Return the directory for what the program of an attempt writes.
-
-    It lies below the attempt's own, so that no file of the program can be taken for one
-    of ScaleLab's.
-    """
-    return Path(spec.directory) / "output"

@@ -43,8 +43,16 @@ def supervise_command(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
     with suppress(OSError):
         os.setpgid(0, os.getpgid(parent_pid))
     die_with_parent(parent_pid, _SERVER_DIED)
-    status = _wait(program_pid, _parent_of(parent_pid))
-    _end_descendants()
+    # The parent of a rank server is the agent.
+    stat = Path(f"/proc/{parent_pid}/stat").read_text()
+    status = _wait(program_pid, agent_pid=int(stat.rpartition(")")[2].split()[1]))
+    while pids := children():  # what they leave behind comes next
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
     _end_as(status)
 
 
@@ -55,11 +63,6 @@ def _become_program(argv: tuple[str, ...], supervisor_pid: int) -> NoReturn:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
     os.execvp(argv[0], argv)
-
-
-def _parent_of(pid: int) -> int:
-    """Return the parent of a process: the agent, of a rank server."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _wait(program_pid: int, agent_pid: int) -> int:
@@ -74,17 +77,6 @@ def _wait(program_pid: int, agent_pid: int) -> int:
                 if ended[0] == program_pid:
                     return os.waitstatus_to_exitcode(ended[1])
     return -signal.SIGKILL
-
-
-def _end_descendants() -> None:
-    """Kill all children, and then those that they leave behind, until none is left."""
-    while pids := children():
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        for pid in pids:
-            with suppress(ChildProcessError):
-                os.waitpid(pid, 0)
 
 
 def _end_as(status: int) -> NoReturn:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import inotify_simple  # type: ignore[import-untyped]
 
-from scalelab.errors import LaunchError
+from scalelab.errors import LaunchError, MissingExtraError, SpecError
 
 _LINE_ENDS = re.compile(rb"[\r\n]")
 _CHUNK_BYTES = 1 << 20
@@ -46,11 +49,11 @@ class FileWatch:
         self._watch_nearest()
         # A file may have been made before its folder was watched.
         return {
-            *(each for each in self._files if each in touched or _holds(each, touched)),
+            *(each for each in self._files if {each, *each.parents} & touched),
             *(
                 each
                 for each in self._folders
-                if any(_holds(of, {each}) for of in touched)
+                if any(each in of.parents for of in touched)
             ),
         }
 
@@ -59,27 +62,20 @@ class FileWatch:
         self._inotify.close()
 
     def _watch_nearest(self) -> None:
-        """Watch the folder of each file, or the nearest folder above that exists."""
         kinds = inotify_simple.flags
         mask = kinds.MODIFY | kinds.MOVED_TO | kinds.CREATE
         inner = (Path(each) for top in self._folders for each, _, _ in os.walk(top))
-        for file in (
-            *self._files,
-            *(each / "any" for each in (*self._folders, *inner)),
-        ):
+        places = [file.parent for file in self._files]
+        for place in (*places, *self._folders, *inner):
             # A folder may have been made before the watch began: look again.
-            while (nearest := _nearest(file)) not in self._directories.values():
+            while (nearest := _nearest(place)) not in self._directories.values():
                 with _refusing("inotify_add_watch"):
                     watch = self._inotify.add_watch(nearest, mask)
                 self._directories[watch] = nearest
 
 
-def _nearest(file: Path) -> Path:
-    return next(folder for folder in file.parents if folder.is_dir())
-
-
-def _holds(file: Path, touched: set[Path]) -> bool:
-    return any(path in touched for path in file.parents)
+def _nearest(place: Path) -> Path:
+    return next(each for each in (place, *place.parents) if each.is_dir())
 
 
 @contextmanager
@@ -108,10 +104,8 @@ class FollowedFile:
     def __init__(self, path: Path, *, is_table: bool = False) -> None:
         self.path = path
         self.num_lines = 0
-        self._partial = b""
-        self._is_redrawn = False
-        self._shown = b""
-        self._is_skipping = False
+        self._partial, self._is_skipping = b"", False
+        self._is_redrawn, self._shown = False, b""
         self._descriptor = _opened(path)
         self._header = b""
         if self._descriptor is not None:
@@ -171,23 +165,21 @@ class FollowedFile:
             self._partial, self._is_skipping = b"", True
 
     def _keep_up(self) -> None:
-        """Open the file again where it was replaced, truncated or has appeared."""
         if self._descriptor is not None:
-            if self._is_whole(self._descriptor):
+            known, at = (
+                os.fstat(self._descriptor),
+                os.lseek(self._descriptor, 0, os.SEEK_CUR),
+            )
+            try:
+                found = self.path.stat()
+            except OSError:
+                return
+            if os.path.samestat(known, found) and found.st_size >= at:
                 return
             self.close()
             self._partial, self._is_skipping = b"", False
             self._is_redrawn, self._shown = False, b""
         self._descriptor = _opened(self.path)
-
-    def _is_whole(self, descriptor: int) -> bool:
-        known = os.fstat(descriptor)
-        try:
-            found = self.path.stat()
-        except OSError:
-            return True
-        is_same = (known.st_dev, known.st_ino) == (found.st_dev, found.st_ino)
-        return is_same and found.st_size >= os.lseek(descriptor, 0, os.SEEK_CUR)
 
 
 def _opened(path: Path) -> int | None:
@@ -197,3 +189,103 @@ def _opened(path: Path) -> int | None:
         return os.open(path, flags)
     except FileNotFoundError:
         return None
+
+
+class _Scalar(NamedTuple):
+    """A number in an event file; they sort by time."""
+
+    time_s: float
+    step: int
+    tag: str
+    value: float
+    file: Path
+
+
+# DT_FLOAT and DT_DOUBLE of TensorFlow's types
+_FLOATS = (1, 2)
+
+
+class EventFiles:
+    """Reads the scalars of all event files in a folder and below, each once, as JSON.
+
+    Steps are those of one file, of which most are seen at first. There a scalar beyond
+    all steps so far reports its step, at the time of its event. Others only add their
+    value: what is written once an epoch may count epochs.
+
+    Parameters
+    ----------
+    path
+        The folder; it need not exist yet. Files that it holds already are left out.
+    """
+
+    is_redrawing = False
+
+    def __init__(self, path: Path) -> None:
+        try:
+            from tensorboard.backend.event_processing import event_file_loader
+            from tensorboard.util import tensor_util
+        except ImportError as error:
+            missing = MissingExtraError("metrics.tensorboard", "tensorboard")
+            raise SpecError(str(missing)) from error
+        self.path = path
+        self.num_lines = 0
+        self._open = event_file_loader.EventFileLoader
+        self._number = tensor_util.make_ndarray
+        self._old: set[Path] = set()
+        self._old = set(self._files())
+        self._loaders: dict[Path, Any] = {}
+        self._held: list[_Scalar] = []
+        self._leading: Path | None = None
+        self._steps: dict[str, int] = {}
+        self._last_step = -1
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the scalars that were written since the last call, by their time."""
+        scalars = self._held + [
+            each for file in self._files() for each in self._new(file)
+        ]
+        self._leading = self._leading or _leading(scalars)
+        self._held = [] if self._leading else scalars
+        for scalar in sorted(scalars if self._leading else ()):
+            self.num_lines += 1
+            yield json.dumps(self._reported(scalar)).encode()
+
+    def _reported(self, scalar: _Scalar) -> dict[str, float]:
+        found = {scalar.tag: scalar.value}
+        if scalar.file != self._leading:
+            return found
+        goes_back = scalar.step < self._steps.get(scalar.tag, -1)
+        self._steps[scalar.tag] = scalar.step
+        if scalar.step < self._last_step and not goes_back:
+            return found
+        self._last_step = scalar.step
+        return {**found, "step": scalar.step, "t": scalar.time_s}
+
+    def redrawn_line(self) -> Iterator[bytes]:
+        """Yield nothing: no line of an event file is drawn anew."""
+        yield from ()
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self._loaders.clear()
+
+    def _files(self) -> Iterator[Path]:
+        for folder, _, names in os.walk(self.path):
+            files = {Path(folder, name) for name in names if "tfevents" in name}
+            yield from files - self._old
+
+    def _new(self, file: Path) -> Iterator[_Scalar]:
+        if file not in self._loaders:
+            self._loaders[file] = self._open(str(file))
+        for event in self._loaders[file].Load():
+            for value in event.summary.value:
+                kind = value.tensor.dtype
+                if kind in _FLOATS and not value.tensor.tensor_shape.dim:
+                    number = float(self._number(value.tensor))
+                    yield _Scalar(event.wall_time, event.step, value.tag, number, file)
+
+
+def _leading(scalars: Sequence[_Scalar]) -> Path | None:
+    steps = Counter(file for file, _ in {(each.file, each.step) for each in scalars})
+    file, number = max(steps.items(), key=lambda of: of[1], default=(None, 0))
+    return file if number > 1 else None

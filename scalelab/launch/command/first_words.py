@@ -61,9 +61,8 @@ def check_script(
             "code.root."
         )
     places = [(root / each).resolve() for each in copied]
-    if is_absolute or not places:
-        return
-    if not any(path.resolve().is_relative_to(each) for each in places):
+    is_copied = any(path.resolve().is_relative_to(each) for each in places)
+    if places and not (is_absolute or is_copied):
         raise SpecError(
             f"command: {script!r} is not among code.snapshot={list(copied)}, and the "
             "command runs in that copy. Add it."

@@ -1,4 +1,7 @@
-"""Reports of a command: one for each line of JSON, CSV or output that has a step."""
+"""Reports of a command: one for each line of JSON, CSV or output that has a step.
+
+What lines count is made optimiser steps.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,32 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from scalelab.errors import SpecError
-from scalelab.launch.command.witness.own_rates import OwnRate
+from scalelab.experiment.program import (
+    BATCH_OF_EPOCH,
+    BATCHES_OF_EPOCH,
+    EPOCH,
+    SAMPLES_IN_EPOCH,
+    SAMPLES_OF_EPOCH,
+    STEP_OF_EPOCH,
+    STEPS_IN_ALL,
+    STEPS_OF_EPOCH,
+    MetricsSource,
+)
+from scalelab.launch.command.witness.rates import OwnRate, own_rates
 
 STEP, SAMPLES, TIME = "step", "samples", "t"
 _MAX_COUNT = 10**15
 _GROUPED = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
 _OWN = (STEP, SAMPLES, TIME)
+_OF_EPOCH = (BATCH_OF_EPOCH, STEP_OF_EPOCH, SAMPLES_OF_EPOCH)
+_LENGTHS = (BATCHES_OF_EPOCH, STEPS_OF_EPOCH, SAMPLES_IN_EPOCH, STEPS_IN_ALL)
+_COUNTS = (*_OF_EPOCH, *_LENGTHS)
+_MOST_OF_A_LINE = 2000
+# Between the lines of steps, these show that a rate is not of the training.
+_OF_OTHERS = re.compile(r"%\||eval|valid|\bval\b|test", re.IGNORECASE)
 # What a line may say behind a number of steps: 16/6400.
 _TOTAL = re.compile(r" */ *(\d+)")
 # Names of columns that users and frameworks give to what counts.
@@ -76,22 +96,6 @@ class Report:
     rates: tuple[OwnRate, ...] = ()
 
 
-class LineReader(Protocol):
-    """Reads reports out of lines.
-
-    Attributes
-    ----------
-    expectation
-        What a line should be, to follow the words "no line was".
-    """
-
-    expectation: str
-
-    def read(self, line: bytes) -> Report | None:
-        """Return what the line reports; None for a line that reports nothing."""
-        ...
-
-
 class JsonLines:
     """Reads lines that are JSON objects, such as ``{"step": 3, "samples": 96}``.
 
@@ -99,8 +103,6 @@ class JsonLines:
     >>> found.step, found.samples, found.metrics
     (3, 96, {'loss': 0.5})
     """
-
-    expectation = 'a JSON object such as {"step": 10, "samples": 640}'
 
     def read(self, line: bytes) -> Report | None:
         """Return what the line reports; None for anything but a report."""
@@ -133,8 +135,6 @@ class RegexLines:
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         self._patterns = [re.compile(pattern) for pattern in patterns]
-        named = ", ".join(map(repr, patterns))
-        self.expectation = f"matched by metrics.regex {named}"
 
     def read(self, line: bytes) -> Report | None:
         """Return what the line reports; None for a line that matches nothing."""
@@ -162,8 +162,6 @@ class CsvLines:
     >>> [lines.read(line) for line in (b"n,loss", b"3,", b"3,0.5")][-1].metrics
     {'loss': 0.5}
     """
-
-    expectation = "a row with a number of steps below a header"
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         self._given = columns
@@ -215,40 +213,6 @@ class CsvLines:
             )
 
 
-class EvaluationLines:
-    r"""Tells lines of an evaluation from those that report steps.
-
-    Parameters
-    ----------
-    patterns
-        Regular expressions; one of them occurs in every line of an evaluation.
-
-    Examples
-    --------
-    >>> reader = RegexLines((r"iter (?P<step>\d+)", r"val loss (?P<val_loss>\S+)"))
-    >>> lines = EvaluationLines(reader, ("val loss",))
-    >>> found = lines.read(b"step 250: train loss 2.0, val loss 2.1")
-    >>> found.is_evaluation, found.step, found.metrics
-    (True, None, {'val_loss': 2.1})
-    """
-
-    def __init__(self, reader: LineReader, patterns: tuple[str, ...]) -> None:
-        self._reader = reader
-        self._patterns = [re.compile(pattern) for pattern in patterns]
-        named = ", ".join(map(repr, patterns))
-        self.expectation = (
-            f"{reader.expectation} without being one of an evaluation "
-            f"(metrics.evaluation {named})"
-        )
-
-    def read(self, line: bytes) -> Report | None:
-        """Return what the line reports; None for a line that reports nothing."""
-        report, text = self._reader.read(line), line.decode(errors="replace")
-        if not any(pattern.search(text) for pattern in self._patterns):
-            return report
-        return replace(report or Report(step=None), is_evaluation=True)
-
-
 def _report(
     values: Mapping[str, float | None], total: int | None = None
 ) -> Report | None:
@@ -257,7 +221,7 @@ def _report(
         for name, value in values.items()
         if value is not None and math.isfinite(value) and name not in _OWN
     }
-    step, samples = whole(values.get(STEP)), whole(values.get(SAMPLES))
+    step, samples = _whole(values.get(STEP)), _whole(values.get(SAMPLES))
     t = values.get(TIME)
     if step is None and samples is None and not metrics:
         return None
@@ -285,18 +249,153 @@ def _number(value: Any) -> float | None:
 
 
 def _parsed(text: str) -> float | None:
-    """Return a printed number, thousands grouped or not; None for other text."""
     text = text.strip()
-    if _GROUPED.fullmatch(text):
-        text = text.replace(",", "")
     try:
-        return float(text)
+        return float(text.replace(",", "") if _GROUPED.fullmatch(text) else text)
     except ValueError:
         return None
 
 
-def whole(value: float | None) -> int | None:
-    """Return the value as a count; None where it is not a whole number in range."""
+def _whole(value: float | None) -> int | None:
     if value is None or not 0 <= value <= _MAX_COUNT or value != int(value):
         return None
     return int(value)
+
+
+class ReportReader:
+    r"""Reads what a command reports, from the lines of one attempt in order.
+
+    An epoch begins where counts of an epoch begin from lower on, or where the number of
+    the epoch, if lines say it, is a higher one. A line that says another length than
+    the first one, of the epoch or of the training, is one of an evaluation, which draws
+    such lines too.
+
+    Attributes
+    ----------
+    expectation
+        What a line should be, to follow the words "no line was".
+
+    Examples
+    --------
+    >>> from scalelab.experiment.program import MetricsSource
+    >>> pattern = r"(?P<batch_of_epoch>\d+)/(?P<batches_of_epoch>\d+) "
+    >>> reader = ReportReader(MetricsSource(regex=(pattern,)), 2)
+    >>> [reader.read(line).step for line in (b"8/10 ", b"10/10 ", b"2/10 ")]
+    [4, 5, 6]
+    >>> patterns = (r"iter (?P<step>\d+)", r"val loss (?P<val_loss>\S+)")
+    >>> reader = ReportReader(MetricsSource(regex=patterns, evaluation=("val loss",)))
+    >>> found = reader.read(b"step 250: train loss 2.0, val loss 2.1")
+    >>> found.is_evaluation, found.step, found.metrics
+    (True, None, {'val_loss': 2.1})
+    """
+
+    def __init__(
+        self,
+        source: MetricsSource,
+        gradient_accumulation_steps: int = 1,
+        global_batch_size: int = 1,
+    ) -> None:
+        self._lines: JsonLines | RegexLines | CsvLines = JsonLines()
+        self.expectation = 'a JSON object such as {"step": 10, "samples": 640}'
+        if source.regex:
+            self._lines = RegexLines(source.regex)
+            named = ", ".join(map(repr, source.regex))
+            self.expectation = f"matched by metrics.regex {named}"
+        elif source.tensorboard is not None:
+            self.expectation = "a scalar with its step"
+        elif source.csv is not None:
+            self._lines = CsvLines(source.columns)
+            self.expectation = "a row with a number of steps below a header"
+        if source.evaluation:
+            named = ", ".join(map(repr, source.evaluation))
+            self.expectation += (
+                f" without being one of an evaluation (metrics.evaluation {named})"
+            )
+        self._of_evaluations = [re.compile(pattern) for pattern in source.evaluation]
+        self._batches_per_step = gradient_accumulation_steps
+        self._samples_per_step = global_batch_size
+        self._length: float | None = None
+        self._epoch: int | None = None
+        self._before = 0  # of the epochs before
+        self._last: int | None = None
+        self._has_steps = False
+
+    def read(self, line: bytes) -> Report | None:
+        """Return what the line reports; None for a line that reports nothing."""
+        report, text = self._lines.read(line), line.decode(errors="replace")
+        report = report and self._counted(report)
+        if any(pattern.search(text) for pattern in self._of_evaluations):
+            report = replace(report or Report(step=None), is_evaluation=True)
+        if report is not None and report.is_evaluation:
+            return report
+        text = line[:_MOST_OF_A_LINE].decode(errors="replace")
+        if report is None or report.step is None:
+            rates = () if _OF_OTHERS.search(text) else own_rates(text)
+        else:
+            named = ", ".join(f"{name}: {of}" for name, of in report.metrics.items())
+            rates = own_rates(f"{text} {named}")
+        return replace(report or Report(step=None), rates=rates) if rates else report
+
+    def _counted(self, report: Report) -> Report:
+        self._has_steps = self._has_steps or report.step is not None
+        found = report.metrics
+        if not found.keys() & _COUNTS:
+            if report.step is not None or report.samples is None or self._has_steps:
+                return report
+            step = self._steps_after(SAMPLES, report.samples, None)
+            count = Count(name=SAMPLES, value=report.samples)
+            return replace(report, step=step, count=count)
+        others = {name: found[name] for name in found if name not in _COUNTS}
+        report = replace(report, metrics=others)
+        length = next((found[name] for name in _LENGTHS if found.get(name)), None)
+        self._length = self._length or length
+        if length and length != self._length:
+            return replace(report, step=None, is_evaluation=True)
+        total = _whole(length)
+        for name in _OF_EPOCH:
+            if (value := _whole(found.get(name))) is not None:
+                step = self._steps_after(name, value, found.get(EPOCH))
+                count = Count(name=name, value=value, total=total)
+                return replace(report, step=step, count=count)
+        if report.count is not None and total is not None:
+            return replace(report, count=replace(report.count, total=total))
+        return report
+
+    def _steps_after(self, name: str, value: int, epoch: float | None) -> int | None:
+        """Return the steps done after a count of this epoch; None where it is none.
+
+        The last batch of an epoch may have fewer samples, and some programs multiply by
+        them: then the count is lower, and no epoch begins.
+        """
+        is_samples = name in (SAMPLES, SAMPLES_OF_EPOCH)
+        epoch = None if epoch is None else math.floor(epoch)
+        is_next = epoch is not None and self._epoch is not None and epoch > self._epoch
+        is_lower = self._last is not None and value < self._last
+        if is_samples and is_lower and epoch is not None and not is_next:
+            return None
+        if is_lower or is_next:
+            # The end of an epoch may have no line.
+            length = int(self._length or self._last or 0)
+            self._before += self._whole_steps(length) if is_samples else length
+        elif is_samples and self._last is not None and value != self._length:
+            self._check_rise(name, value - self._last)
+        self._last, self._epoch = value, epoch
+        done = self._before + value
+        if is_samples:
+            return self._whole_steps(done) // self._samples_per_step
+        return done // (self._batches_per_step if name == BATCH_OF_EPOCH else 1)
+
+    def _whole_steps(self, samples: int) -> int:
+        """Return the samples of the steps that see so many, the last one full."""
+        return -(-samples // self._samples_per_step) * self._samples_per_step
+
+    def _check_rise(self, name: str, rise: int) -> None:
+        # With accumulation a line may stand for a pass.
+        if rise % (self._samples_per_step // self._batches_per_step):
+            raise SpecError(
+                f"{name} rose by {rise:,} between two lines, and one optimiser step "
+                f"has global_batch_size={self._samples_per_step:,} samples. They are "
+                "of all ranks: multiply those of one rank by their number. If batches "
+                f"or steps are counted, name the group {BATCH_OF_EPOCH} or "
+                f"{STEP_OF_EPOCH}."
+            )

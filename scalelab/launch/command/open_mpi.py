@@ -63,7 +63,6 @@ def words_of_node(
 
 
 def _open_mpi(search_path: str) -> str:
-    """Return the path of an ``mpirun`` whose options are known."""
     mpirun = shutil.which("mpirun", path=search_path)
     if mpirun is None:
         raise SpecError(
@@ -114,7 +113,6 @@ def _options(process: LaunchedProcess, own: Sequence[str]) -> list[str]:
 
 
 def _write_key(file: Path) -> None:
-    """Write a new key, whole from the moment that the file is there."""
     written = file.with_suffix(".new")
     descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as opened:
@@ -132,20 +130,19 @@ def _key() -> bytes:
 def _ask(host: str, words: Sequence[str]) -> int:
     """Have a daemon started on a node, wait until it has ended, return its status."""
     address, port = json.loads(os.environ[_PLACES])[host]
-    with _connected((address, port), _key()) as waiting:
-        waiting.send_bytes(" ".join(words).encode())
-        return int(waiting.recv_bytes())
-
-
-def _connected(place: tuple[str, int], key: bytes) -> Connection:
-    deadline_s = time.monotonic() + _PATIENCE_S
+    key, deadline_s = _key(), time.monotonic() + _PATIENCE_S
     while True:
         try:
-            return Client(place, authkey=key)
+            waiting = Client((address, port), authkey=key)
         except ConnectionRefusedError:
             if time.monotonic() > deadline_s:
                 raise
             time.sleep(_POLL_S)
+        else:
+            break
+    with waiting:
+        waiting.send_bytes(" ".join(words).encode())
+        return int(waiting.recv_bytes())
 
 
 def _wait(host: str) -> int:
@@ -164,7 +161,6 @@ def _wait(host: str) -> int:
 
 
 def _accepted(listener: Listener) -> Connection:
-    """Return the first connection of somebody who knows the key."""
     while True:
         with suppress(AuthenticationError, EOFError, OSError):
             return listener.accept()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import traceback
+from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -51,13 +53,13 @@ def result_while_running(
 
 def result_at_exit(log: StepLog, trial: Trial, nothing_seen: str) -> AttemptResult:
     """Return the result of an attempt whose program has exited with status 0."""
-    if log.last_step is None:
-        return AttemptResult(outcome=Outcome.FAILED, reason=nothing_seen, rank=0)
-    if trial.kind is not TrialKind.THROUGHPUT:
-        return _at_end_of_training(log, trial)
     measured, measurement = log.intervals, trial.measurement
     needed = fewest_steps(trial)
-    if measured.num_steps < needed:
+    if log.last_step is None:
+        reason = nothing_seen
+    elif trial.kind is not TrialKind.THROUGHPUT:
+        return _at_end_of_training(log, trial)
+    elif measured.num_steps < needed:
         found = measured.num_evaluations
         beside = f", nor do {found} intervals that hold an evaluation" if found else ""
         reason = (
@@ -68,50 +70,18 @@ def result_at_exit(log: StepLog, trial: Trial, nothing_seen: str) -> AttemptResu
             f"{measurement.steps} were asked for. Let it train longer, or report more "
             "often"
         )
-        return AttemptResult(outcome=Outcome.FAILED, reason=reason, rank=0)
-    if measured.seconds <= 0:
+    elif measured.seconds <= 0:
         reason = (
             f"all {measured.num_steps} measured steps arrived at once, so their times "
             "are not known. Flush the output after each line, or report seconds as t"
         )
-        return AttemptResult(outcome=Outcome.FAILED, reason=reason, rank=0)
-    return completed(log, trial)
+    else:
+        return completed(log, trial)
+    return AttemptResult(outcome=Outcome.FAILED, reason=reason, rank=0)
 
 
 def completed(log: StepLog, trial: Trial) -> AttemptResult:
-    """Return the result of an attempt that measured what it was to measure."""
-    return AttemptResult(outcome=Outcome.COMPLETED, measurements=_columns(log, trial))
-
-
-def _at_end_of_training(log: StepLog, trial: Trial) -> AttemptResult:
-    target = trial.measurement.target
-    wanted = {ACCEPT: trial.measurement.judged_by}
-    if target is not None and log.reached_after_steps is None:
-        wanted["target"] = (target.metric,)
-    for key, names in wanted.items():
-        if missing := [name for name in names if name not in log.metrics]:
-            known = ", ".join(sorted(log.metrics)) or "none"
-            return refused(
-                SpecError(
-                    f"{key} metric {missing[0]!r} was never reported by the command. "
-                    f"It reported these metrics: {known}."
-                )
-            )
-    if target is None or log.reached_after_steps is not None:
-        return completed(log, trial)
-    return AttemptResult(
-        outcome=Outcome.TARGET_NOT_REACHED,
-        reason=(
-            f"{target} was not reached after "
-            f"{log.num_seen * trial.global_batch_size} samples; the last value is "
-            f"{log.metrics[target.metric]:.4g}."
-        ),
-        measurements=_columns(log, trial),
-    )
-
-
-def _columns(log: StepLog, trial: Trial) -> dict[str, Any]:
-    """Return the measurements by column of the observations frame.
+    """Return the result of an attempt that measured what it was to measure.
 
     Where a command does not say when it evaluates, the time to the target includes the
     evaluations, and the step time of a trial that evaluates is left out: the laws of
@@ -126,12 +96,32 @@ def _columns(log: StepLog, trial: Trial) -> dict[str, Any]:
         columns |= _target_columns(log, trial)
     if trial.kind is TrialKind.THROUGHPUT or log.names_evaluations:
         columns |= log.step_columns()
-    return columns | log.evaluation_columns()
+    columns |= log.evaluation_columns()
+    return AttemptResult(outcome=Outcome.COMPLETED, measurements=columns)
+
+
+def _at_end_of_training(log: StepLog, trial: Trial) -> AttemptResult:
+    target = trial.measurement.target
+    wanted = {ACCEPT: trial.measurement.judged_by}
+    if target is not None and log.reached_after_steps is None:
+        wanted["target"] = (target.metric,)
+    for key, names in wanted.items():
+        if missing := [name for name in names if name not in log.metrics]:
+            known = ", ".join(sorted(log.metrics)) or "none"
+            reason = f"{key} metric {missing[0]!r} was never reported by the command."
+            return refused(SpecError(f"{reason} It reported these metrics: {known}."))
+    result = completed(log, trial)
+    if target is None or log.reached_after_steps is not None:
+        return result
+    reason = (
+        f"{target} was not reached after {log.num_seen * trial.global_batch_size} "
+        f"samples; the last value is {log.metrics[target.metric]:.4g}."
+    )
+    return replace(result, outcome=Outcome.TARGET_NOT_REACHED, reason=reason)
 
 
 def _target_columns(log: StepLog, trial: Trial) -> dict[str, Any]:
-    target = trial.measurement.target
-    columns: dict[str, Any] = {}
+    target, columns = trial.measurement.target, dict[str, Any]()
     if log.metrics:
         columns["final_metrics"] = encode_json(log.metrics).decode()
     if target is None:
@@ -151,8 +141,6 @@ def _target_columns(log: StepLog, trial: Trial) -> dict[str, Any]:
 def _versions() -> str:
     known = {"scalelab": __version__, "python": platform.python_version()}
     for package in ("torch", "numpy"):
-        try:
+        with suppress(metadata.PackageNotFoundError):
             known[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return json.dumps(known)

@@ -10,20 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from scalelab.errors import SpecError
+from scalelab.experiment.program import SAMPLES_OF_EPOCH
 from scalelab.experiment.trial import Trial, TrialKind
-from scalelab.launch.command.intervals import Interval, Intervals
-from scalelab.launch.command.lines import Report
+from scalelab.launch.command.lines import SAMPLES, Report
 from scalelab.launch.command.witness.counts import CountWitness
 from scalelab.launch.command.witness.rates import RateWitness
 from scalelab.launch.steady import is_steady, mean_interval
 from scalelab.plan.first_check import RATE_DISAGREES
 
+# An interval beside one that holds an evaluation belongs to the evaluation where its
+# steps seem to take so many times as long as usual: lines of two streams may be written
+# in another order than they were printed in.
+_LONG = 2.0
 # How often the bootstrap asks whether the mean is known well enough.
 _CHECK_INTERVAL_S = 1.0
 # Ranks that train together are hardly a step apart. So many older steps of each rank in
@@ -31,10 +35,103 @@ _CHECK_INTERVAL_S = 1.0
 _MOST_LATE_STEPS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
-    """A report with its time, by the command's own clock or by when it arrived."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """The time between two reports."""
 
+    num_steps: int
+    seconds: float
+    end_step: int
+    is_warm_up: bool
+    holds_evaluation: bool
+
+    @property
+    def step_time_s(self) -> float:
+        """Mean seconds per step."""
+        return self.seconds / self.num_steps
+
+
+class Intervals:
+    """All intervals of an attempt.
+
+    Those that hold an evaluation, and long ones next to them, are set apart: what they
+    took beyond the time of their steps is evaluation time.
+    """
+
+    def __init__(self) -> None:
+        self._all: list[Interval] = []
+
+    def add(self, interval: Interval) -> None:
+        """Take in the next interval."""
+        self._all.append(interval)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that were measured: neither warm-up nor beside an evaluation."""
+        return sum(each.num_steps for each in self._measured())
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the measured steps took."""
+        return sum(each.seconds for each in self._measured())
+
+    @property
+    def num_evaluations(self) -> int:
+        """Intervals that hold an evaluation."""
+        return sum(each.holds_evaluation for each in self._all)
+
+    @property
+    def steps_between_evaluations(self) -> float | None:
+        """Mean steps from one evaluation to the next; None: there were not two."""
+        ends = [each.end_step for each in self._all if each.holds_evaluation]
+        return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else None
+
+    @property
+    def median_s(self) -> float | None:
+        """Median seconds per step, of the warm-up too; None before two reports."""
+        known = [each.step_time_s for each in self._all if each.seconds > 0]
+        return float(np.median(known)) if known else None
+
+    def step_times_s(self) -> npt.NDArray[np.float64]:
+        """Return the mean seconds per step of each measured interval, in order."""
+        return np.array([each.step_time_s for each in self._measured()])
+
+    def evaluation_s(self, until_step: int | None = None) -> float:
+        """Return the seconds of evaluations, in intervals that ended by a step."""
+        num_steps = self.num_steps
+        step_time_s = self.seconds / num_steps if num_steps else 0.0
+        return sum(
+            max(0.0, each.seconds - each.num_steps * step_time_s)
+            for each, is_apart in self._told_apart()
+            if is_apart and (until_step is None or each.end_step <= until_step)
+        )
+
+    def _measured(self) -> list[Interval]:
+        return [
+            each
+            for each, is_apart in self._told_apart()
+            if not is_apart and not each.is_warm_up
+        ]
+
+    def _told_apart(self) -> list[tuple[Interval, bool]]:
+        if not self.num_evaluations:
+            return [(each, False) for each in self._all]
+        holds = [False, *(each.holds_evaluation for each in self._all), False]
+        beside = [a or b for a, b in zip(holds[:-2], holds[2:], strict=True)]
+        both = list(zip(self._all, beside, strict=True))
+        usual = [
+            each.step_time_s
+            for each, is_beside in both
+            if not (each.holds_evaluation or is_beside or each.is_warm_up)
+        ]
+        longest = _LONG * float(np.median(usual)) if usual else np.inf
+        return [
+            (each, each.holds_evaluation or (is_beside and each.step_time_s > longest))
+            for each, is_beside in both
+        ]
+
+
+class _Point(NamedTuple):
     step: int
     time_s: float
 
@@ -124,13 +221,26 @@ class StepLog:
                 if self.last_step is not None and report.metrics:
                     self._record(report, max(self.last_step, report.step or 0))
                 continue
-            if report.step is None or report.step == self.last_step:
+            last_step = self.last_step
+            if report.step is None or report.step == last_step:
                 self._take_metrics(report)
-            elif self._is_late(report.step):
+            elif last_step is None or report.step > last_step:
+                self._advance(report, report.step, now_s, max(steps))
+            elif self._num_late < self._most_late:
                 self._num_late += 1
             else:
-                self._advance(report, now_s, max(steps))
-            self._rates.take(report, self.num_seen)
+                raise SpecError(
+                    f"step went from {last_step} back to {report.step}. Steps must "
+                    "increase: count optimiser steps from the start of the training, "
+                    "not of an epoch, and let only rank 0 write them."
+                )
+            counted = report.count and report.count.name
+            self._rates.take(
+                report.rates,
+                self.num_seen,
+                counts_samples=counted in (SAMPLES, SAMPLES_OF_EPOCH),
+                is_of_step=report.step is not None,
+            )
 
     def rows(self, *, is_over: bool = False) -> list[dict[str, Any]]:
         """Return the rows for the stream that were not returned before.
@@ -138,9 +248,9 @@ class StepLog:
         There are none before two reports have shown when the first step began, or the
         command is over.
         """
-        if self._began_s is None and not is_over:
-            return []
         origin_s = self._began_s
+        if origin_s is None and not is_over:
+            return []
         if origin_s is None and self._first is not None:
             origin_s = self._first[0].time_s
         rows, self._rows = self._rows, []
@@ -163,46 +273,31 @@ class StepLog:
     def step_columns(self) -> Mapping[str, Any]:
         """Return step time, its interval and the throughput, by column."""
         measured_s, num_steps = self.intervals.seconds, self.intervals.num_steps
-        columns: dict[str, Any] = {"num_steps": num_steps}
         if measured_s <= 0:
-            return columns
+            return {"num_steps": num_steps}
         step_time_s = measured_s / num_steps
-        columns["step_time_s"] = step_time_s
-        columns["throughput_samples_per_s"] = (
-            self._trial.global_batch_size / step_time_s
-        )
+        columns: dict[str, Any] = {
+            "num_steps": num_steps,
+            "step_time_s": step_time_s,
+            "throughput_samples_per_s": self._trial.global_batch_size / step_time_s,
+        }
         means = self.intervals.step_times_s()
         if len(means) >= 4:
             # Uneven intervals weigh alike in the bootstrap, not in the mean.
             scale = step_time_s / float(means.mean())
             lo, hi = mean_interval(means)
-            columns["step_time_lo_s"], columns["step_time_hi_s"] = (
-                lo * scale,
-                hi * scale,
-            )
-        return columns | self._rate_columns(step_time_s, means)
-
-    def _rate_columns(
-        self, step_time_s: float, means: npt.NDArray[np.float64]
-    ) -> dict[str, Any]:
-        """Return the step time by the program's own rate, if that can tell."""
+            columns["step_time_lo_s"] = lo * scale
+            columns["step_time_hi_s"] = hi * scale
         measured = [each for each in (step_time_s, float(np.median(means))) if each > 0]
         warmup_steps = self._trial.measurement.warmup_steps
         by_rate = self._rates.step_time_s(measured, after_steps=warmup_steps)
-        if by_rate is None or self._rates.is_settling(warmup_steps):
-            return {}
-        columns: dict[str, Any] = {"reported_step_time_s": by_rate}
-        is_off = self._rates.contradicts(by_rate, measured)
-        # Samples that agree with the steps have shown what is counted.
-        if is_off and not self._counts.holds_samples:
-            columns["validity"] = [RATE_DISAGREES]
+        if by_rate is not None and not self._rates.is_settling(warmup_steps):
+            columns["reported_step_time_s"] = by_rate
+            is_off = self._rates.contradicts(by_rate, measured)
+            # Samples that agree with the steps have shown what is counted.
+            if is_off and not self._counts.holds_samples:
+                columns["validity"] = [RATE_DISAGREES]
         return columns
-
-    def _slower_by_own_rate(self) -> float | None:
-        """Return how much longer steps are by the program's own rate than as read."""
-        so_far = self.intervals.median_s
-        by_rate = self._rates.step_time_s([so_far]) if so_far else None
-        return by_rate / so_far if by_rate and so_far else None
 
     def seconds_to_target(self) -> float | None:
         """Return the time until the target was reached; None: not reached, or unknown.
@@ -228,36 +323,27 @@ class StepLog:
         first = self._first_step
         return step - first + (first if covered is None else covered)
 
-    def _advance(self, report: Report, now_s: float, last_step: int) -> None:
-        assert report.step is not None
-        if self.last_step is not None and report.step < self.last_step:
-            raise SpecError(
-                f"step went from {self.last_step} back to {report.step}. Steps must "
-                "increase: count optimiser steps from the start of the training, not "
-                "of an epoch, and let only rank 0 write them."
-            )
+    def _slower_by_own_rate(self) -> float | None:
+        """Return how much longer steps are by the program's own rate than as read."""
+        so_far = self.intervals.median_s
+        by_rate = self._rates.step_time_s([so_far]) if so_far else None
+        return by_rate / so_far if by_rate and so_far else None
+
+    def _advance(self, report: Report, step: int, now_s: float, last_step: int) -> None:
         self._num_late = 0
-        self._counts.take(report, self._slower_by_own_rate)
+        self._counts.take(report, step, self._slower_by_own_rate)
         if self.last_step is None:
-            self._first_step = report.step
+            self._first_step = step
             self._has_own_clock = report.t is not None
         elif self._covered_steps is None:
-            gap = report.step - self._first_step
-            self._covered_steps = min(self._first_step, gap)
-        self.last_step = report.step
+            self._covered_steps = min(self._first_step, step - self._first_step)
+        self.last_step = step
         self._names_at_step = set(report.metrics)
-        time_s = self._time_of(report, now_s, last_step)
-        position = self._position(report.step)
-        row: dict[str, Any] = {**report.metrics, "event": "step", **position}
+        time_s = self._time_of(report, step, now_s, last_step)
+        row = self._row(report, "step", step)
         if time_s is not None:
-            row |= self._interval_to(_Point(report.step, time_s), now_s)
-        self._rows.append(row)
-        self.metrics |= report.metrics
-        self._check_target(report, report.step)
-
-    def _is_late(self, step: int) -> bool:
-        is_older = self.last_step is not None and step < self.last_step
-        return is_older and self._num_late < self._most_late
+            row |= self._interval_to(_Point(step, time_s), now_s)
+        self._check_target(report, step)
 
     def _take_metrics(self, report: Report) -> None:
         is_repetition = report.step is not None and not self._may_repeat
@@ -267,46 +353,48 @@ class StepLog:
                 "rank 0 should write them: guard the line with the rank, or write to "
                 "$SCALELAB_METRICS, which leads nowhere on the other ranks."
             )
-        if self.last_step is None or not report.metrics:
-            return
-        self._names_at_step |= set(report.metrics)
-        self._record(report, self.last_step)
+        if self.last_step is not None and report.metrics:
+            self._names_at_step |= set(report.metrics)
+            self._record(report, self.last_step)
 
     def _record(self, report: Report, step: int) -> None:
-        row = {**report.metrics, "event": "evaluation", **self._position(step)}
+        row = self._row(report, "evaluation", step)
         if self._last is not None:
             row["t"] = self._last.time_s
-        self._rows.append(row)
-        self.metrics |= report.metrics
         self._check_target(report, step)
 
-    def _position(self, step: int) -> dict[str, Any]:
+    def _row(self, report: Report, event: str, step: int) -> dict[str, Any]:
         samples = self._num_seen_at(step) * self._trial.global_batch_size
-        return {"step": step, "samples": samples}
+        row = {**report.metrics, "event": event, "step": step, "samples": samples}
+        self._rows.append(row)
+        self.metrics |= report.metrics
+        return row
 
-    def _time_of(self, report: Report, now_s: float, last_step: int) -> float | None:
+    def _time_of(
+        self, report: Report, step: int, now_s: float, last_step: int
+    ) -> float | None:
         """Return a report's time by the clock in use; None where it gives none."""
-        assert report.step is not None
+        last = self._last
         if self._has_own_clock:
-            if report.t is not None and self._last and report.t < self._last.time_s:
+            if report.t is not None and last and report.t < last.time_s:
                 raise SpecError(
-                    f"t went from {self._last.time_s:g} back to {report.t:g} at step "
-                    f"{report.step}. It is a clock of seconds that runs through the "
+                    f"t went from {last.time_s:g} back to {report.t:g} at step "
+                    f"{step}. It is a clock of seconds that runs through the "
                     "whole training: do not start it again, or leave t out."
                 )
             return report.t
-        if report.step == last_step:
+        if step == last_step:
             return now_s
-        if self._last is None or self._is_evaluating:
+        if last is None or self._is_evaluating:
             return None  # how much of the time was the evaluation's is not known
-        share = (report.step - self._last.step) / (last_step - self._last.step)
-        return self._last.time_s + share * (now_s - self._last.time_s)
+        share = (step - last.step) / (last_step - last.step)
+        return last.time_s + share * (now_s - last.time_s)
 
     def _interval_to(self, point: _Point, now_s: float) -> dict[str, Any]:
-        """Close the interval that ends here; return what the row says of it."""
         last, self._last = self._last, point
+        holds_evaluation, self._is_evaluating = self._is_evaluating, False
         if last is None:
-            self._first, self._is_evaluating = (point, now_s), False
+            self._first = (point, now_s)
             return {"t": point.time_s}
         warmup_steps = self._trial.measurement.warmup_steps
         interval = Interval(
@@ -314,29 +402,28 @@ class StepLog:
             seconds=point.time_s - last.time_s,
             end_step=self._num_seen_at(point.step),
             is_warm_up=self._num_seen_at(last.step) < warmup_steps,
-            holds_evaluation=self._is_evaluating,
+            holds_evaluation=holds_evaluation,
         )
-        self._is_evaluating = False
         self.intervals.add(interval)
-        if self._began_s is None and not interval.holds_evaluation:
+        if holds_evaluation:
+            return {"t": point.time_s}
+        if self._began_s is None:
             # When the first step began follows from how long the next ones took.
             assert self._first is not None
             first, arrived_s = self._first
             covered_s = self._num_seen_at(first.step) * interval.step_time_s
             self._began_s = first.time_s - covered_s
             self.ready_s = arrived_s - covered_s
-        if interval.holds_evaluation:
-            return {"t": point.time_s}
         return {"t": point.time_s, "step_time_s": interval.step_time_s}
 
     def _check_target(self, report: Report, step: int) -> None:
-        target = self._trial.measurement.target
+        target, num_seen = self._trial.measurement.target, self._num_seen_at(step)
         if target is None or self._trial.kind is TrialKind.THROUGHPUT:
             return
         value = report.metrics.get(target.metric)
-        if value is None or self.reached_after_steps is not None:
+        if value is None or self.reached_after_steps is not None or num_seen <= 0:
             return
-        if target.is_reached_by(value) and self._num_seen_at(step) > 0:
-            self.reached_after_steps = self._num_seen_at(step)
+        if target.is_reached_by(value):
+            self.reached_after_steps = num_seen
             if self._last is not None and self._began_s is not None:
                 self._reached_s = self._last.time_s - self._began_s

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.command.headline import (
+from scalelab.launch.verdict import (
     TRACEBACK_START,
+    RankFailure,
+    from_exit,
     headline,
     index_of_exception,
+    meaning_of_text,
     num_lines,
 )
-from scalelab.launch.verdict import RankFailure, from_exit, meaning_of_text
 from scalelab.records.plain_files import log_tail
 
 _TAIL_BYTES = 1 << 17
@@ -55,13 +57,20 @@ def from_command_exit(
         return failure
     text = _RANK_PREFIX.sub("", log_tail(log, num_bytes=_TAIL_BYTES))
     found = last_traceback(text)
-    said = _messages(found) if found else text[-_LAST_WORDS:]
+    last_words = text[-_LAST_WORDS:]
+    # Messages of exceptions without the frames, which quote source.
+    messages = [
+        line for line in (found or "").splitlines() if line[:1] not in ("", " ")
+    ]
+    said = "\n".join(messages) if found else last_words
     outcome, summary = meaning_of_text(said, device_type), failure.summary
     if found and status > 0:
         summary = f"raised {headline(found, code) or 'an exception'}"
     elif status >= 0:
         summary = f"exited with status {status}"
-    if oom_kills > 0 and _was_killed(status, text):
+    # A shell or launcher reports the signal by its exit status or in its output.
+    was_killed = status == 128 + signal.SIGKILL or _KILLED.search(last_words)
+    if oom_kills > 0 and was_killed:
         outcome = Outcome.HOST_OUT_OF_MEMORY
         summary += "; the kernel killed a process of it: the node ran out of memory"
     elif _PORT_IN_USE.search(said):
@@ -78,27 +87,27 @@ def last_traceback(text: str) -> str | None:
     A launcher's traceback, which only says that a rank has failed, is returned only
     where there is no other.
     """
-    tracebacks = list(_tracebacks(text.splitlines()))
+    tracebacks = _tracebacks(text.splitlines())
     of_ranks = [each for each in tracebacks if not _OF_A_LAUNCHER.search(each)]
-    candidates = of_ranks or tracebacks
-    return candidates[-1] if candidates else None
+    return next(reversed(of_ranks or tracebacks), None)
 
 
-def _tracebacks(lines: list[str]) -> Iterator[str]:
+def _tracebacks(lines: list[str]) -> list[str]:
     starts = [
         index for index, line in enumerate(lines) if line.strip() == TRACEBACK_START
     ]
+    found: list[str] = []
     begin: int | None = None
-    for index, start in enumerate(starts):
+    for start, following in zip_longest(starts, starts[1:]):
         begin = start if begin is None else begin
-        following = starts[index + 1] if index + 1 < len(starts) else None
         if following is not None and _CHAINED.search(
             "\n".join(lines[max(start, following - 3) : following])
         ):
             continue
         text = "\n".join(lines[begin : _end(lines, start, following)]) + "\n"
-        yield text[-_TRACEBACK_LENGTH:]
+        found.append(text[-_TRACEBACK_LENGTH:])
         begin = None
+    return found
 
 
 def _end(lines: list[str], start: int, following: int | None) -> int:
@@ -107,14 +116,3 @@ def _end(lines: list[str], start: int, following: int | None) -> int:
     message = max(_MESSAGE_LINES, num_lines(lines[raised:last]))
     end = min(raised + message, last)
     return next((at for at in range(raised, end) if not lines[at].strip()), end)
-
-
-def _messages(found: str) -> str:
-    """Return the messages of the exceptions without the frames, which quote source."""
-    lines = found.splitlines()
-    return "\n".join(line for line in lines if line[:1] not in ("", " "))
-
-
-def _was_killed(status: int, text: str) -> bool:
-    # A shell or launcher reports the signal by its exit status or in its output.
-    return status == 128 + signal.SIGKILL or bool(_KILLED.search(text[-_LAST_WORDS:]))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
-from scalelab.launch.command.event_files import EventFiles
-from scalelab.launch.command.files import FileWatch, FollowedFile
-from scalelab.launch.command.readers import line_reader
+from scalelab.launch.command.files import EventFiles, FileWatch, FollowedFile
+from scalelab.launch.command.lines import ReportReader
 from scalelab.launch.command.results import (
     completed,
     refused,
@@ -24,12 +25,12 @@ from scalelab.launch.command.steps import StepLog
 from scalelab.launch.command.verdict import from_command_exit
 from scalelab.launch.command.witness.rank_witness import RankWitness
 from scalelab.launch.process_tree import has_loaded
-from scalelab.launch.progress import ProgressBoard
+from scalelab.launch.progress import ProgressBoard, StreamWriter
 from scalelab.launch.rendezvous import Meeting
-from scalelab.launch.stream import StreamWriter
 from scalelab.launch.supervision import Supervisor, Watch
+from scalelab.launch.timing import Limits
 from scalelab.launch.verdict import RankFailure, last_lines
-from scalelab.records.attempt import AttemptResult, AttemptSpec
+from scalelab.records.attempt import AttemptResult
 
 # Lines that arrive within this time are read together: waking up for each line would
 # take processor time from the ranks.
@@ -46,16 +47,14 @@ _MOST_UNREAD_LINES = 100
 _MOST_NAMES = 10
 
 
-def watch_of(
-    attempt: CommandAttempt, board: ProgressBoard, start_up_s: float, meeting: Meeting
-) -> Watch:
+def watch_of(attempt: CommandAttempt, meeting: Meeting, board: ProgressBoard) -> Watch:
     """Return the watch of a node's processes; only node 0 reads what they report."""
     if attempt.node_rank > 0:
-        return CommandProcesses(board, attempt.program)
-    return CommandWatch(attempt, board, start_up_s, meeting)
+        return _CommandProcesses(board, attempt.program)
+    return _CommandWatch(attempt, meeting, board)
 
 
-class CommandProcesses(Watch):
+class _CommandProcesses(Watch):
     """The processes of a command on a node that does not read what they report."""
 
     stack_dump_signal = None
@@ -65,22 +64,16 @@ class CommandProcesses(Watch):
         super().__init__(board)
         self._code = program.code_directory
 
-    @property
-    def ready_s(self) -> float | None:
-        """When the first step began is not known here."""
-        return None
-
     def explain_exit(
         self, rank: int, status: int, device_type: str, log: Path, oom_kills: int
     ) -> RankFailure:
-        """Describe the failed exit of a process, by what it has said last."""
         now_s = time.monotonic()
         return from_command_exit(
             rank, now_s, status, device_type, log, oom_kills, code=self._code
         )
 
 
-class CommandWatch(CommandProcesses):
+class _CommandWatch(_CommandProcesses):
     """Reads the reports of rank 0 and ends the command when it has measured enough.
 
     Parameters
@@ -92,17 +85,13 @@ class CommandWatch(CommandProcesses):
     """
 
     def __init__(
-        self,
-        attempt: CommandAttempt,
-        board: ProgressBoard,
-        start_up_s: float,
-        meeting: Meeting,
+        self, attempt: CommandAttempt, meeting: Meeting, board: ProgressBoard
     ) -> None:
         super().__init__(board, attempt.program)
         self._spec = spec = attempt.spec
         program, ranks = attempt.program, attempt.ranks
         source, trial = program.metrics, spec.trial
-        self._reader = line_reader(
+        self._reader = ReportReader(
             source, trial.gradient_accumulation_steps, trial.global_batch_size
         )
         self._reporters = [board.reporter(row) for row in range(len(ranks))]
@@ -129,93 +118,81 @@ class CommandWatch(CommandProcesses):
         self._stream = StreamWriter(spec.files.stream)
         self._foreign_library = attempt.launcher.foreign_library
         self._witness = RankWitness(attempt, meeting)
-        self._supervisor: Supervisor | None = None
-        self._talks_until_s = time.monotonic() + start_up_s * _TALK_FACTOR
+        talk_s = _TALK_FACTOR * Limits.of(spec).start_up_s
+        self._talks_until_s = time.monotonic() + talk_s
         self._has_ended = False
 
     @property
     def ready_s(self) -> float | None:
-        """When the first step began, by the monotonic clock; None where unknown."""
         return self._log.ready_s
 
     def attach(self, supervisor: Supervisor) -> None:
-        """Read reports whenever the processes of this supervisor have written some."""
-        self._supervisor = supervisor
-        supervisor.listen(self._watch.descriptor, self._on_change)
+        on_change = partial(self._on_change, supervisor)
+        supervisor.listen(self._watch.descriptor, on_change)
 
     def conclude(self, rank: int) -> AttemptResult | None:
-        """Return the attempt's result now that a process has exited with status 0.
-
-        None while the launcher has other processes to wait for.
-        """
         self._awaited.discard(rank)
         if self._awaited:
             return None
-        return self._witnessed(self._read() or self._at_exit())
+        result = self._read()
+        if result is None:
+            nothing_seen = self._nothing_seen()
+            result = result_at_exit(self._log, self._spec.trial, nothing_seen)
+            if result.outcome is Outcome.FAILED:
+                result = replace(result, log=self._logs[0].name)
+        return self._witnessed(result)
 
     def pruned(self, reason: str) -> AttemptResult:
-        """Return what was measured until the source of trials ended the attempt."""
         measured = completed(self._log, self._spec.trial)
         return self._witnessed(replace(measured, outcome=Outcome.PRUNED, reason=reason))
 
     def explained(self, result: AttemptResult) -> AttemptResult:
-        """Return the result; its reason also says if no step was ever reported."""
         unheard = result.outcome in (Outcome.STALLED, Outcome.TIMED_OUT)
         if not unheard or self._log.last_step is not None:
             return result
         return replace(result, reason=f"{result.reason}. {self._nothing_seen()}")
 
     def close(self) -> None:
-        """Write what is left of the stream and close all files."""
         with closing(self._watch), closing(self._file), closing(self._stream):
             for row in self._log.rows(is_over=True):
                 self._stream.append(row)
 
-    def _on_change(self) -> None:
+    def _on_change(self, supervisor: Supervisor) -> None:
         woken_s = time.monotonic()
         changed = self._watch.changed()
         if self._has_ended:
             return
-        result = self._refused_library()
+        result = self._refused_library(supervisor.pids)
         if result is None and self._file.path in changed:
             result = self._read()
-        result = self._refused_ranks(is_last=result is not None) or result
-        if result is not None and self._supervisor is not None:
+        if self._log.last_step is not None:
+            # All ranks are there now, and later steps are not disturbed.
+            pids, step = supervisor.pids, self._log.last_step
+            try:
+                self._witness.look(pids, step, is_last=result is not None)
+            except SpecError as error:
+                result = refused(error)
+        if result is not None:
             self._has_ended = True
-            self._supervisor.end(self._witnessed(result))
+            supervisor.end(self._witnessed(result))
             return
         if changed & set(self._logs):
-            self._show_life()
+            if self._log.last_step is not None:
+                self._show(self._log.last_step)
+            elif time.monotonic() < self._talks_until_s:
+                self._show(0)
         time.sleep(max(0.0, woken_s + _READ_INTERVAL_S - time.monotonic()))
 
-    def _refused_library(self) -> AttemptResult | None:
-        """Refuse a program that has loaded what it must not, until its first step."""
+    def _refused_library(self, pids: Sequence[int]) -> AttemptResult | None:
         library = self._foreign_library
-        if library is None or self._supervisor is None:
+        if library is None:
             return None
-        if self._log.last_step is not None:
+        if self._log.last_step is not None:  # a last time
             self._foreign_library = None
-        if any(has_loaded(pid, library.prefix) for pid in self._supervisor.pids):
-            return refused(SpecError(library.reason))
-        return None
-
-    def _refused_ranks(self, *, is_last: bool) -> AttemptResult | None:
-        """Refuse a command that has started another number of ranks, or single ones.
-
-        It is looked when the first step has been reported: all ranks are there then,
-        and later steps are hardly disturbed.
-        """
-        if self._supervisor is None or self._log.last_step is None:
-            return None
-        pids, step = self._supervisor.pids, self._log.last_step
-        try:
-            self._witness.look(pids, step, is_last=is_last)
-        except SpecError as error:
-            return refused(error)
-        return None
+        is_loaded = any(has_loaded(pid, library.prefix) for pid in pids)
+        return refused(SpecError(library.reason)) if is_loaded else None
 
     def _witnessed(self, result: AttemptResult) -> AttemptResult:
-        """Return a measurement with what has shown that the ranks met."""
         if not result.outcome.is_measurement:
             return result
         try:
@@ -225,7 +202,6 @@ class CommandWatch(CommandProcesses):
         return replace(result, measurements=columns)
 
     def _read(self) -> AttemptResult | None:
-        """Read new reports; return the attempt's result if they complete it."""
         now_s = time.monotonic()
         lines = list(self._file.lines())
         if self._file.is_redrawing:
@@ -233,47 +209,30 @@ class CommandWatch(CommandProcesses):
             lines += [*self._file.lines(), *self._file.redrawn_line()]
         try:
             reports = [report for line in lines if (report := self._reader.read(line))]
-            if not reports:
-                return self._unread()
             for report in reports:
                 self._witness.hear(report.metrics)
             self._log.take(reports, now_s)
+            is_output = self._file.path == self._logs[0]
+            is_unread = self._log.last_step is None and not (reports or is_output)
+            if is_unread and self._file.num_lines >= _MOST_UNREAD_LINES:
+                raise SpecError(self._nothing_seen())
         except SpecError as error:
             return refused(error)
+        if not reports:
+            return None
         for row in self._log.rows():
             self._stream.append(row)
         if self._log.last_step is not None:
             self._show(self._log.last_step)
         return result_while_running(self._log, self._spec.trial, now_s)
 
-    def _unread(self) -> AttemptResult | None:
-        is_output = self._file.path == self._logs[0]
-        if is_output or self._log.last_step is not None:
-            return None
-        if self._file.num_lines < _MOST_UNREAD_LINES:
-            return None
-        return refused(SpecError(self._nothing_seen()))
-
-    def _at_exit(self) -> AttemptResult:
-        result = result_at_exit(self._log, self._spec.trial, self._nothing_seen())
-        if result.outcome is Outcome.FAILED:
-            return replace(result, log=self._logs[0].name)
-        return result
-
-    def _show_life(self) -> None:
-        if self._log.last_step is not None:
-            self._show(self._log.last_step)
-        elif time.monotonic() < self._talks_until_s:
-            self._show(0)
-
     def _show(self, step: int) -> None:
         for report in self._reporters:
             report(step)
 
     def _nothing_seen(self) -> str:
-        """Return why no step was found: where it was looked for, and what is there."""
-        log, path = self._logs[0], self._file.path
-        shown = _shown(path, self._spec)
+        log, path, directory = self._logs[0], self._file.path, self._spec.directory
+        shown = path.relative_to(directory) if path.is_relative_to(directory) else path
         found = f"of {self._file.num_lines} lines in {shown} none was"
         found += f" {self._reader.expectation}"
         names = sorted(each.name for each in path.parent.glob("*"))[:_MOST_NAMES]
@@ -284,8 +243,3 @@ class CommandWatch(CommandProcesses):
             "against 'metrics' in the experiment; last lines of "
             f"{log.name}: {last_lines(log) or '(nothing)'}"
         )
-
-
-def _shown(path: Path, spec: AttemptSpec) -> str:
-    directory = Path(spec.directory)
-    return str(path.relative_to(directory) if path.is_relative_to(directory) else path)

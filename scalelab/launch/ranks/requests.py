@@ -60,7 +60,6 @@ def rank_requests(
 def _server_requests(
     spec: AttemptSpec, ranks: tuple[ProcessRequest, ...]
 ) -> Iterator[ProcessRequest]:
-    """Yield the requests for parameter servers, which are like rank 0 but for a few."""
     first, world_size = ranks[0], spec.placement.world_size
     task = first.task
     assert isinstance(task, RankTask)

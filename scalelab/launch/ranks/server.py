@@ -25,8 +25,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
+from scalelab.launch import rendezvous
+from scalelab.launch.command.command_supervisor import supervise_command
 from scalelab.launch.process_tree import (
     adopt_orphans,
     children,
@@ -35,32 +37,29 @@ from scalelab.launch.process_tree import (
     signal_group,
 )
 from scalelab.launch.protocol import (
+    CommandTask,
     ProcessRequest,
     RankTask,
+    StoreTask,
     from_memory,
     receive,
     send,
 )
-from scalelab.launch.ranks import forked
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """The processes of one launch request, and the channel to the agent."""
-
-    channel: socket.socket
-    pids: set[int] = field(default_factory=set)
+from scalelab.launch.ranks.rank_process import report_failure, run_rank
 
 
 @dataclass(frozen=True, slots=True)
-class _Child:
-    pid: int
-    rank: int
-    descriptor: int
-    attempt: _Attempt
+class _Attempt:
+    channel: socket.socket
+    pids: set[int] = field(default_factory=set)
+
+    def tell(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        # The agent may have closed its end.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            send(self.channel, message, descriptors)
 
 
-class RankServer:
+class _RankServer:
     """Forks the processes that one agent asks for, and reports how they end.
 
     Parameters
@@ -72,13 +71,12 @@ class RankServer:
 
     def __init__(self, control: socket.socket) -> None:
         self._control: socket.socket | None = control
-        self._children: dict[int, _Child] = {}
+        self._num_children = 0
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, self._on_control)
 
     def serve(self) -> None:
-        """Serve until the control socket is closed and no process is left."""
-        while self._control is not None or self._children:
+        while self._control is not None or self._num_children:
             for key, _ in self._selector.select():
                 # An earlier event of the batch may have unregistered this descriptor.
                 if key.fd in self._selector.get_map():
@@ -97,7 +95,7 @@ class RankServer:
         try:
             self._launch(attempt, request, board)
         except Exception:
-            _tell(attempt, {"kind": "refused", "reason": traceback.format_exc()})
+            attempt.tell({"kind": "refused", "reason": traceback.format_exc()})
         finally:
             os.close(request)
             os.close(board)
@@ -108,70 +106,49 @@ class RankServer:
             self._forget(attempt)
 
     def _launch(self, attempt: _Attempt, request: int, board: int) -> None:
-        processes = from_memory(request)
-        for index, process in enumerate(processes):
-            parent_pid = os.getpid()
+        parent_pid = os.getpid()
+        for index, process in enumerate(from_memory(request)):
             fresh, is_rank = None, isinstance(process.task, RankTask)
             if is_rank and (reason := must_not_fork()) is not None:
-                fresh = forked.FreshInterpreter(request, index, reason)
+                fresh = (request, index, reason)
             pid = os.fork()
             if pid == 0:
                 try:
-                    self._leave(attempt, process, board, parent_pid, fresh)
+                    # The child gives up all that is the server's.
+                    for key in list(self._selector.get_map().values()):
+                        os.close(key.fd)
+                    self._selector.close()
+                    _become(process, attempt.channel, board, parent_pid, fresh)
                 finally:
                     os._exit(1)
             # Parent and child both set it: whichever runs first, the group exists.
             with suppress(OSError):
                 os.setpgid(pid, pid)
-            self._adopt(attempt, pid, process.rank)
+            self._num_children += 1
+            attempt.pids.add(pid)
+            descriptor, rank = os.pidfd_open(pid), process.rank
+            on_exit = partial(self._on_exit, attempt, pid, rank, descriptor)
+            self._selector.register(descriptor, selectors.EVENT_READ, on_exit)
+            attempt.tell({"kind": "started", "rank": rank, "pid": pid}, [descriptor])
 
-    def _leave(
-        self,
-        attempt: _Attempt,
-        process: ProcessRequest,
-        board: int,
-        parent_pid: int,
-        fresh: forked.FreshInterpreter | None,
-    ) -> None:
-        """Run a task in the forked child, which gives up all that was the server's."""
-        for key in list(self._selector.get_map().values()):
-            os.close(key.fd)
-        self._selector.close()
-        forked.become(
-            process, attempt.channel, board, parent_pid=parent_pid, fresh=fresh
-        )
-
-    def _adopt(self, attempt: _Attempt, pid: int, rank: int) -> None:
-        child = _Child(pid, rank, os.pidfd_open(pid), attempt)
-        self._children[pid] = child
-        attempt.pids.add(pid)
-        self._selector.register(
-            child.descriptor, selectors.EVENT_READ, partial(self._on_exit, child)
-        )
-        message = {"kind": "started", "rank": rank, "pid": pid}
-        _tell(attempt, message, [child.descriptor])
-
-    def _on_exit(self, child: _Child) -> None:
+    def _on_exit(self, attempt: _Attempt, pid: int, rank: int, descriptor: int) -> None:
         # The group's number cannot be reused before its dead leader is reaped.
-        signal_group(child.pid, signal.SIGKILL)
-        _, status = os.waitpid(child.pid, 0)
-        reap(-child.pid)
-        self._selector.unregister(child.descriptor)
-        os.close(child.descriptor)
-        del self._children[child.pid]
-        child.attempt.pids.remove(child.pid)
-        if not self._children:
-            end_orphans()
-        _tell(
-            child.attempt,
-            {
-                "kind": "exited",
-                "rank": child.rank,
-                "status": os.waitstatus_to_exitcode(status),
-            },
-        )
-        if not child.attempt.pids:
-            self._forget(child.attempt)
+        signal_group(pid, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        reap(-pid)
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        self._num_children -= 1
+        attempt.pids.remove(pid)
+        if self._num_children == 0:
+            # Orphans of ranks may have left the process groups of their ranks.
+            for orphan in children():
+                with suppress(ProcessLookupError):
+                    os.kill(orphan, signal.SIGKILL)
+                reap(orphan)
+        attempt.tell({"kind": "exited", "rank": rank, "status": status})
+        if not attempt.pids:
+            self._forget(attempt)
 
     def _on_channel(self, attempt: _Attempt) -> None:
         # Agents send nothing on it: it is readable only because it was closed.
@@ -183,22 +160,6 @@ class RankServer:
         with suppress(KeyError):
             self._selector.unregister(attempt.channel)
         attempt.channel.close()
-
-
-def _tell(
-    attempt: _Attempt, message: dict[str, Any], descriptors: Sequence[int] = ()
-) -> None:
-    # The agent may have closed its end.
-    with suppress(BrokenPipeError, ConnectionResetError):
-        send(attempt.channel, message, descriptors)
-
-
-def end_orphans() -> None:
-    """Kill orphans of ranks that had left the process groups of their ranks."""
-    for pid in children():
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        reap(pid)
 
 
 def must_not_fork() -> str | None:
@@ -236,38 +197,98 @@ def watched_files() -> dict[str, int]:
     files: dict[str, int] = {}
     for module in list(sys.modules.values()):
         # A module may be blocked by None, or replaced by some other object.
-        known = vars(module) if isinstance(module, ModuleType) else {}
-        path = known.get("__file__")
+        path = vars(module).get("__file__") if isinstance(module, ModuleType) else None
         if isinstance(path, str) and not os.path.realpath(path).startswith(roots):
             with suppress(OSError):
                 files[path] = Path(path).stat().st_mtime_ns
     return files
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """Run a rank server, with the descriptors that its agent has passed on."""
     parser = ArgumentParser(prog="python -m scalelab.launch.ranks.server")
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--entry")
     parser.add_argument("--preload", nargs="*", default=[])
-    given = parser.parse_args(arguments)
+    given = parser.parse_args()
     die_with_parent(given.parent)
     # A batch system sends SIGTERM to every process of a job; the agent decides.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     adopt_orphans()
     if given.entry is not None:
-        importlib.import_module("scalelab.launch.ranks.rank_process")
         importlib.import_module(given.entry)
     preload(given.preload)
     control = socket.socket(fileno=given.control)
-    files = os.memfd_create("scalelab-files", os.MFD_CLOEXEC)
-    os.write(files, json.dumps(watched_files()).encode())
-    send(control, {"kind": "ready"}, [files])
-    os.close(files)
+    with os.fdopen(os.memfd_create("scalelab-files"), "w") as files:
+        json.dump(watched_files(), files)
+        files.flush()
+        send(control, {"kind": "ready"}, [files.fileno()])
     gc.collect()
     gc.freeze()
-    RankServer(control).serve()
+    _RankServer(control).serve()
+
+
+def _become(
+    process: ProcessRequest,
+    channel: socket.socket,
+    board: int,
+    parent_pid: int,
+    fresh: tuple[int, int, str] | None,
+) -> NoReturn:
+    """Run the task of a newly forked process in it; this never returns.
+
+    ``fresh`` is for a rank that cannot be a fork: what its own interpreter inherits,
+    that is the descriptor of the request and its position in it, and why.
+    """
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        die_with_parent(parent_pid)
+        _prepare(process, channel)
+        match process.task:
+            case CommandTask(argv=argv):
+                supervise_command(argv, parent_pid)
+            case RankTask() if fresh is not None:
+                request, position, reason = fresh
+                os.write(2, f"scalelab: not forked: {reason}\n".encode())
+                inherited = (request, channel.fileno(), board)
+                for descriptor in inherited:
+                    os.set_inheritable(descriptor, True)
+                words = [sys.executable, "-m", "scalelab.launch.ranks.rank_process"]
+                words += map(str, (*inherited, position))
+                os.execv(sys.executable, words)
+            case RankTask() as task:
+                status = run_rank(process, task, channel, board)
+            case StoreTask(address=address):
+                port = rendezvous.serve_store(address)
+                send(channel, {"kind": "store", "port": port})
+                signal.pause()
+    except BaseException as error:
+        report_failure(process, channel, error)
+    finally:
+        os._exit(status)
+
+
+def _prepare(process: ProcessRequest, channel: socket.socket) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # The kernel kills this process first where memory runs out, not server or agent.
+    Path("/proc/self/oom_score_adj").write_text("500")
+    os.environ.update(process.env)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    if process.log is not None:
+        log = os.open(process.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+    if process.directory is not None:
+        os.chdir(process.directory)
+    if process.cores:
+        try:
+            os.sched_setaffinity(0, process.cores)
+        except OSError:
+            send(channel, {"kind": "unpinned", "rank": process.rank})
 
 
 if __name__ == "__main__":

@@ -25,19 +25,11 @@ _READY_PATIENCE_S = 600.0
 _EXIT_PATIENCE_S = 10.0
 # Prefixes of the variables that tell programs that they are a task of an MPI or
 # torchrun launch, which a rank is not. Batch systems have further ones.
-_FOREIGN_LAUNCH = (
-    "PMI",
-    "OMPI_",
-    "TORCHELASTIC_",
-)
-_FOREIGN_NAMES = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
+_FOREIGN_LAUNCH = ("PMI", "OMPI_", "TORCHELASTIC_")
+_FOREIGN_NAMES = {
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+}
 
 
 def server_environment(
@@ -51,11 +43,11 @@ def server_environment(
         for name, value in inherited.items()
         if not name.startswith(foreign) and name not in _FOREIGN_NAMES
     }
-    old = kept.get("PYTHONPATH")
+    paths = (*search_path, kept.get("PYTHONPATH"))
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
         **kept,
-        "PYTHONPATH": os.pathsep.join((*search_path, *([old] if old else []))),
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         # A pool of OpenBLAS or OpenMP threads would make the server unfit to fork.
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
@@ -68,7 +60,7 @@ def server_environment(
 
 
 class ServerProcess:
-    """A rank server in a process of its own.
+    """A rank server in a process of its own, which has imported its modules.
 
     The server dies with the *thread* that makes this object; see :class:`RankServers`.
     """
@@ -81,9 +73,7 @@ class ServerProcess:
         entry_module: str | None,
     ) -> None:
         self._log = log
-        self._entry_module = entry_module
         self._lock = threading.Lock()
-        self._files: dict[str, int] = {}
         self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "scalelab.launch.ranks.server"]
         command += ["--control", str(far.fileno()), "--parent", str(os.getpid())]
@@ -100,9 +90,6 @@ class ServerProcess:
             )
         self.pid = self._process.pid
         self.descriptor = os.pidfd_open(self.pid)
-
-    def wait_until_ready(self) -> None:
-        """Wait until the server has imported its modules."""
         self._control.settimeout(_READY_PATIENCE_S)
         try:
             message, descriptors = receive(self._control)
@@ -110,31 +97,26 @@ class ServerProcess:
             message, descriptors = {"kind": "late", "error": str(error)}, []
         self._control.settimeout(None)
         if not descriptors:
-            module = self._entry_module or "scalelab.launch.ranks.server"
+            self.close()
+            module = entry_module or "scalelab.launch.ranks.server"
             raise LaunchError(
                 f"The rank server did not start ({message or 'it ended'}): "
-                f"{last_lines(self._log) or 'its log is empty'}. Run "
+                f"{last_lines(log) or 'its log is empty'}. Run "
                 f"{sys.executable} -c 'import {module}' on that node."
             )
         with os.fdopen(descriptors[0], "rb") as file:
             file.seek(0)
-            self._files = json.load(file)
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the server is running."""
-        return self._process.poll() is None
+            self._files: dict[str, int] = json.load(file)
 
     @property
     def is_current(self) -> bool:
-        """Whether the source files of its modules are unchanged."""
+        """Whether it runs, and the source files of its modules are unchanged."""
         try:
-            return all(
-                os.stat(path).st_mtime_ns == modified_ns
-                for path, modified_ns in self._files.items()
-            )
+            known = self._files.items()
+            is_same = all(os.stat(path).st_mtime_ns == at_ns for path, at_ns in known)
         except OSError:
             return False
+        return is_same and self._process.poll() is None
 
     def launch(
         self, processes: Sequence[ProcessRequest], board: ProgressBoard
@@ -160,11 +142,9 @@ class ServerProcess:
         """Return a clause that says how the server ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_EXIT_PATIENCE_S)
-        said = last_lines(self._log)
-        return (
-            f"the rank server (process {self.pid}) ended with status "
-            f"{self._process.returncode}" + (f": {said}" if said else "")
-        )
+        status, said = self._process.returncode, last_lines(self._log)
+        death = f"the rank server (process {self.pid}) ended with status {status}"
+        return f"{death}: {said}" if said else death
 
     def retire(self) -> None:
         """Tell the server to end once its last process has ended."""
@@ -219,7 +199,7 @@ class RankServers:
         with self._lock:
             if self._servers:
                 server = self._servers[-1]
-                if server.is_alive and server.is_current:
+                if server.is_current:
                     return server
                 server.retire()
             try:
@@ -229,11 +209,6 @@ class RankServers:
                     f"The rank server did not start: {error}. `ulimit -u` says how "
                     "many processes and threads you may have on that host."
                 ) from error
-            try:
-                server.wait_until_ready()
-            except LaunchError:
-                server.close()
-                raise
             self._servers.append(server)
             return server
 

@@ -32,6 +32,7 @@ class RunSite:
     """The nodes of the site, or of the node group, that a sweep ran on."""
 
     site: Site
+    devices_on_node: int
     # The network between nodes is declared by the user: one machine may stand for
     # several nodes
     is_emulated: bool
@@ -44,7 +45,11 @@ class RunSite:
         is_emulated = experiment.facts is not None and experiment.facts.declares_times
         try:
             return {
-                name: cls(site=site, is_emulated=is_emulated)
+                name: cls(
+                    site=site,
+                    devices_on_node=site.devices_per_node,
+                    is_emulated=is_emulated,
+                )
                 for name, site in experiment.resolve_site().groups.items()
             }
         except SpecError:
@@ -54,7 +59,7 @@ class RunSite:
         """Return all devices of this machine, if the sweep ran on this machine."""
         # Nodes on one machine have no network between them, unless it is declared.
         nodes = (self.site.num_nodes or 1) if self.is_emulated else 1
-        all_devices = Allocation(devices_per_node=(self.site.devices_per_node,) * nodes)
+        all_devices = Allocation(devices_per_node=(self.devices_on_node,) * nodes)
         is_larger = bool((measured > all_devices.world_size).any())
         return all_devices if self.site.is_this_machine and not is_larger else None
 

@@ -9,7 +9,7 @@ from command_specs import REGEX, command_spec
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import MetricsSource
-from scalelab.launch.command.attempt import CommandAttempt, output_directory
+from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.protocol import ProcessRequest
 from scalelab.launch.rendezvous import Meeting
 from scalelab.records.attempt import AttemptSpec
@@ -17,8 +17,12 @@ from scalelab.records.attempt import AttemptSpec
 MEETING = Meeting.parse("tcp://127.0.0.1:4711")
 
 
+def output_of(spec: AttemptSpec) -> Path:
+    return Path(spec.directory) / "output"
+
+
 def requests(spec: AttemptSpec, node_rank: int = 0) -> tuple[ProcessRequest, ...]:
-    return CommandAttempt.of(spec, node_rank).requests(MEETING, "127.0.0.1")
+    return CommandAttempt(spec, node_rank).requests(MEETING, "127.0.0.1")
 
 
 def argv(spec: AttemptSpec, node_rank: int = 0) -> tuple[str, ...]:
@@ -50,8 +54,8 @@ def test_placeholders_are_filled_after_the_line_is_split(tmp_path: Path) -> None
 
 def test_placeholders_have_the_values_of_the_node(tmp_path: Path) -> None:
     spec = command_spec(tmp_path, ranks=(3, 1), depth=18)
-    values = dict(CommandAttempt.of(spec, 1).values)
-    assert values.pop("trial_dir") == output_directory(spec)
+    values = dict(CommandAttempt(spec, 1).values)
+    assert values.pop("trial_dir") == output_of(spec)
     assert values == {
         "local_batch_size": 2,
         "global_batch_size": 8,
@@ -71,7 +75,7 @@ def test_placeholders_have_the_values_of_the_node(tmp_path: Path) -> None:
         "base_learning_rate": 0.1,
         "warmup_samples": 0,
     }
-    assert CommandAttempt.of(spec, 0).values["batch_size_per_node"] == 6
+    assert CommandAttempt(spec, 0).values["batch_size_per_node"] == 6
 
 
 def test_placeholders_of_a_process_are_filled_for_each(tmp_path: Path) -> None:
@@ -105,7 +109,7 @@ def test_rank_finds_what_torchrun_sets(tmp_path: Path) -> None:
         "GLOO_SOCKET_IFNAME": "lo",
         "CUDA_VISIBLE_DEVICES": "",
         "SCALELAB_GLOBAL_BATCH_SIZE": "8",
-        "SCALELAB_TRIAL_DIR": str(output_directory(spec)),
+        "SCALELAB_TRIAL_DIR": str(output_of(spec)),
     }
     env = ranks[1].env
     assert {name: env.get(name) for name in wanted} == wanted
@@ -120,7 +124,7 @@ def test_programs_are_those_of_this_environment(tmp_path: Path) -> None:
 def test_only_rank_0_writes_metrics(tmp_path: Path) -> None:
     spec = command_spec(tmp_path, ranks=(1, 1))
     files = [requests(spec, node)[0].env["SCALELAB_METRICS"] for node in (0, 1)]
-    assert files == [str(output_directory(spec) / "metrics.jsonl"), os.devnull]
+    assert files == [str(output_of(spec) / "metrics.jsonl"), os.devnull]
     spec = command_spec(tmp_path, metrics=REGEX)
     assert requests(spec)[0].env["SCALELAB_METRICS"] == os.devnull
 
@@ -136,7 +140,7 @@ def test_metrics_file_may_be_elsewhere(
     tmp_path: Path, template: str, path: str
 ) -> None:
     spec = command_spec(tmp_path, metrics=MetricsSource(jsonl=template))
-    assert CommandAttempt.of(spec, 0).metrics_path == tmp_path / path
+    assert CommandAttempt(spec, 0).metrics_path == tmp_path / path
 
 
 def test_process_runs_in_the_code_and_on_its_core(tmp_path: Path) -> None:
@@ -163,7 +167,7 @@ def test_own_variables_win(tmp_path: Path) -> None:
     spec = command_spec(tmp_path, env=env)
     found = requests(spec)[0].env
     assert found["OMP_NUM_THREADS"] == "9"
-    assert found["OUT"] == f"{output_directory(spec)}/x"
+    assert found["OUT"] == f"{output_of(spec)}/x"
     assert found["SHELL_LIKE"] == "${HOME}"
 
 

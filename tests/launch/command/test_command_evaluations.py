@@ -22,7 +22,7 @@ from scalelab.experiment.program import (
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.gang_agent import NodeAgent
-from scalelab.launch.limits import Limits
+from scalelab.launch.timing import Limits
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.observations import program_hash
 from scalelab.records.streams import read_lines

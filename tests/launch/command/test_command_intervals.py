@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scalelab.launch.command.intervals import Interval, Intervals
+from scalelab.launch.command.steps import Interval, Intervals
 
 
 def intervals(

@@ -5,8 +5,13 @@ import json
 import pytest
 
 from scalelab.experiment.program import MetricsSource
-from scalelab.launch.command.lines import Count, JsonLines, RegexLines, Report
-from scalelab.launch.command.readers import line_reader
+from scalelab.launch.command.lines import (
+    Count,
+    JsonLines,
+    RegexLines,
+    Report,
+    ReportReader,
+)
 
 
 def read_json(values: object) -> Report | None:
@@ -89,17 +94,17 @@ def test_decimal_comma_is_not_taken_for_thousands() -> None:
 
 
 def test_readers_say_what_they_expect() -> None:
-    assert line_reader(MetricsSource(jsonl="x")).expectation == (
+    assert ReportReader(MetricsSource(jsonl="x")).expectation == (
         'a JSON object such as {"step": 10, "samples": 640}'
     )
     source = MetricsSource(regex=("(?P<step>.)",))
-    assert line_reader(source).expectation == "matched by metrics.regex '(?P<step>.)'"
+    assert ReportReader(source).expectation == "matched by metrics.regex '(?P<step>.)'"
 
 
 def steps_of(
     lines: list[bytes], source: MetricsSource, accumulation: int = 1
 ) -> list[tuple[int | None, bool] | None]:
-    reader = line_reader(source, accumulation)
+    reader = ReportReader(source, accumulation)
     reports = [reader.read(line) for line in lines]
     return [report and (report.step, report.is_evaluation) for report in reports]
 
@@ -147,7 +152,7 @@ def test_the_number_of_the_epoch_tells_lines_of_the_same_batch_apart() -> None:
     steps = [200, 200, 450, 700, 740]
     assert steps_of(lines, once) == [(step, False) for step in steps]
     count = Count(name="batch_of_epoch", value=200, total=250)
-    report = line_reader(once).read(lines[0])
+    report = ReportReader(once).read(lines[0])
     assert report == Report(step=200, metrics={"epoch": 1.0}, count=count)
 
 
@@ -165,6 +170,6 @@ def test_json_may_count_batches_too() -> None:
     ]
     source = MetricsSource(jsonl="x")
     assert steps_of(lines, source) == [(2, False), (4, False), (6, False)]
-    report = line_reader(source).read(lines[0])
+    report = ReportReader(source).read(lines[0])
     count = Count(name="batch_of_epoch", value=2, total=4)
     assert report == Report(step=2, metrics={"loss": 1}, count=count)

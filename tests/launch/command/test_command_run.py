@@ -25,7 +25,7 @@ from scalelab.experiment.program import MetricsSource
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.gang_agent import NodeAgent
-from scalelab.launch.limits import Limits
+from scalelab.launch.timing import Limits
 from scalelab.launch.verdict import merge
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import read_result

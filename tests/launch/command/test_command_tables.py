@@ -11,7 +11,7 @@ from command_specs import GLOBAL_BATCH, command_spec, write_program
 from scalelab.errors import SpecError
 from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.command.event_files import EventFiles
+from scalelab.launch.command.files import EventFiles
 from scalelab.launch.command.lines import CsvLines
 from scalelab.launch.gang_agent import NodeAgent
 

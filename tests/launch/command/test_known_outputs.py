@@ -19,8 +19,7 @@ from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.files import FollowedFile
-from scalelab.launch.command.lines import Report
-from scalelab.launch.command.readers import line_reader
+from scalelab.launch.command.lines import Report, ReportReader
 from scalelab.launch.command.steps import StepLog
 from scalelab.launch.gang_agent import NodeAgent
 
@@ -116,7 +115,7 @@ def reports_of(name: str, directory: Path, accumulation: int) -> list[Report]:
     file = FollowedFile(output)
     output.write_bytes((OUTPUTS / f"{name}.txt").read_bytes())
     known = KNOWN[name]
-    reader = line_reader(source_of(name), accumulation, known.global_batch_size)
+    reader = ReportReader(source_of(name), accumulation, known.global_batch_size)
     lines = [*file.lines(), *file.redrawn_line()]
     file.close()
     return [report for line in lines if (report := reader.read(line))]
@@ -160,7 +159,7 @@ def test_other_presets_read_no_step_of_it(name: str, tmp_path: Path) -> None:
     alike = {"huggingface": {"accelerate"}, "accelerate": {"huggingface"}}
     for other in PRESETS.keys() - {name} - alike.get(name, set()):
         source = source_of(other)
-        reader = line_reader(source)
+        reader = ReportReader(source)
         text = (OUTPUTS / f"{name}.txt").read_bytes().replace(b"\r", b"\n")
         reports = [reader.read(line) for line in text.split(b"\n")]
         assert not [each for each in reports if each and each.step is not None], other
@@ -178,7 +177,7 @@ def test_other_presets_read_no_step_of_it(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_lines_like_those_of_steps_are_none(line: bytes) -> None:
-    reports = [line_reader(source_of(name)).read(line) for name in PRESETS]
+    reports = [ReportReader(source_of(name)).read(line) for name in PRESETS]
     assert not [each for each in reports if each and each.step is not None]
 
 

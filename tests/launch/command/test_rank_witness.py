@@ -12,9 +12,8 @@ from command_specs import TICKER, command_spec, needs_open_mpi
 from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
-from scalelab.launch.command.witness.connections import Held, Link
 from scalelab.launch.command.witness.rank_witness import equal_losses
-from scalelab.launch.command.witness.sight import Sight, _of_ranks
+from scalelab.launch.command.witness.sight import Held, Link, Sight, _of_ranks
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.launch.rendezvous import Meeting
 from scalelab.records.attempt import AttemptResult
@@ -216,7 +215,7 @@ def sight(
     meeting = Meeting(hosts=hosts, port=STORE[1], ports=((),) * nodes)
     links = {str(at): (STORE, (TOLD, 7000 + at)) for at in range(arrived)}
     held = [Held(frozenset(each), frozenset(), is_whole=True) for each in ranks]
-    return _of_ranks(held, links, CommandAttempt.of(spec, 0), meeting)
+    return _of_ranks(held, links, CommandAttempt(spec, 0), meeting)
 
 
 def joined(port: int) -> Link:

@@ -16,7 +16,7 @@ from command_specs import command_spec
 from scalelab.errors import SpecError
 from scalelab.experiment.program import MetricsSource
 from scalelab.experiment.trial import Trial
-from scalelab.launch.command.readers import line_reader
+from scalelab.launch.command.lines import ReportReader
 from scalelab.launch.command.steps import StepLog
 
 STEP_S = 0.5
@@ -39,7 +39,7 @@ def log_of(
 ) -> StepLog:
     """Return what is read of lines that are printed in equal distances of time."""
     patterns = (regex,) if isinstance(regex, str) else regex
-    reader = line_reader(
+    reader = ReportReader(
         MetricsSource(regex=patterns),
         trial.gradient_accumulation_steps,
         trial.global_batch_size,

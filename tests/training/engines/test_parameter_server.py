@@ -18,9 +18,9 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.launch.gang_agent import NodeAgent
-from scalelab.launch.limits import Limits
 from scalelab.launch.protocol import RankIdentity
 from scalelab.launch.ranks.requests import rank_requests
+from scalelab.launch.timing import Limits
 from scalelab.training import checkpoint
 
 RATE = LearningRate(base=0.05, at_batch=64, rule="none", warmup_samples=0, value=0.05)

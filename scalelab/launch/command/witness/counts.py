@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 from scalelab.errors import SpecError
@@ -43,29 +43,23 @@ class CountWitness:
         self._counts: list[int] = []
         self.holds_samples = False
 
-    def take(self, report: Report, slower: Callable[[], float | None]) -> None:
-        """Take in a further step."""
-        self._check_samples(report)
-        assert report.step is not None
-        count = report.count or Count(name=STEP, value=report.step)
+    def take(
+        self, report: Report, step: int, slower: Callable[[], float | None]
+    ) -> None:
+        """Take in the report of a further step."""
+        if report.samples is not None:
+            before, self._samples = self._samples, (step, report.samples)
+            if before is not None:
+                _check_samples(
+                    self._trial, step - before[0], report.samples - before[1]
+                )
+                self.holds_samples = True
+        count = report.count or Count(name=STEP, value=step)
         if self.holds_samples or len(self._counts) == _ENOUGH:
             return
         self._counts.append(count.value)
         if len(self._counts) == _ENOUGH:
             self._check_count(count, slower())
-
-    def _check_samples(self, report: Report) -> None:
-        if report.samples is None:
-            return
-        assert report.step is not None
-        before, self._samples = self._samples, (report.step, report.samples)
-        if before is None:
-            return
-        num_steps, samples = report.step - before[0], report.samples - before[1]
-        expected = num_steps * self._trial.global_batch_size
-        if samples != expected:
-            raise SpecError(_mismatch(self._trial, num_steps, samples, expected))
-        self.holds_samples = True
 
     def _check_count(self, count: Count, slower: float | None) -> None:
         if count.name in (SAMPLES, SAMPLES_OF_EPOCH):
@@ -80,9 +74,10 @@ class CountWitness:
         unit = BATCH_OF_EPOCH if count.name == BATCH_OF_EPOCH else STEP_OF_EPOCH
         has_length = not is_data and unit in self._fitting(count.total)
         is_of_steps = has_length or self._counts[0] % local
-        for name, batch in () if is_of_steps else _batches(self._trial):
+        for name, batch in _batches(self._trial).items():
             # The program's rate clears it where it is nearer to the steps.
-            if rises == {batch} and (slower is None or slower > math.sqrt(batch)):
+            is_near = slower is not None and slower <= math.sqrt(batch)
+            if rises == {batch} and not (is_of_steps or is_near):
                 why = f"rises by {batch:,} from line to line, which is {name}"
                 beside = (
                     f" If it does not, let the program report at another interval than "
@@ -92,7 +87,6 @@ class CountWitness:
         self._check_length(count)
 
     def _lengths(self) -> dict[str, float]:
-        """Return the batches and the steps of an epoch; none where it is not known."""
         if not self._per_epoch:
             return {}
         steps = self._per_epoch / self._trial.global_batch_size
@@ -122,17 +116,15 @@ class CountWitness:
             )
 
 
-def _batches(trial: Trial) -> Iterator[tuple[str, int]]:
-    """Yield what a count of samples may rise by from line to line."""
+def _batches(trial: Trial) -> Mapping[str, int]:
     local, passes = trial.local_batch_size, trial.gradient_accumulation_steps
-    ranks = trial.data_parallel_size
     named = {
         "local_batch_size": local,
         "local_batch_size x gradient_accumulation_steps": local * passes,
-        "local_batch_size x data_parallel_size": local * ranks,
+        "local_batch_size x data_parallel_size": local * trial.data_parallel_size,
         "global_batch_size": trial.global_batch_size,
     }
-    yield from ((name, batch) for name, batch in named.items() if batch > 1)
+    return {name: batch for name, batch in named.items() if batch > 1}
 
 
 def _samples_taken(count: Count, why: str) -> str:
@@ -144,8 +136,11 @@ def _samples_taken(count: Count, why: str) -> str:
     )
 
 
-def _mismatch(trial: Trial, num_steps: int, samples: int, expected: int) -> str:
+def _check_samples(trial: Trial, num_steps: int, samples: int) -> None:
     accumulation = trial.gradient_accumulation_steps
+    expected = num_steps * trial.global_batch_size
+    if samples == expected:
+        return
     causes = [
         f"it counts the samples of one rank, not of all {trial.data_parallel_size}",
         f"its steps ignore gradient accumulation ({accumulation} forward passes make "
@@ -153,7 +148,7 @@ def _mismatch(trial: Trial, num_steps: int, samples: int, expected: int) -> str:
     ]
     if samples * accumulation == expected and accumulation > 1:
         causes.reverse()
-    return (
+    raise SpecError(
         f"the command reported {samples:,} samples in {num_steps:,} steps; "
         f"{num_steps:,} x global_batch_size={trial.global_batch_size:,} "
         f"(local_batch_size={trial.local_batch_size} x data_parallel_size="

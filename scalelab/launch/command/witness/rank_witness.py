@@ -71,7 +71,11 @@ class RankWitness:
         if self._counts_ranks:
             self._counts_ranks = False
             _check_rank_count(self._attempt.spec.trial, pids)
-        if not self._is_due(step, is_last=is_last):
+        if self._num_devices == 1 or self._witness is not None:
+            return
+        # Ranks may exchange nothing before a step has ended.
+        is_later = step != self._seen_step and time.monotonic() >= self._next_look_s
+        if not (is_last or (self._looks_left > 0 and is_later)):
             return
         sight = sight_of(self._attempt, self._meeting, pids)
         if sight is None:
@@ -85,31 +89,19 @@ class RankWitness:
                 raise SpecError(_unmet(self._num_devices, sight.num_met))
         self._may_hide |= not sight.is_sure
 
-    def _is_due(self, step: int, *, is_last: bool) -> bool:
-        """Tell whether to look: ranks may exchange nothing before a step has ended."""
-        if self._num_devices == 1 or self._witness is not None:
-            return False
-        if is_last:
-            return True
-        is_later = step != self._seen_step and time.monotonic() >= self._next_look_s
-        return self._looks_left > 0 and is_later
-
     def columns(self) -> dict[str, str]:
         """Return what has shown that the ranks met, by column; empty for one rank."""
         if self._num_devices == 1:
             return {}
+        attempt = self._attempt
+        has_logs = sum(map(len, attempt.device_ids)) == self._num_devices
         # Ranks that have met may all print their mean loss.
         is_open = self._witness is None and not self._may_hide
-        if is_open and equal_losses(self._logs()):
-            raise SpecError(_unmet(self._num_devices, 1))
+        if is_open and has_logs and not attempt.launcher.shares_reports:
+            logs = [attempt.spec.files.log(rank) for rank in range(self._num_devices)]
+            if equal_losses(logs):
+                raise SpecError(_unmet(self._num_devices, 1))
         return {"ranks_witness": self._witness or NOT_WITNESSED}
-
-    def _logs(self) -> list[Path]:
-        """Return the logs of all ranks; none where ranks share one."""
-        num_processes = sum(map(len, self._attempt.device_ids))
-        if self._attempt.launcher.shares_reports or num_processes != self._num_devices:
-            return []
-        return [self._attempt.spec.files.log(rank) for rank in range(num_processes)]
 
 
 def equal_losses(logs: Sequence[Path]) -> bool:
@@ -125,14 +117,14 @@ def equal_losses(logs: Sequence[Path]) -> bool:
 
 
 def _unmet(num_ranks: int, num_met: int) -> str:
-    started = f"{counted(num_ranks, 'rank')} started, "
     found = (
         "none met another: this script trains alone in each"
         if num_met < 2
         else f"only {num_met} of them met: the script trains alone in the others"
     )
     return (
-        f"{started}{found}, and what each does would count as a share of one training. "
+        f"{counted(num_ranks, 'rank')} started, {found}, and what each does would "
+        "count as a share of one training. "
         "When the first step is reported, all ranks must have joined one process group "
         "and be connected. Call torch.distributed.init_process_group, or what your "
         "framework has for it; a script for one process takes gpus: [1] and launcher: "

@@ -1,29 +1,139 @@
-"""Whether the program's own rate agrees with the steps that were read."""
+"""The rate that a program prints itself, and whether it agrees with the steps read.
+
+Only forms whose unit is told are read. Running means over a whole training are not:
+they hold the warm-up.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import median
 
-from scalelab.experiment.program import SAMPLES_OF_EPOCH
 from scalelab.experiment.trial import Trial
-from scalelab.launch.command.lines import SAMPLES, Report
-from scalelab.launch.command.witness.own_rates import OwnRate, RateUnit
 from scalelab.plan.first_check import DOUBTED_BEYOND
 
 _TOLERANCE = math.log(DOUBTED_BEYOND)
-_SAMPLES = (SAMPLES, SAMPLES_OF_EPOCH)
+
+
+class RateUnit(StrEnum):
+    """What a program counts in its own rate.
+
+    An iteration is what the program calls so: a forward pass or an optimiser step.
+    A count is whatever the bar counts that shows the rate.
+    """
+
+    SAMPLES = "samples"
+    TOKENS = "tokens"
+    ITERATIONS = "iterations"
+    COUNTS = "counts"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Reading:
-    """A rate, the steps that were done by then, and whether its line reports one."""
+class OwnRate:
+    """A rate that a program prints.
 
-    rate: OwnRate
-    num_seen: int
-    is_of_step: bool
+    Parameters
+    ----------
+    seconds
+        Seconds for one unit.
+    of_all_ranks
+        Whether the line says that the rate is of all ranks, or of one; None: neither.
+    """
+
+    unit: RateUnit
+    seconds: float
+    of_all_ranks: bool | None = None
+
+
+_N = r"(?<![\w.,])(?P<n>\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d+)?)"
+_PER = r" ?(?:/|_?per[_ ]) ?"
+_SECOND = r"(?:s|secs?|seconds?)\b"
+_TIME = r"(?P<unit>us|ms|s|secs?|seconds?)"
+_BEHIND_NAME = r"[\"')\]]*[ :=|]+"
+_RANK = r"(?P<rank>(?:/|[_ ]per[_ ])(?:gpu|device|rank|worker|core|chip)\b)?"
+# No name of a rate of another kind of pass, or of a whole training, ends like this.
+_ALONE = r"(?<![\w.])(?<!val/)(?<!eval/)(?<!test/)"
+_SAMPLE = r"(?:samples?|imgs?|images?|examples?|seqs?|sequences?|sentences?)"
+_TOKEN = r"(?:tokens?|toks?)"
+_ITERATION = r"(?:iterations?|iters?|its?|steps?|batch(?:es)?|updates?)"
+_SCALES = {"us": 1e-6, "ms": 1e-3}
+# A number of so few digits cannot tell a tenth.
+_COARSEST = 0.05
+
+
+def _forms() -> Iterator[tuple[RateUnit, re.Pattern[str]]]:
+    """Yield expressions, the unambiguous first.
+
+    The group ``n`` is seconds where the form has a unit of time, else a rate.
+    """
+    # timm and open_clip print seconds of a step and, behind them, samples of all ranks.
+    all_ranks = rf"(?:Time|Batch \(t\)): *[\d.]+s?, +(?P<all>){_N}/s"
+    yield RateUnit.SAMPLES, re.compile(all_ranks)
+    yield RateUnit.SAMPLES, re.compile(rf"\bCurrSamplesPerSec=(?P<all>){_N}")
+    for unit, thing in ((RateUnit.SAMPLES, _SAMPLE), (RateUnit.TOKENS, _TOKEN)):
+        rate = rf"{thing}{_PER}{_SECOND}{_RANK}"
+        yield unit, re.compile(rf"{_N} ?{rate}", re.IGNORECASE)
+        yield unit, re.compile(rf"{_ALONE}{rate}{_BEHIND_NAME}{_N}", re.IGNORECASE)
+    # [00:01<00:40,  1.33s/it of tqdm
+    bar = r"<[\d:?]+, *"
+    yield RateUnit.COUNTS, re.compile(rf"{bar}{_N}{_TIME}/{_ITERATION}\b")
+    yield RateUnit.COUNTS, re.compile(rf"{bar}{_N}{_ITERATION}/s\b")
+    for form in (
+        rf"{_N} ?{_TIME}{_PER}{_ITERATION}\b",
+        rf"{_N} ?{_ITERATION}{_PER}{_SECOND}",
+        rf"{_ALONE}{_TIME}{_PER}{_ITERATION}\b{_BEHIND_NAME}{_N}",
+        rf"{_ALONE}{_ITERATION}{_PER}{_SECOND}{_BEHIND_NAME}{_N}",
+        rf"elapsed time per iteration \((?P<unit>ms)\): *{_N}",
+        rf"\b(?:time|dt){_BEHIND_NAME}{_N} ?(?P<unit>ms)\b",
+        rf"\b(?:step|iter|iteration|batch)[_ ]time{_BEHIND_NAME}{_N} ?{_TIME}\b",
+        rf"\b(?:step|iter|iteration|batch)[_ ]time_(?P<unit>s|ms){_BEHIND_NAME}{_N}",
+        # MetricLogger, mmengine, detectron2: seconds of a pass, then of its data
+        rf"\btime: *{_N}(?P<unit>),? +(?:data|data_time|last_time)\b",
+        # AverageMeter: the last value, then the mean
+        rf"\b(?:batch[_ ]?)?time:? +{_N}(?P<unit>s?) \( *[\d.]+s?\)",
+    ):
+        yield RateUnit.ITERATIONS, re.compile(form, re.IGNORECASE)
+
+
+_FORMS = tuple(_forms())
+
+
+def own_rates(text: str) -> tuple[OwnRate, ...]:
+    """Return the program's own rates in a line, at most one for each unit.
+
+    >>> [rate.seconds == 1 / 11.5 for rate in own_rates("step 3 | 11.5 samples/s")]
+    [True]
+    >>> [rate.unit for rate in own_rates("3%|# | 1/32 [00:01<00:40, 1.33s/it, loss=1]")]
+    [<RateUnit.COUNTS: 'counts'>]
+    """
+    found: dict[RateUnit, OwnRate] = {}
+    for unit, form in _FORMS:
+        # What a bar counts is called an iteration as well.
+        units = {unit, RateUnit.COUNTS} if unit is RateUnit.ITERATIONS else {unit}
+        if not found.keys() & units and (match := form.search(text)):
+            rate = _rate(unit, match)
+            found |= {unit: rate} if rate else {}
+    return tuple(found.values())
+
+
+def _rate(unit: RateUnit, match: re.Match[str]) -> OwnRate | None:
+    """Return a rate; None where it is zero, or has too few digits."""
+    groups = match.groupdict()
+    digits, _, exponent = groups["n"].replace(",", "").lower().partition("e")
+    value, places = float(digits), len(digits.partition(".")[2])
+    if value <= 0 or 0.5 * 10**-places > _COARSEST * value:
+        return None
+    value *= math.pow(10, int(exponent or 0))
+    time = groups.get("unit")
+    return OwnRate(
+        unit=unit,
+        seconds=1 / value if time is None else value * _SCALES.get(time.lower(), 1.0),
+        of_all_ranks=True if "all" in groups else False if groups.get("rank") else None,
+    )
 
 
 class RateWitness:
@@ -38,16 +148,25 @@ class RateWitness:
     def __init__(self, trial: Trial, tokens_per_sample: int | None = None) -> None:
         self._trial = trial
         self._tokens_per_sample = tokens_per_sample
-        self._readings: list[_Reading] = []
+        self._readings: list[tuple[OwnRate, int, bool]] = []
 
-    def take(self, report: Report, num_seen: int) -> None:
-        """Take in what a line says; ``num_seen`` steps were done by then."""
-        # Whether the bar of such a line counts samples or batches is not known.
-        is_of_samples = report.count is not None and report.count.name in _SAMPLES
+    def take(
+        self,
+        rates: Iterable[OwnRate],
+        num_seen: int,
+        *,
+        counts_samples: bool,
+        is_of_step: bool,
+    ) -> None:
+        """Take in the rates of a line; ``num_seen`` steps were done by then.
+
+        ``is_of_step`` says whether the line reports a step.
+        """
+        # Whether the bar of a line that counts samples shows them is not known.
         self._readings += [
-            _Reading(rate=rate, num_seen=num_seen, is_of_step=report.step is not None)
-            for rate in report.rates
-            if not (is_of_samples and rate.unit is RateUnit.COUNTS)
+            (rate, num_seen, is_of_step)
+            for rate in rates
+            if not (counts_samples and rate.unit is RateUnit.COUNTS)
         ]
 
     def step_time_s(
@@ -108,10 +227,12 @@ class RateWitness:
 
     def _rates(self, after_steps: int) -> list[OwnRate]:
         """Return the rates of one unit: of lines of steps, if those have any."""
-        late = [each for each in self._readings if each.num_seen > after_steps]
-        of_steps = [each for each in late if each.is_of_step] or late
+        late = [
+            (rate, of_step) for rate, at, of_step in self._readings if at > after_steps
+        ]
+        told = [rate for rate, of_step in late if of_step] or [rate for rate, _ in late]
         for unit in RateUnit:
-            rates = [each.rate for each in of_steps if each.rate.unit is unit]
+            rates = [rate for rate in told if rate.unit is unit]
             if rates and (unit is not RateUnit.TOKENS or self._tokens_per_sample):
                 return rates
         return []

@@ -8,26 +8,120 @@ ranks meet, those of other nodes are seen there.
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 from scalelab.launch.command.attempt import CommandAttempt
-from scalelab.launch.command.witness.connections import (
-    Held,
-    Link,
-    held_by,
-    tcp_connections,
-)
 from scalelab.launch.process_tree import (
     children,
     descendants,
     environment_of,
     has_loaded,
+    text_of,
 )
 from scalelab.launch.rendezvous import Meeting
+
+_ESTABLISHED = "01"
+_SOCKET = "socket:["
+# What other files map shared and writable, such as caches and data sets, any two
+# processes may have open.
+_MEMORY = ("/dev/shm/", "/SYSV", "/memfd:")
+
+Place = tuple[str, int]
+"""Numeric address and port."""
+
+Link = tuple[Place, Place]
+"""Both ends of a TCP connection, the process's own first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the processes of one rank hold.
+
+    Parameters
+    ----------
+    is_whole
+        All of it could be read, which it cannot of a process that ends, or is another
+        user's.
+    """
+
+    links: frozenset[Link]
+    memory: frozenset[tuple[str, str]]
+    is_whole: bool
+
+    def meets(self, other: Held) -> bool:
+        """Tell whether a connection or a segment leads from one to the other."""
+        reached = {(peer, own) for own, peer in self.links}
+        return bool(reached & other.links or self.memory & other.memory)
+
+
+def _tcp_connections(pid: int) -> dict[str, Link]:
+    """Return all TCP connections of the host, as a process sees them, by inode.
+
+    Each is its own place and that of its peer. Connections that nobody holds any more
+    have the inode 0.
+    """
+    found = {}
+    for name in ("tcp", "tcp6"):
+        # Nothing where the process has ended, or there is no IPv6.
+        for line in text_of(Path(f"/proc/{pid}/net/{name}")).splitlines()[1:]:
+            _, own, peer, state, *_, inode = line.split()[:10]
+            if state == _ESTABLISHED:
+                found[inode] = (_place(own), _place(peer))
+    return found
+
+
+def _held_by(pids: Iterable[int], connections: Mapping[str, Link]) -> Held:
+    links, memory, is_whole = set(), set(), True
+    for pid in pids:
+        try:
+            links |= {connections[each] for each in _sockets(pid) & connections.keys()}
+            memory |= set(_segments(pid))
+        except OSError:  # it has ended, or is another user's
+            is_whole = False
+    return Held(frozenset(links), frozenset(memory), is_whole)
+
+
+def _sockets(pid: int) -> set[str]:
+    names = set()
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # closed in the meantime
+            names.add(os.readlink(entry.path))
+    return {
+        name.removeprefix(_SOCKET).rstrip("]")
+        for name in names
+        if name.startswith(_SOCKET)
+    }
+
+
+def _segments(pid: int) -> Iterable[tuple[str, str]]:
+    for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+        _, mode, _, device, inode, *path = line.split(maxsplit=5)
+        is_shared = mode.startswith("rw") and mode.endswith("s")
+        if is_shared and path and path[0].startswith(_MEMORY):
+            yield device, inode
+
+
+def _place(text: str) -> Place:
+    """Return a place as the kernel prints it: hexadecimal, words of the host's order.
+
+    >>> _place("0100007F:A2D8")
+    ('127.0.0.1', 41688)
+    """
+    words, _, port = text.partition(":")
+    packed = b"".join(
+        int(words[at : at + 8], 16).to_bytes(4, sys.byteorder)
+        for at in range(0, len(words), 8)
+    )
+    address = ip_address(packed)
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address), int(port, 16)
+
 
 _STORE, _SOCKETS = "store", "sockets"
 # Under these names a launcher inside the command numbers the ranks that it starts.
@@ -64,7 +158,7 @@ def sight_of(
     trees = [
         [pid for top in tops for pid in (top, *descendants(top))] for tops in programs
     ]
-    links = tcp_connections(trees[0][0])
+    links = _tcp_connections(trees[0][0])
     num_devices = len(attempt.spec.placement.shares[0].device_ids)
     if attempt.launcher.shares_reports:
         numbered = _numbered(trees[0])
@@ -73,7 +167,7 @@ def sight_of(
         num_met = _most_alike([pid for tree in trees for pid in tree], links)
         witness = _SOCKETS if num_met >= attempt.spec.trial.world_size else None
         return Sight(num_met, witness, is_sure=False)
-    ranks = [held_by(tree, links) for tree in trees]
+    ranks = [_held_by(tree, links) for tree in trees]
     sight = _of_ranks(ranks, links, attempt, meeting)
     if sight.witness is None and any(_has_ended(tree[0]) for tree in trees):
         return None
@@ -86,10 +180,8 @@ def sight_of(
 def _has_ended(pid: int) -> bool:
     try:
         os.readlink(f"/proc/{pid}/exe")
-    except FileNotFoundError:
-        return True
-    except OSError:  # it is another user's
-        return False
+    except OSError as error:  # it may be another user's
+        return isinstance(error, FileNotFoundError)
     return False
 
 
@@ -113,7 +205,6 @@ def _of_ranks(
     attempt: CommandAttempt,
     meeting: Meeting,
 ) -> Sight:
-    """Return what ranks hold that were told apart, and those of other nodes."""
     awaited, port = _ranks_of_other_nodes(attempt, meeting), meeting.port
     known = {own for rank in ranks for own, _ in rank.links}
     # Connections to other nodes count as one to a further rank.
@@ -171,7 +262,7 @@ def _ranks_of_other_nodes(attempt: CommandAttempt, meeting: Meeting) -> Counter[
         else [len(devices) for devices in attempt.device_ids]
     )
     ranks: Counter[str] = Counter()
-    for host, count in list(zip(meeting.hosts, counts, strict=True))[1:]:
+    for host, count in zip(meeting.hosts[1:], counts[1:], strict=True):
         ranks[host] += count
     return ranks
 
@@ -199,7 +290,7 @@ def _most_alike(pids: Sequence[int], links: Mapping[str, Link]) -> int:
     share memory with their rank, or were forked from it and hold the same connections;
     other helpers are of other programs.
     """
-    held = [replace(held_by([pid], links), memory=frozenset()) for pid in pids]
+    held = [replace(_held_by([pid], links), memory=frozenset()) for pid in pids]
     families = _groups(held, lambda one, other: bool(one.links & other.links))
     ranks = [
         replace(held[0], links=frozenset().union(*(held[at].links for at in family)))
@@ -222,15 +313,12 @@ def _numbered(pids: Sequence[int]) -> list[list[int]]:
 
     Left out are those that have the number, if any, that the program itself is given.
     """
-    given = _number(pids[0])
-    ranks: dict[str, list[int]] = defaultdict(list)
+    ranks: dict[str | None, list[int]] = defaultdict(list)
     for pid in pids:
-        number = _number(pid)
-        if number is not None and number != given:
-            ranks[number].append(pid)
-    return list(ranks.values())
-
-
-def _number(pid: int) -> str | None:
-    told = environment_of(pid)
-    return next((told[name] for name in _NUMBERS if name in told), None)
+        told = environment_of(pid)
+        ranks[next((told[name] for name in _NUMBERS if name in told), None)].append(pid)
+    return [
+        group
+        for number, group in ranks.items()
+        if number is not None and pids[0] not in group
+    ]
