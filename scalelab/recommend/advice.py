@@ -66,6 +66,8 @@ from scalelab.recommend.question.candidates import (
 from scalelab.recommend.question.objective import Choice, Constraints, choose
 from scalelab.records.columns import PROGRAM_COLUMN
 
+_CLEARLY = 0.05  # less of both: a smaller difference may be noise
+
 
 def recommend(
     observations: Observed,
@@ -91,8 +93,7 @@ def recommend(
     rows = every.take(subject.frame.index)
     if rows.frame.empty:
         raise UnmeasuredError(why_no_answer(rows))
-    index = every.observations.index
-    rest = every.take(index[~index.isin(subject.frame.index)])
+    rest = every.take(every.observations.index.drop(subject.frame.index))
     named = law_named(law)
     fitted, learned = fit_step_times(named, rows, rest, history=history, link=link)
     need = SampleNeed.of(subject.every_group, job, limits.target)
@@ -256,9 +257,6 @@ def _fitting(asked: pd.DataFrame, knowledge: Knowledge) -> pd.DataFrame:
         "batches that are known to fit and of which the measured program can be told.",
         "Ask for another batch or other device counts.",
     )
-
-
-_CLEARLY = 0.05  # less of both: a smaller difference may be noise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

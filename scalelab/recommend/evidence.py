@@ -43,11 +43,13 @@ def evidence(
 ) -> Evidence:
     """Return what rows show; ways to train are those of the ``compared`` rows."""
     runs = [] if factorisation is None else factorisation.trials.to_dict("records")
-    names = ("world_size", "global_batch_size", "measured_s", "predicted_s")
     return Evidence(
         ways=ways(compared),
         steadiness=steadiness(rows),
-        whole_runs=tuple(WholeRun(**{n: float(run[n]) for n in names}) for run in runs),
+        whole_runs=tuple(
+            WholeRun(**{name: float(run[name]) for name in WholeRun.__slots__})
+            for run in runs
+        ),
     )
 
 

@@ -39,10 +39,11 @@ from scalelab.site.profile import DeviceType
 if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment
 
-
 _UNMEASURED = 0.1  # of the rest: checkpoints, and what no trial does
 _LEAST_S = 600.0
 _GRAIN_S = 300.0
+_FIRST_PORT, _NUM_PORTS = 20_000, 10_000
+_UNKNOWN = "is not set. Export it, and submit this job so that it is passed on."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,10 +139,6 @@ def _evaluation_per_sample_s(observations: pd.DataFrame) -> float | None:
     apart = numbers(observations, "evaluation_interval_samples")
     tells = (apart > 0) & (samples >= 2 * apart) & (seconds >= 0)
     return float(seconds[tells].sum() / samples[tells].sum()) if tells.any() else None
-
-
-_FIRST_PORT, _NUM_PORTS = 20_000, 10_000
-_UNKNOWN = "is not set. Export it, and submit this job so that it is passed on."
 
 
 def job_lines(

@@ -40,9 +40,17 @@ from scalelab.recommend.answer.sentences import (
 if TYPE_CHECKING:
     import pandas as pd
 
-
 # Columns of cells, the title first, by a name that does not depend on the answer
 Columns = dict[str, list[str]]
+# the first to go when a terminal is narrow
+_OPTIONAL = ("next", "efficiency", "interval", "speed", "chance", "nodes", "batch")
+_OPTIONAL_OF_WAYS = ("metric", "reached", "servers", "batch", "gap", "bubble")
+_REMARKS = (
+    *("emulated", "knee", "elsewhere", "price", "why"),
+    *("assumption", "unanswered", "next_trial"),
+)
+_HEAD = ("use", "settings", "takes", "chance", "failed", "alternatives")
+_NESTED = ("batch", "settings")
 
 
 def allocations(result: Recommendation) -> Columns:
@@ -202,15 +210,6 @@ def _last(words: str) -> str:
     return words.split()[-1]
 
 
-# the first to go when a terminal is narrow
-_OPTIONAL = ("next", "efficiency", "interval", "speed", "chance", "nodes", "batch")
-_OPTIONAL_OF_WAYS = ("metric", "reached", "servers", "batch", "gap", "bubble")
-_REMARKS = (
-    *("emulated", "knee", "elsewhere", "price", "why"),
-    *("assumption", "unanswered", "next_trial"),
-)
-
-
 def answer_text(recommendation: Recommendation, width: int = 80) -> str:
     """Return the answer in full."""
     said = sentences(recommendation)
@@ -295,10 +294,6 @@ def _aligned(columns: Columns, left: tuple[str, ...]) -> list[str]:
 def _wrapped(texts: list[str], width: int) -> list[str]:
     wrap = textwrap.TextWrapper(width, break_on_hyphens=False).wrap  # --max-time
     return [line for text in texts for line in wrap(text) or [""]]
-
-
-_HEAD = ("use", "settings", "takes", "chance", "failed", "alternatives")
-_NESTED = ("batch", "settings")
 
 
 class Answer(Recommendation):

@@ -54,7 +54,7 @@ def is_among(asked: pd.DataFrame, found: pd.DataFrame) -> np.ndarray:
     shared = [name for name in what if name in found.columns]
     known = found[shared].astype(object).drop_duplicates()
     matched = asked[shared].astype(object).merge(known, how="left", indicator=True)
-    return (matched["_merge"] == "both").to_numpy(bool)
+    return matched["_merge"].eq("both").to_numpy(bool)
 
 
 def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:

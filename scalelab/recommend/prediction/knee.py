@@ -164,10 +164,7 @@ def _with_rival(
 ) -> str:
     """Name the second likeliest cause, too, where the rows leave open which one leads.
 
-    Parameters
-    ----------
-    per_step : ndarray, shape (2,)
-        Samples by which their seconds count in what is lost.
+    ``per_step``, shape (2,), are the samples by which their seconds count.
     """
     per_step = per_step / configurations(sizes)["global_batch_size"].to_numpy(float)
     # one by one: their layouts, and so their curves, may differ

@@ -103,8 +103,9 @@ def next_trial(
     ]
     best = _deciding(rows, at, outlook, limits, could_win, trials)
     if best is not None:
-        why = _CONTRADICTED if is_contradicted[best] else _DECIDES
-        return trials.measuring(rows[best], why)
+        return trials.measuring(
+            rows[best], _CONTRADICTED if is_contradicted[best] else _DECIDES
+        )
     if can_run[at] and not is_known[at] and _is_likely(chosen):
         return trials.measuring(chosen, _NOT_MEASURED)
     if can_run[at] and is_contradicted[at]:

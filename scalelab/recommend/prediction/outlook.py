@@ -35,6 +35,7 @@ from scalelab.records.columns import OPTION_PREFIX
 
 # A baseline whose time is open by more than this factor is nothing to compare with
 _MASS, _MOST_OPEN = 0.8, 2.0
+_MOST_AT_A_PLACE = 4  # measured candidates, and as many others, that are looked at
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,9 +113,6 @@ def _at_baseline(
     replicas = frame["world_size"] / frame["data_parallel_size"]
     like = index if replicas.iloc[index] == replicas.iloc[baseline] else baseline
     return asked.iloc[[like]].assign(**values)
-
-
-_MOST_AT_A_PLACE = 4  # measured candidates, and as many others, that are looked at
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

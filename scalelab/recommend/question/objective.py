@@ -26,6 +26,15 @@ if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment
     from scalelab.site.profile import Site
 
+_ALIKE = 0.02  # of what is nearest to the limits: within it the cheaper one is shown
+_TIE = 0.01  # of what is kept small: below it the faster allocation wins
+# Chances below it are none: the likely time misses, and a wide interval brings a row no
+# closer to the limits.
+_NO_CHANCE = 0.5
+# What was not measured must save more to replace what was: of many predictions the best
+# looks better than it is.
+_PREFERENCE = 0.05
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSite:
@@ -88,14 +97,8 @@ class Price:
         return cls(usd=usd, said_by=said_by, devices_on_node=whole) if usd else None
 
     def per_hour(self, world_size: np.ndarray, num_nodes: np.ndarray) -> np.ndarray:
-        """Return what allocations are charged per hour, in usd.
+        """Return what allocations are charged per hour, in usd, shape (n_rows,).
 
-        Returns
-        -------
-        ndarray, shape (n_rows,)
-
-        Examples
-        --------
         >>> whole_nodes = Price(usd=2.0, devices_on_node=4)
         >>> whole_nodes.per_hour(np.array([1, 8]), np.array([1, 2]))
         array([ 8., 16.])
@@ -116,16 +119,6 @@ class Price:
         if self.devices_on_node is not None:
             unit += f" of whole nodes, {self.devices_on_node} each"
         return f"Price: {self.usd:g} usd per {unit}, {self.said_by}."
-
-
-_ALIKE = 0.02  # of what is nearest to the limits: within it the cheaper one is shown
-_TIE = 0.01  # of what is kept small: below it the faster allocation wins
-# Chances below it are none: the likely time misses, and a wide interval brings a row no
-# closer to the limits.
-_NO_CHANCE = 0.5
-# What was not measured must save more to replace what was: of many predictions the best
-# looks better than it is.
-_PREFERENCE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -322,12 +315,7 @@ def counted_chances(probability: np.ndarray) -> np.ndarray:
 
 
 def pareto(time_s: np.ndarray, gpu_hours: np.ndarray) -> np.ndarray:
-    """Mark the rows that no other row beats in both time and device-hours.
-
-    Returns
-    -------
-    ndarray of bool, shape (n_rows,)
-    """
+    """Mark the rows, shape (n_rows,), that no other beats in time and device-hours."""
     no_worse = (time_s <= time_s[:, None]) & (gpu_hours <= gpu_hours[:, None])
     better = (time_s < time_s[:, None]) | (gpu_hours < gpu_hours[:, None])
     return np.asarray(~(no_worse & better).any(axis=1))
