@@ -11,8 +11,7 @@ from command_lines import blocks, in_blocks, read
 from made_up_runs import outlook_row, recommendation
 
 from scalelab.experiment.spec import Experiment
-from scalelab.recommend.answer.job_lines import job_lines, recommended_trial
-from scalelab.recommend.answer.job_time import JobTime
+from scalelab.recommend.answer.job_lines import JobTime, job_lines, recommended_trial
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.choice import site_class, site_of
 from scalelab.site.job_script import job_script, node_job_script

@@ -47,6 +47,8 @@ def run(tmp_path: Path) -> Run:
         ({"job": 5}, "recommend: job: 5 is no job. Write its keys, such as {'epochs'"),
         ({"job": {"epochs": "many"}}, "recommend: job.epochs='many' must be a number."),
         ({"job": {"colour": 3}}, "recommend: unknown key 'job.colour'."),
+        ({"batch": 2.5}, "recommend: batch=2.5 must be a whole number."),
+        ({"max_batch": True}, "recommend: max_batch=True must be a whole number."),
         ({"gpus": "8"}, "recommend: gpus='8' must be a whole number. Numbers of devi"),
         ({"gpus": "8,16"}, "gpus='8,16' is one text. A list needs brackets: [8, 16]."),
         ({"gpus": 0}, "recommend: gpus=0 must be at least 1."),

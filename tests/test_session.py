@@ -24,7 +24,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.plan.expand import expand
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.recommend.question.run_site import RunSite
+from scalelab.recommend.question.objective import RunSite
 from scalelab.records.attempt import AttemptResult
 from scalelab.session import import_table, load
 from scalelab.site.choice import sites_directory

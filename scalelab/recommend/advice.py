@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
-from scalelab.errors import SpecError, UnmeasuredError
+from scalelab.errors import NotIdentifiableError, SpecError, UnmeasuredError
 from scalelab.experiment.job import Job
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
@@ -21,18 +22,16 @@ from scalelab.laws.convergence.whole_runs import measured_whole_runs
 from scalelab.laws.published import law_named
 from scalelab.laws.rows import CONFIGURATION, Observed, numbers, prepared
 from scalelab.laws.support import Gap
-from scalelab.recommend.answer.failures import (
-    failures,
-    limits_of_memory,
-    why_no_answer,
-)
-from scalelab.recommend.answer.recommendation import (
-    ParameterRow,
-    Recommendation,
-)
-from scalelab.recommend.comparison import Comparison
+from scalelab.recommend.answer.failures import failures, limits_of_memory, why_no_answer
+from scalelab.recommend.answer.recommendation import ParameterRow, Recommendation
 from scalelab.recommend.evidence import evidence
-from scalelab.recommend.knowledge import Knowledge
+from scalelab.recommend.knowledge import (
+    AskedCurves,
+    History,
+    Knowledge,
+    choose_subject,
+    fit_step_times,
+)
 from scalelab.recommend.notes import (
     about_efficiency,
     assumptions,
@@ -46,17 +45,28 @@ from scalelab.recommend.notes import (
     passed_over,
 )
 from scalelab.recommend.prediction.consistency import is_among
-from scalelab.recommend.prediction.efficiency import Efficiency
-from scalelab.recommend.prediction.knee import find_knee
+from scalelab.recommend.prediction.knee import find_knee, last_paying
 from scalelab.recommend.prediction.needs import SampleNeed, learning_rate
 from scalelab.recommend.prediction.next_trial import next_trial
-from scalelab.recommend.prediction.outlook import outlook_rows
+from scalelab.recommend.prediction.outlook import (
+    Efficiency,
+    Outlook,
+    best_of_each_size,
+    look_ahead,
+    outlook_rows,
+)
 from scalelab.recommend.question.batches import AskedBatch, BatchRule
-from scalelab.recommend.question.candidates import UntoldByProgram, candidates, places
-from scalelab.recommend.question.history import History, fit_step_times
-from scalelab.recommend.question.memory_room import MemoryRoom
-from scalelab.recommend.question.objective import Constraints
-from scalelab.recommend.question.subject import AskedCurves, choose_subject
+from scalelab.recommend.question.candidates import (
+    MemoryRoom,
+    UntoldByProgram,
+    candidates,
+    is_printed,
+    places,
+)
+from scalelab.recommend.question.objective import Choice, Constraints, choose
+from scalelab.records.columns import PROGRAM_COLUMN
+
+_CLEARLY = 0.05  # less of both: a smaller difference may be noise
 
 
 def recommend(
@@ -83,8 +93,7 @@ def recommend(
     rows = every.take(subject.frame.index)
     if rows.frame.empty:
         raise UnmeasuredError(why_no_answer(rows))
-    index = every.observations.index
-    rest = every.take(index[~index.isin(subject.frame.index)])
+    rest = every.take(every.observations.index.drop(subject.frame.index))
     named = law_named(law)
     fitted, learned = fit_step_times(named, rows, rest, history=history, link=link)
     need = SampleNeed.of(subject.every_group, job, limits.target)
@@ -125,13 +134,12 @@ def recommend(
 
 
 def _check_sequence_length(subject: AskedCurves, job: Job | None) -> None:
-    if job is None or job.sequence_length is None:
-        return
+    asked = job and job.sequence_length
     measured = numbers(subject.frame, "sequence_length")
-    other = measured[np.isfinite(measured) & (measured != job.sequence_length)]
-    if len(other):
+    other = measured[np.isfinite(measured) & (measured != asked)]
+    if asked and len(other):
         raise SpecError(
-            f"job.sequence_length={job.sequence_length}, but trials measured samples "
+            f"job.sequence_length={asked}, but trials measured samples "
             f"of {other[0]:g} tokens. Correct the job, or leave sequence_length out "
             "and say the length in samples."
         )
@@ -155,7 +163,7 @@ def _answer(
     limit_words = limits.in_words(subject.device_hour_word)
     if need.uses_law:
         limit_words = (*limit_words, str(need.target))
-    proposed = next_trial(table, outlook, knowledge, limits, gaps, within)
+    proposed = next_trial(table, choice.index, outlook, knowledge, limits, gaps, within)
     guessed = {row.world_size for row in table if row.basis == Support.NOT_MEASURED}
     is_proposed = proposed is not None and proposed.world_size in guessed
     spent_s = numbers(subject.every_group, "allocated_gpu_s")
@@ -249,3 +257,141 @@ def _fitting(asked: pd.DataFrame, knowledge: Knowledge) -> pd.DataFrame:
         "batches that are known to fit and of which the measured program can be told.",
         "Ask for another batch or other device counts.",
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """The candidates that an answer shows, and the one that it recommends."""
+
+    printed: Outlook
+    choice: Choice
+    # The measured configuration, one row or none, that would have been better than the
+    # recommended one but does not hold the limits surely enough
+    passed_over: Outlook
+    # The best configuration of each of several programs, one row, on as many devices
+    programs: Mapping[str, Outlook]
+
+    @classmethod
+    def of(
+        cls,
+        asked: pd.DataFrame,
+        knowledge: Knowledge,
+        limits: Constraints,
+        allocations: Sequence[Allocation] | None,
+        *,
+        accepts_unmeasured: bool,
+    ) -> Comparison:
+        """Predict the asked configurations and choose."""
+        every = look_ahead(asked, knowledge, limits, accepts_unmeasured)
+        best = every.take(best_of_each_size(every, limits))
+        if not best.is_eligible.any():
+            raise SpecError(
+                f"Nothing may be chosen: no row with {knowledge.rule.in_words()} rests "
+                "on what was measured here.",
+                "Ask for another batch, or accept what was not measured: "
+                f"{Option('accept_unmeasured', True)}.",
+            )
+        is_shown = is_printed(best.sizes, knowledge.rows.frame, allocations)
+        is_shown |= not is_shown[best.is_eligible].any()
+        word = knowledge.subject.device_word
+        if not limits.any_limit:
+            best, is_shown = best.take(np.flatnonzero(is_shown)), is_shown[is_shown]
+        choice = _choose(best, limits, word)
+        if not (limits.any_limit or knowledge.compares_counts):
+            choice = replace(choice, rule=f"no other {word} count was measured")
+        is_shown[choice.index] = True
+        position = int(is_shown[: choice.index].sum())
+        alike = asked[asked["world_size"] == best.sizes[choice.index]]
+        return cls(
+            printed=best.take(np.flatnonzero(is_shown)),
+            choice=replace(choice, index=position),
+            passed_over=_passed_over(every, best, choice.index, limits),
+            programs=_best_of_programs(alike, knowledge, limits, accepts_unmeasured),
+        )
+
+
+def _best_of_programs(
+    asked: pd.DataFrame,
+    knowledge: Knowledge,
+    limits: Constraints,
+    accepts_unmeasured: bool,
+) -> dict[str, Outlook]:
+    """Return the best of configurations on as many devices, by program.
+
+    A program that never came to the target is not among them.
+    """
+    best = {}
+    if PROGRAM_COLUMN in asked.columns:
+        for name, own in asked.groupby(PROGRAM_COLUMN):
+            with suppress(NotIdentifiableError):
+                own = own.reset_index(drop=True)
+                every = look_ahead(own, knowledge, limits, accepts_unmeasured)
+                best[str(name)] = every.take(best_of_each_size(every, limits))
+    return best
+
+
+def _choose(best: Outlook, limits: Constraints, device_word: str) -> Choice:
+    time, eligible = best.time_s, best.is_eligible
+    last = int(last_paying(time[None], best.sizes, limits.min_marginal_return)[0])
+    is_known = (best.frame["support"] != Support.EXTRAPOLATED).to_numpy() & eligible
+    paying = is_known & (np.arange(len(time)) <= last)
+    if not paying.any():
+        first = (is_known if is_known.any() else eligible).argmax()
+        paying = np.arange(len(time)) == first
+    choice = choose(
+        best.spent.medians(),
+        best.probability,
+        eligible,
+        paying,
+        best.is_measured,
+        limits,
+        device_word,
+    )
+    if limits.any_limit:
+        return choice
+    if choice.index < last:
+        more = "more were not measured"
+        rule = f"{choice.rule}; {more}" if choice.index else f"{more}, though they pay"
+        choice = replace(choice, rule=rule)
+    return _undominated(best, choice, is_known)
+
+
+def _undominated(best: Outlook, choice: Choice, is_known: np.ndarray) -> Choice:
+    """Return the fastest row that takes less of time and device-hours, if one does.
+
+    Returns that diminish at one doubling may come back at the next.
+    """
+    time, hours = best.time_s, np.median(best.spent.gpu_hours, axis=0)
+    of, share = choice.index, 1 - _CLEARLY
+    is_less = (time < share * time[of]) & (hours < share * hours[of]) & is_known
+    if not is_less.any():
+        return choice
+    rule = (
+        "it takes less time, and fewer device-hours, than the count at which returns "
+        "first diminish"
+    )
+    fastest = int(np.where(is_less, time, np.inf).argmin())
+    return replace(choice, index=fastest, rule=rule)
+
+
+def _passed_over(
+    every: Outlook, best: Outlook, index: int, limits: Constraints
+) -> Outlook:
+    """Return the likeliest measured configuration that is better but less sure."""
+    chosen = best.take(np.array([index]))
+    none = every.take(np.array([], dtype=int))
+    if not limits.any_limit:
+        return none
+    medians, own = every.spent.medians(), chosen.spent.medians()
+    aim = limits.minimised(medians.known)
+    is_better = medians.of(aim) < own.of(aim)
+    if chosen.probability[0] < limits.confidence:
+        is_better = np.full(len(is_better), True)
+    is_unsure = every.probability < limits.confidence
+    holds = limits.excess(medians) <= 1
+    found = np.flatnonzero(every.is_measured & is_better & is_unsure & holds)
+    if not len(found):
+        return none
+    likeliest = found[every.probability[found].argmax()]
+    is_chosen = every.questions.iloc[likeliest].equals(chosen.questions.iloc[0])
+    return none if is_chosen else every.take(np.array([likeliest]))

@@ -18,15 +18,15 @@ from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.kept import Question
 from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.knowledge import NODE_GROUP, History
 from scalelab.recommend.question.candidates import UntoldByProgram
-from scalelab.recommend.question.history import History
 from scalelab.recommend.question.objective import (
     Constraints,
+    Price,
+    RunSite,
     Spending,
     counted_chances,
 )
-from scalelab.recommend.question.run_site import Price, RunSite
-from scalelab.recommend.question.subject import NODE_GROUP
 
 
 def answer(
@@ -58,14 +58,13 @@ def answer(
     if len(groups) == 1:
         return answers[groups[0]]
     best, rule = _best(answers, question.limits)
-    rest = {str(each): answers[each].chosen for each in answers if each != best}
     missing = (
-        Fact("group_not_compared", {"group": group, "why": str(problem)})
+        Fact.of("group_not_compared", group=group, why=str(problem))
         for group, problem in problems.items()
     )
     return replace(
         answers[best],
-        elsewhere=rest,
+        elsewhere={str(each): answers[each].chosen for each in answers if each != best},
         objective=f"{answers[best].objective}; of the node groups, {rule}",
         facts=(*answers[best].facts, *missing),
     )
@@ -76,9 +75,8 @@ def _groups(
 ) -> Sequence[str | None]:
     if NODE_GROUP in select:
         return (str(select[NODE_GROUP]),)
-    if NODE_GROUP not in observations.columns:
-        return (None,)
-    return tuple(map(str, observations[NODE_GROUP].dropna().unique())) or (None,)
+    known = observations.get(NODE_GROUP, pd.Series(dtype=object)).dropna()
+    return tuple(map(str, known.unique())) or (None,)
 
 
 def _rows_of(group: str | None, rows: FitRows) -> FitRows:

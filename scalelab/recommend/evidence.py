@@ -31,15 +31,8 @@ from scalelab.records.columns import OPTION_PREFIX
 
 ACCURACY_GAP = "accuracy_gap"
 _SAME = (
-    "workload",
-    "code_hash",
-    "dataset",
-    "precision",
-    "sequence_length",
-    "target_metric",
-    "num_samples",
-    "global_batch_size",
-    "seed",
+    *("workload", "code_hash", "dataset", "precision", "sequence_length"),
+    *("target_metric", "num_samples", "global_batch_size", "seed"),
 )
 _PERIOD = OPTION_PREFIX + "averaging_period"
 _SERVERS = OPTION_PREFIX + "num_servers"
@@ -50,11 +43,13 @@ def evidence(
 ) -> Evidence:
     """Return what rows show; ways to train are those of the ``compared`` rows."""
     runs = [] if factorisation is None else factorisation.trials.to_dict("records")
-    names = ("world_size", "global_batch_size", "measured_s", "predicted_s")
     return Evidence(
         ways=ways(compared),
         steadiness=steadiness(rows),
-        whole_runs=tuple(WholeRun(**{n: float(run[n]) for n in names}) for run in runs),
+        whole_runs=tuple(
+            WholeRun(**{name: float(run[name]) for name in WholeRun.__slots__})
+            for run in runs
+        ),
     )
 
 
@@ -82,8 +77,7 @@ def ways(observations: pd.DataFrame) -> tuple[WayRow, ...]:
     varied = _varied(by_way)
     # numbers by size, texts by their letters
     in_order = sorted(
-        by_way,
-        key=lambda way: [(name, isinstance(of, str), of) for name, of in way],
+        by_way, key=lambda way: [(name, isinstance(of, str), of) for name, of in way]
     )
     rows = [row for key in in_order for row in _rows(dict(key), by_way[key], varied)]
     return tuple(sorted(rows, key=lambda row: (row.world_size, row.global_batch_size)))
@@ -191,5 +185,4 @@ def _keys(observations: pd.DataFrame) -> np.ndarray:
         if name.startswith(OPTION_PREFIX) and name not in of_strategies
     ]
     columns = [cells(observations, name) for name in (*_SAME, *options)]
-    keys = [repr(key) for key in zip(*columns, strict=True)]
-    return np.array(keys, dtype=object)
+    return np.array([repr(key) for key in zip(*columns, strict=True)], dtype=object)

@@ -1,8 +1,8 @@
-"""The knowledge behind an answer: measurements, and the laws fitted to them."""
+"""The knowledge behind an answer: its subject, measurements, and fitted laws."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,40 +10,198 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from scalelab.errors import SpecError
 from scalelab.inputs.document import Scalar
+from scalelab.inputs.links import Link
+from scalelab.inputs.numerals import counted, device_words
+from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw
-from scalelab.laws.rows import FitRows, numbers
+from scalelab.laws.rows import FitRows, cells, numbers, step_time_rows
 from scalelab.laws.step_time.law import StepTimeLaw
+from scalelab.laws.step_time.prior import StepTimePrior, are_related
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.prediction.consistency import contradictions
 from scalelab.recommend.prediction.needs import SampleNeed
 from scalelab.recommend.question.batches import BatchRule
-from scalelab.recommend.question.memory_room import MemoryRoom
-from scalelab.recommend.question.subject import AskedCurves
+from scalelab.recommend.question.candidates import MemoryRoom
 from scalelab.records.columns import OPTION_PREFIX
+
+NODE_GROUP = "node_group"
+_ONE_VALUE = (
+    *("workload", "sequence_length", "dataset"),
+    *("device_type", NODE_GROUP, "device_name", "emulated"),
+)
+_MAX_LISTED = 6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskedCurves:
+    """Observations of one workload on one kind of device."""
+
+    frame: pd.DataFrame
+    # ``frame`` and the observations of the other node groups: how many samples training
+    # needs does not depend on the node group
+    every_group: pd.DataFrame
+    workload: str
+    device_name: str
+    node_group: str
+    device_word: str
+    device_hour_word: str
+    is_emulated: bool
+
+
+def choose_subject(
+    observations: pd.DataFrame, select: Mapping[str, Scalar]
+) -> AskedCurves:
+    """Choose the observations of one workload on one kind of device."""
+    every_group = observations
+    for name, value in select.items():
+        if name != NODE_GROUP:
+            every_group = _with_value(every_group, name, value)
+    frame = every_group
+    if NODE_GROUP in select:
+        frame = _with_value(frame, NODE_GROUP, select[NODE_GROUP])
+    for name in _ONE_VALUE:
+        counts = _counts(frame, name)
+        unnamed = len(frame) - sum(counts.values())
+        # Any other column may be missing in trials that failed early.
+        if name == "workload" and counts and unnamed:
+            counts["none"] = unnamed
+        if len(counts) > 1:
+            rows = [f"{value} ({counted(counts[value], 'row')})" for value in counts]
+            more = len(counts) - _MAX_LISTED
+            raise SpecError(
+                f"The observations mix {len(counts)} values of {name}: "
+                f"{', '.join(rows[:_MAX_LISTED])}"
+                f"{f' and {more} more' if more > 0 else ''}. One answer is about one "
+                "of them.",
+                f"Choose it with {Option('select', 'VALUE', key=name)}.",
+            )
+    is_emulated = _only(frame, "emulated") == "True"
+    words = device_words(_only(frame, "device_type"), is_emulated=is_emulated)
+    return AskedCurves(
+        frame=frame,
+        every_group=every_group,
+        workload=_only(frame, "workload"),
+        device_name=_only(frame, "device_name"),
+        node_group=_only(frame, NODE_GROUP),
+        device_word=words.device,
+        device_hour_word=words.hour,
+        is_emulated=is_emulated,
+    )
+
+
+def _with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
+    if name not in frame.columns:
+        raise SpecError(
+            f"{name!r} is no column of the observations, so nothing can be selected by "
+            "it. Select by workload, device_name, precision, world_size, ..."
+        )
+    counts = _counts(frame, name)
+    if str(value) not in counts:
+        listed = ", ".join(list(counts)[:_MAX_LISTED]) or "none"
+        raise SpecError(f"No observation has {name}={value}. Measured: {listed}.")
+    return frame[frame[name].astype("string").eq(str(value)).fillna(False)]
+
+
+def _counts(frame: pd.DataFrame, name: str) -> dict[str, int]:
+    if name not in frame.columns:
+        return {}
+    counts = frame[name].dropna().astype("string").value_counts()
+    return {str(value): int(count) for value, count in counts.items()}
+
+
+def _only(frame: pd.DataFrame, name: str) -> str:
+    return next(iter(_counts(frame, name)), "")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class History:
+    """Other runs whose step times inform the prior of a run's curves."""
+
+    rows: FitRows
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, runs: Sequence[tuple[str, pd.DataFrame]]) -> History | None:
+        """Join runs, each given by its name and its rows; None without any run."""
+        if not runs:
+            return None
+        frames = []
+        for name, frame in runs:
+            # two runs may have had other devices without a name
+            devices = [
+                device if isinstance(device, str) else f"that of {name}"
+                for device in cells(frame, "device_name")
+            ]
+            frames.append(frame.assign(device_name=devices))
+        return cls(
+            rows=step_time_rows(pd.concat(frames, ignore_index=True)),
+            names=tuple(name for name, _ in runs),
+        )
+
+    def informs(self, rows: FitRows) -> bool:
+        """Tell whether a curve of these runs is related to a curve of the rows."""
+        return any(
+            are_related(other, key) for other in self.rows.curves for key in rows.curves
+        )
+
+
+def fit_step_times(
+    law: type[StepTimeLaw],
+    rows: FitRows,
+    rest: FitRows | None = None,
+    *,
+    history: History | None = None,
+    link: Link | None = None,
+) -> tuple[StepTimeLaw, Fact | None]:
+    """Fit a law, and note which other runs informed it; only the default law is."""
+    if law is not StepTimeLaw:
+        if history is not None:
+            raise SpecError(
+                f"{Option('law', law.name)} learns from the asked rows alone.",
+                "Leave out the law, or the runs to learn from.",
+            )
+        if link is not None:
+            raise SpecError(
+                f"The law {law.name!r} knows nothing of links between nodes.",
+                f"Leave out {Option('law')}, or the link.",
+            )
+        return law.fit(rows), None
+    asked, note = tuple(rows.curves), None
+    prior = StepTimePrior.shipped().with_links(link)
+    if rest is not None:
+        others = {k: v for k, v in rest.curves.items() if k not in rows.curves}
+        prior = prior.updated(others, asked)
+    if history is not None and asked:
+        known = len(prior.relatives)
+        prior = prior.updated(history.rows.curves, asked)
+        if len(prior.relatives) == known:
+            raise SpecError(
+                f"Nothing can be learned from {', '.join(history.names)}: no curve "
+                "there that was timed has the same device_type, device_name, "
+                "node_group and parallelism, or is the same workload in everything but "
+                "the device. Name runs that share one."
+            )
+        num_curves, runs = len(prior.relatives) - known, [*history.names]
+        note = Fact.of("learned_from", num_curves=num_curves, runs=runs)
+    return law.fit(rows, prior), note
 
 
 @dataclass(frozen=True, kw_only=True)
 class Knowledge:
-    """The measurements that an answer rests on, and the laws fitted to them.
-
-    Parameters
-    ----------
-    factorisation
-        How well the product of both laws met measured times to the target; None: it
-        is not used or was not measured.
-    whole_runs
-        The law of whole runs, where training does not factorise; else None.
-    learned
-        Which other runs informed the step-time law; None: none did.
-    """
+    """The measurements that an answer rests on, and the laws fitted to them."""
 
     subject: AskedCurves
     law: StepTimeLaw
+    # Which other runs informed the step-time law; None: none did
     learned: Fact | None
     need: SampleNeed
+    # How well the product of both laws met measured times to the target; None: it is
+    # not used or was not measured
     factorisation: Factorisation | None
+    # The law of whole runs, where training does not factorise; else None
     whole_runs: WholeRunLaw | None
     rows: FitRows
     rule: BatchRule
@@ -63,13 +221,6 @@ class Knowledge:
         """The configurations whose runs contradict one another."""
         return contradictions(self.rows)
 
-    @property
-    def correction(self) -> np.ndarray:
-        """The factors that correct the product of both laws, shape (n_draws, 1)."""
-        if self.factorisation is None:
-            return np.ones((1, 1))
-        return np.asarray(np.exp(self.factorisation.draws()))
-
     def recorded(self, name: str, config: Mapping[Any, Any]) -> float | None:
         """Return what the rows of a configuration's curve record in a column."""
         asked = {n: None if pd.isna(config[n]) else config[n] for n in self.swept}
@@ -80,11 +231,6 @@ class Knowledge:
                 found = np.unique(values[np.isfinite(values)])
                 return float(found[0]) if len(found) == 1 else None
         return None
-
-    @property
-    def saw_accumulation(self) -> bool:
-        """Some row accumulated gradients over several passes."""
-        return bool(self.rows.frame["gradient_accumulation_steps"].gt(1).any())
 
     @property
     def held(self) -> dict[str, Scalar]:

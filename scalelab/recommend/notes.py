@@ -13,13 +13,7 @@ from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.support import Support
 from scalelab.kinds.strategies import strategy_of
-from scalelab.laws.rows import (
-    CONFIGURATION,
-    FitRows,
-    cells,
-    curve_columns,
-    numbers,
-)
+from scalelab.laws.rows import CONFIGURATION, FitRows, cells, curve_columns, numbers
 from scalelab.laws.support import Gap
 from scalelab.plan.first_check import NOT_WITNESSED
 from scalelab.recommend.answer.facts import Contents, Fact
@@ -46,38 +40,42 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
         yield Fact("off_the_product", knowledge.factorisation.figures())
     if knowledge.whole_runs is not None:
         yield Fact("whole_runs")
-    if pruned := knowledge.subject.num_pruned:
-        yield Fact("pruned", {"num_attempts": pruned})
+    outcomes = map(str, cells(knowledge.subject.frame, "outcome"))
+    if pruned := list(outcomes).count("pruned"):
+        yield Fact.of("pruned", num_attempts=pruned)
     yield from contradicting(knowledge.contradicted)
     yield from _doubts(knowledge)
     yield from unknown_scatter(knowledge.rows)
     yield from not_witnessed(knowledge.rows)
     yield from disagreeing_rates(knowledge.rows)
     yield from _not_measured(knowledge, chosen.batch.global_batch_size)
-    yield Fact("times_contain", {"contents": contents_of_times(knowledge.rows)})
+    yield Fact.of("times_contain", contents=contents_of_times(knowledge.rows))
     known = _known_by_convergence(knowledge, chosen) | LAYOUT_PLACEHOLDERS.keys()
     for name, value in chosen.settings.items():
         if name not in known:
-            yield Fact("accuracy_alike", {"setting": name, "value": value})
-    if chosen.batch.gradient_accumulation_steps > 1 and not knowledge.saw_accumulation:
+            yield Fact.of("accuracy_alike", setting=name, value=value)
+    passes = knowledge.rows.frame["gradient_accumulation_steps"]
+    if chosen.batch.gradient_accumulation_steps > 1 and passes.max() <= 1:
         yield Fact("accumulation_not_measured")
     if chosen.basis in (Support.EXTRAPOLATED, Support.NOT_MEASURED):
-        local = chosen.batch.local_batch_size
-        where = {"world_size": chosen.world_size, "local_batch_size": local}
-        yield Fact("extrapolated", where)
+        size, local = chosen.world_size, chosen.batch.local_batch_size
+        yield Fact.of("extrapolated", world_size=size, local_batch_size=local)
 
 
 def _not_measured(knowledge: Knowledge, batch: int) -> Iterator[Fact]:
     need, job = knowledge.need, knowledge.need.job
     target = {} if need.target is None else {"target": str(need.target)}
-    if need.num_missed:
-        missed = {**target, "num_runs": need.num_missed, "amount": _length(job)}
-        yield Fact("target_not_reached", missed)
+    if num := need.num_missed:
+        yield Fact.of("target_not_reached", **target, num_runs=num, amount=_length(job))
     elif need.target is not None and not need.uses_law:
-        yield Fact("target_not_measured", {**target, "amount": _length(job)})
+        yield Fact.of("target_not_measured", **target, amount=_length(job))
     elif job and not need.uses_law and batch not in need.measured_batches():
-        at = {**target, "global_batch_size": batch, "amount": _length(job)}
-        yield Fact("accuracy_not_measured", at)
+        yield Fact.of(
+            "accuracy_not_measured",
+            **target,
+            global_batch_size=batch,
+            amount=_length(job),
+        )
 
 
 def _length(job: Job | None) -> str:
@@ -112,10 +110,15 @@ def contents_of_times(rows: FitRows) -> Contents:
 def contradicting(found: pd.DataFrame) -> Iterator[Fact]:
     """Name the configurations whose runs contradict one another."""
     for row in found.iloc[:_MOST_NAMED].to_dict("records"):
-        spread = {name: row[name] for name in ("num_runs", "least_s", "most_s")}
-        yield Fact("contradicting", _configuration(row) | spread)
+        yield Fact.of(
+            "contradicting",
+            **_configuration(row),
+            num_runs=row["num_runs"],
+            least_s=row["least_s"],
+            most_s=row["most_s"],
+        )
     if len(found) > _MOST_NAMED:
-        yield Fact("more_contradicting", {"count": len(found) - _MOST_NAMED})
+        yield Fact.of("more_contradicting", count=len(found) - _MOST_NAMED)
 
 
 def _configuration(row: Mapping[Any, Any]) -> dict[str, Any]:
@@ -135,9 +138,9 @@ def _doubts(knowledge: Knowledge) -> Iterator[Fact]:
     doubted = doubted[~is_among(rows, knowledge.contradicted)]
     order = doubted["factor"].map(lambda factor: -max(factor, 1 / factor)).argsort()
     for row in doubted.iloc[order[:_MOST_NAMED]].to_dict("records"):
-        yield Fact("doubted", _configuration(row) | {"factor": row["factor"]})
+        yield Fact.of("doubted", **_configuration(row), factor=row["factor"])
     if len(doubted) > _MOST_NAMED:
-        yield Fact("more_doubted", {"count": len(doubted) - _MOST_NAMED})
+        yield Fact.of("more_doubted", count=len(doubted) - _MOST_NAMED)
 
 
 def unknown_scatter(rows: FitRows) -> Iterator[Fact]:
@@ -156,7 +159,7 @@ def unknown_scatter(rows: FitRows) -> Iterator[Fact]:
     if not is_trial.any() and is_alone.all():
         yield Fact("no_repeats")
     if number := int((is_short & is_trial & is_alone).sum()):
-        yield Fact("few_readings", {"num_runs": number})
+        yield Fact.of("few_readings", num_runs=number)
 
 
 def not_witnessed(rows: FitRows) -> Iterator[Fact]:
@@ -170,7 +173,7 @@ def not_witnessed(rows: FitRows) -> Iterator[Fact]:
         if str(witness) == NOT_WITNESSED
     ]
     if sizes:
-        yield Fact("not_witnessed", {"least": min(sizes), "most": max(sizes)})
+        yield Fact.of("not_witnessed", least=min(sizes), most=max(sizes))
 
 
 def compared(programs: Mapping[str, Outlook]) -> Iterator[Fact]:
@@ -178,7 +181,7 @@ def compared(programs: Mapping[str, Outlook]) -> Iterator[Fact]:
     if len(programs) > 1:
         times = {name: float(best.time_s[0]) for name, best in programs.items()}
         size = int(next(iter(programs.values())).sizes[0])
-        yield Fact("programs", {"world_size": size, "times_s": times})
+        yield Fact.of("programs", world_size=size, times_s=times)
 
 
 def not_chosen(
@@ -188,31 +191,34 @@ def not_chosen(
     shown = [row for row in rows if not row.is_eligible]
     beyond = [row for row in shown if row.batch.global_batch_size > rule.largest]
     if beyond:
-        why, size = rule.why_largest, {"world_size": beyond[0].world_size}
-        batch = {"largest": rule.largest, "why": why, "may_ask": why != ONE_EPOCH}
-        yield Fact("batch_too_large", size | batch)
+        yield Fact.of(
+            "batch_too_large",
+            world_size=beyond[0].world_size,
+            largest=rule.largest,
+            why=rule.why_largest,
+            may_ask=rule.why_largest != ONE_EPOCH,
+        )
     if any(row.basis == Support.NOT_MEASURED for row in shown):
-        yield Fact("unmeasured_not_chosen", {"is_proposed": is_proposed})
+        yield Fact.of("unmeasured_not_chosen", is_proposed=is_proposed)
 
 
 def about_efficiency(rows: Sequence[OutlookRow], baseline: str) -> Iterator[Fact]:
     """Note where there is no efficiency, and where it is better than ideal."""
     base = next((row.world_size for row in rows if row.is_baseline), 0)
-    values = {"baseline": baseline}
     shares = [(row.world_size, row.scaling_efficiency) for row in rows]
     if not all(share for _, share in shares):
-        yield Fact("no_efficiency", values)
+        yield Fact.of("no_efficiency", baseline=baseline)
     better = [size for size, at in shares if at and at.value > _ABOVE_IDEAL]
     if any(size < base for size in better):
-        yield Fact("above_ideal_on_fewer", values)
+        yield Fact.of("above_ideal_on_fewer", baseline=baseline)
     if any(size > base for size in better):
-        yield Fact("above_ideal_on_more", values)
+        yield Fact.of("above_ideal_on_more", baseline=baseline)
 
 
 def cut_to_an_epoch(rule: BatchRule) -> Iterator[Fact]:
     """Note that larger batches than the data of an epoch are left out."""
     if rule.why_largest == ONE_EPOCH:
-        yield Fact("cut_to_an_epoch", {"largest": rule.largest})
+        yield Fact.of("cut_to_an_epoch", largest=rule.largest)
 
 
 def considered(
@@ -220,14 +226,14 @@ def considered(
 ) -> Fact:
     """Note among which devices and batches nothing meets the limits."""
     sizes = [row.world_size for row in rows]
-    values = {
-        "least": min(sizes),
-        "most": max(sizes),
-        "batches": rule.in_words(),
-        "may_ask_devices": not wanted,
-        "may_ask_batches": rule.why_largest not in ("", ONE_EPOCH),
-    }
-    return Fact("considered", values)
+    return Fact.of(
+        "considered",
+        least=min(sizes),
+        most=max(sizes),
+        batches=rule.in_words(),
+        may_ask_devices=not wanted,
+        may_ask_batches=rule.why_largest not in ("", ONE_EPOCH),
+    )
 
 
 def not_considered(
@@ -242,8 +248,8 @@ def not_considered(
     yield from why_unshared(curves, missing)
     uneven = undivided(curves, missing)
     if missing := [size for size in missing if size not in uneven]:
-        values = {"world_sizes": missing, "batches": knowledge.rule.in_words()}
-        yield Fact("batch_not_shared", values)
+        batches = knowledge.rule.in_words()
+        yield Fact.of("batch_not_shared", world_sizes=missing, batches=batches)
 
 
 def passed_over(measured: Outlook, limits: Sequence[str]) -> Iterator[Fact]:
@@ -254,14 +260,14 @@ def passed_over(measured: Outlook, limits: Sequence[str]) -> Iterator[Fact]:
         measured.probability,
         strict=True,
     ):
-        values = {
+        yield Fact.of(
+            "not_sure_enough",
             **_configuration(row),
-            "global_batch_size": int(row["global_batch_size"]),
-            "time_s": float(time_s),
-            "limits": [*limits],
-            "probability": float(probability),
-        }
-        yield Fact("not_sure_enough", values)
+            global_batch_size=int(row["global_batch_size"]),
+            time_s=float(time_s),
+            limits=[*limits],
+            probability=float(probability),
+        )
 
 
 def condition(knowledge: Knowledge, chosen: OutlookRow) -> str:
@@ -277,7 +283,11 @@ def not_identifiable(gaps: Iterable[Gap], is_emulated: bool) -> Iterator[Fact]:
     known = dict.fromkeys((each.parameters, each.why, each.remedy) for each in gaps)
     for parameters, why, remedy in known:
         is_of_machine = any(name.startswith("inter_node") for name in parameters)
-        # an emulated run declares its own machine
-        advice = {"remedy": remedy, "may_learn": is_of_machine and not is_emulated}
-        cause = {"parameters": [*parameters], "why": why}
-        yield Fact("not_identifiable", cause | advice)
+        yield Fact.of(
+            "not_identifiable",
+            parameters=[*parameters],
+            why=why,
+            remedy=remedy,
+            # an emulated run declares its own machine
+            may_learn=is_of_machine and not is_emulated,
+        )

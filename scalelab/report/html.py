@@ -28,7 +28,7 @@ from scalelab.recommend.answer.sentences import (
     what_diminishing_means,
     what_gaps_mean,
 )
-from scalelab.recommend.answer.tables import allocations, parameters, ways_table
+from scalelab.recommend.answer.text import allocations, parameters, ways_table
 from scalelab.records.attempt_io import write_atomically
 from scalelab.report import tables
 from scalelab.report.figures import PLOTS

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from scalelab.experiment.spec import Experiment
     from scalelab.laws.rows import FitRows
-    from scalelab.recommend.question.run_site import RunSite
+    from scalelab.recommend.question.objective import RunSite
     from scalelab.running.status import RunStatus
 
 
@@ -113,7 +113,7 @@ class RunRecords:
     @cached_property
     def sites(self) -> Mapping[str | None, RunSite]:
         """The site of the sweep by node group; empty if imported, or not known here."""
-        from scalelab.recommend.question.run_site import RunSite
+        from scalelab.recommend.question.objective import RunSite
 
         return RunSite.by_group(self.experiment)
 

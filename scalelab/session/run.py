@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from scalelab.laws.step_time.law import StepTimeLaw
     from scalelab.recommend.answer.facts import Fact
     from scalelab.recommend.answer.kept import Question
-    from scalelab.recommend.answer.notebook import Answer
     from scalelab.recommend.answer.recommendation import Recommendation
-    from scalelab.recommend.question.history import History
+    from scalelab.recommend.answer.text import Answer
+    from scalelab.recommend.knowledge import History
     from scalelab.report.figures import Figures
 
 
@@ -48,7 +48,7 @@ class Run(RunRecords):
             FitArguments, {"law": law, "learn_from": learn_from}, source=Call("fit")
         )
         from scalelab.laws.published import law_named
-        from scalelab.recommend.question.history import fit_step_times
+        from scalelab.recommend.knowledge import fit_step_times
 
         learnt = self._history(said.learn_from)
         return fit_step_times(law_named(said.law), self.fit_rows, history=learnt)[0]
@@ -126,7 +126,7 @@ class Run(RunRecords):
         check_words(limits)
         said = validated(RecommendArguments, given, source=Call("recommend"))
         from scalelab.recommend.answer.kept import Question
-        from scalelab.recommend.answer.notebook import Answer
+        from scalelab.recommend.answer.text import Answer
         from scalelab.recommend.question.batches import AskedBatch
         from scalelab.recommend.question.objective import Constraints
 
@@ -203,7 +203,7 @@ class Run(RunRecords):
             yield Fact("accepted", self.acceptance)
 
     def _history(self, learn_from: Sequence[str | Path]) -> History | None:
-        from scalelab.recommend.question.history import History
+        from scalelab.recommend.knowledge import History
 
         others = {r.directory.resolve(): r for r in map(RunRecords.open, learn_from)}
         if self.directory.resolve() in others:
@@ -230,8 +230,11 @@ class Run(RunRecords):
         SpecError
             If the site has no batch system, or the run was imported.
         """
-        from scalelab.recommend.answer.job_lines import job_lines, recommended_trial
-        from scalelab.recommend.answer.job_time import JobTime
+        from scalelab.recommend.answer.job_lines import (
+            JobTime,
+            job_lines,
+            recommended_trial,
+        )
         from scalelab.site.job_script import job_script, with_batch_system
 
         if self.experiment is None:
@@ -283,7 +286,7 @@ class Run(RunRecords):
             If it cannot be written.
         """
         from scalelab.recommend.evidence import evidence_without_answer
-        from scalelab.recommend.question.subject import choose_subject
+        from scalelab.recommend.knowledge import choose_subject
         from scalelab.report.html import write_report
 
         target = Path(path or self.directory / "report.html")

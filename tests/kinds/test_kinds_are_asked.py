@@ -34,7 +34,7 @@ ROWS = [
 ]
 ALSO = {
     "none": {
-        "scalelab.recommend.question.subject",  # no node group
+        "scalelab.recommend.knowledge",  # no node group
         "scalelab.recommend.answer.sentences",  # a learning-rate rule
         "scalelab.cli.plan_command",
         "scalelab.training.engines.ddp",  # a format of gradients
@@ -51,7 +51,7 @@ ALSO = {
         "scalelab.records.control.events",  # when an event was
         "scalelab.records.observations",  # a type of column
         "scalelab.records.tables.values",
-        "scalelab.recommend.answer.tables",  # the heading of a column
+        "scalelab.recommend.answer.text",  # the heading of a column
         "scalelab.site.slurm",  # an option of sbatch
     },
 }

@@ -16,8 +16,7 @@ from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.answer.text import answer_text
 from scalelab.recommend.question.batches import AskedBatch
-from scalelab.recommend.question.objective import Constraints
-from scalelab.recommend.question.run_site import Price
+from scalelab.recommend.question.objective import Constraints, Price
 
 JOB = Job(epochs=10, samples_per_epoch=1_000_000)
 HOUR = 3600.0

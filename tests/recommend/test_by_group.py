@@ -13,9 +13,8 @@ from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import sentences
 from scalelab.recommend.answer.text import answer_text
 from scalelab.recommend.by_group import answer
-from scalelab.recommend.question.history import History
-from scalelab.recommend.question.objective import Constraints
-from scalelab.recommend.question.run_site import RunSite
+from scalelab.recommend.knowledge import History
+from scalelab.recommend.question.objective import Constraints, RunSite
 from scalelab.site.choice import site_of
 
 JOB = Job(epochs=10, samples_per_epoch=1_000_000)

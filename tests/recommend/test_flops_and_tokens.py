@@ -10,7 +10,7 @@ from scalelab.experiment.spec import Experiment
 from scalelab.inputs.problems import validated
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.recommend.answer.tables import allocations
+from scalelab.recommend.answer.text import allocations
 
 FLOPS, PEAK = 2e9, 1e13
 

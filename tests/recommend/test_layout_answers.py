@@ -14,7 +14,7 @@ from scalelab.laws.rows import configurations, curve_columns
 from scalelab.recommend.answer.note_words import in_words
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.answer.sentences import sentences, texts
-from scalelab.recommend.answer.tables import allocations
+from scalelab.recommend.answer.text import allocations
 from scalelab.recommend.question.batches import AskedBatch, BatchRule
 from scalelab.recommend.question.candidates import candidates, why_unshared
 from scalelab.records.attempt import AttemptResult

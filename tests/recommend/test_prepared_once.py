@@ -14,7 +14,7 @@ from scalelab.laws import rows
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.kept import Question
 from scalelab.recommend.by_group import answer
-from scalelab.recommend.question.history import History
+from scalelab.recommend.knowledge import History
 from scalelab.recommend.question.objective import Constraints
 from scalelab.records.observations import frame
 from scalelab.report.html import render
@@ -33,7 +33,7 @@ def times_prepared(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         return prepare(observations)
 
     monkeypatch.setattr(rows, "step_time_rows", spy)
-    monkeypatch.setattr("scalelab.recommend.question.history.step_time_rows", spy)
+    monkeypatch.setattr("scalelab.recommend.knowledge.step_time_rows", spy)
     return lambda: len(calls)
 
 

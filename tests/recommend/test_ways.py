@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from scalelab.recommend.answer.evidence import side_by_side
-from scalelab.recommend.answer.tables import ways_table
+from scalelab.recommend.answer.text import ways_table
 from scalelab.recommend.evidence import ways, with_accuracy_gaps
 
 ONE = {"kind": "end_to_end", "outcome": "completed", "parallelism": "ddp"}

@@ -19,48 +19,37 @@ _MAX_NODES_NAMED = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlowNode:
-    """A node that was significantly slower than the other nodes.
-
-    ``excess`` is the relative difference of step times, with its 80% interval.
-    """
+    """A node that was significantly slower than the other nodes."""
 
     host: str
+    # The relative difference of step times, with its 80% interval
     excess: Interval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Steadiness:
-    """Drift, slow nodes and disturbances, estimated from repeated trials.
-
-    Parameters
-    ----------
-    hours
-        Hours from the first to the last start of a repeated trial.
-    drift
-        Relative change of step times over these hours, with its 80% interval; None if
-        there are too few repeats.
-    slow_nodes
-        Nodes that are slower than the rest by the same rule, with Bonferroni's
-        correction for the number of nodes; the slowest first.
-    disturbances
-        For each canary that took over 10% longer than usual, corrected for drift and
-        node: by which share it took longer.
-    """
+    """Drift, slow nodes and disturbances, estimated from repeated trials."""
 
     num_canaries: int
+    # From the first to the last start of a repeated trial
     hours: float
+    # Relative change of step times over these hours, with its 80% interval; None if
+    # there are too few repeats
     drift: Interval | None
     is_drifting: bool
     num_hosts: int
+    # By the same rule, with Bonferroni's correction for their number; the slowest first
     slow_nodes: tuple[SlowNode, ...]
+    # For each canary that took over 10% longer than usual, corrected for drift and
+    # node: by which share it took longer
     disturbances: tuple[float, ...]
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """Sentences for the user; empty where the machine was steady."""
-        return (*self._of_drift(), *self._of_nodes(), *self._of_disturbances())
+        return tuple(self._sentences())
 
-    def _of_drift(self) -> Iterator[str]:
+    def _sentences(self) -> Iterator[str]:
         drift, hours = self.drift, self.hours
         if drift and self.is_drifting:
             is_slower = drift.value > 0
@@ -80,8 +69,6 @@ class Steadiness:
                 f"Too few control trials ({self.num_canaries}) to tell whether the "
                 f"machine slowed down{known}. A smaller measure.canary_every runs more."
             )
-
-    def _of_nodes(self) -> Iterator[str]:
         for node in self.slow_nodes[:_MAX_NODES_NAMED]:
             yield (
                 f"Slow node: trials took {_share(node.excess.value)} longer on "
@@ -90,8 +77,6 @@ class Steadiness:
             )
         if more := self.slow_nodes[_MAX_NODES_NAMED:]:
             yield f"Further slow nodes: {', '.join(node.host for node in more)}."
-
-    def _of_disturbances(self) -> Iterator[str]:
         if found := self.disturbances:
             yield (
                 f"Disturbed: {len(found)} of "
@@ -122,28 +107,20 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WayRow:
-    """One way to train, as it was measured on so many devices.
-
-    Parameters
-    ----------
-    step_time_s
-        Median of the throughput trials; None where no step time is fit.
-    time_to_target_s, num_reached, num_evaluated
-        Median of the runs that reached their target, how many these are, and how many
-        were evaluated.
-    accuracy_gap
-        See :func:`scalelab.recommend.evidence.with_accuracy_gaps`; over the pairs.
-    """
+    """One way to train, as it was measured on a number of devices."""
 
     parallelism: str
     settings: Mapping[str, Scalar]
     world_size: int
     global_batch_size: int
+    # Median of the throughput trials; None where no step time is fit
     step_time_s: float | None
+    # Median of the runs that reached their target
     time_to_target_s: float | None
     num_reached: int
     num_evaluated: int
     final_metric: Spread | None
+    # See ``recommend.evidence.with_accuracy_gaps``; over the pairs
     accuracy_gap: Spread | None
     staleness_mean: float | None
     staleness_max: int | None
@@ -180,18 +157,11 @@ class WholeRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """What was measured besides the answer.
+    """What was measured besides the answer."""
 
-    Parameters
-    ----------
-    ways
-        The ways to train that were measured; empty where there is only one.
-    steadiness
-        None where no control trial tells.
-    whole_runs
-        Empty where no such trial can be compared with the product of the laws.
-    """
-
+    # Empty where there is only one
     ways: tuple[WayRow, ...] = ()
+    # None where no control trial tells
     steadiness: Steadiness | None = None
+    # Empty where no such trial can be compared with the product of the laws
     whole_runs: tuple[WholeRun, ...] = ()

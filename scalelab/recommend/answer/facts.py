@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+# What a note says
 Kind = Literal[
     "failures",
     "incomplete_sweep",
@@ -46,13 +47,12 @@ Kind = Literal[
     "group_not_compared",
     "import_doubted",
 ]
-"""What a note says."""
+# What the times of an answer are made of
 Contents = Literal[
     "given", "steps", "steps_and_checkpoints", "all_no_evaluation_seen", "all"
 ]
-"""What the times of an answer are made of."""
+# The subjects of notes
 NotedPart = Literal["failed", "efficiency", "assumption", "unanswered"]
-"""Subjects of the notes of an answer."""
 _PARTS: Mapping[Kind, NotedPart] = {
     "failures": "failed",
     "no_efficiency": "efficiency",
@@ -71,6 +71,11 @@ class Fact:
 
     kind: Kind
     values: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, kind: Kind, **values: Any) -> Self:
+        """Return a note of these values."""
+        return cls(kind, values)
 
     @property
     def part(self) -> NotedPart:

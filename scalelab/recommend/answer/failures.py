@@ -105,13 +105,13 @@ def failures(observations: pd.DataFrame) -> Iterator[Fact]:
     reason = one_line(str(reason)).rstrip(".")
     if len(reason) > _MOST_CHARACTERS:
         reason = f"{reason[: _MOST_CHARACTERS - 4]} ..."
-    values = {
-        "num_trials": num_trials,
-        "num_measured": num_trials - num_failed - num_unfitting,
-        "num_unfitting": num_unfitting,
-        "num_failed": num_failed,
-        "num_reasons": len(reasons),
-        "num_alike": int(reasons.iloc[0]),
-        "reason": reason,
-    }
-    yield Fact("failures", values)
+    yield Fact.of(
+        "failures",
+        num_trials=num_trials,
+        num_measured=num_trials - num_failed - num_unfitting,
+        num_unfitting=num_unfitting,
+        num_failed=num_failed,
+        num_reasons=len(reasons),
+        num_alike=int(reasons.iloc[0]),
+        reason=reason,
+    )

@@ -68,7 +68,7 @@ class KeptAnswers:
     def keep(self, question: str, answer: Recommendation) -> None:
         """Keep an answer beside the latest others."""
         answers = {**self._read(), _key(question): asdict(answer)}
-        latest = dict(list(answers.items())[-_MOST:])
+        latest = dict([*answers.items()][-_MOST:])
         kept = {"source": self._source, "answers": latest}
         content = json.dumps(kept, default=lambda scalar: scalar.item())  # of NumPy
         write_cache(self._path, content.encode())
@@ -87,11 +87,10 @@ def _key(question: str) -> str:
 
 
 def _code() -> str:
-    package = Path(__file__).parents[2]
-    sources = sorted(path for room in _CODE for path in (package / room).rglob("*"))
+    rooms = [Path(__file__).parents[2] / room for room in _CODE]
     stats = [
         (path.name, path.stat().st_size, path.stat().st_mtime_ns)
-        for path in sources
+        for path in sorted(path for room in rooms for path in room.rglob("*"))
         if path.suffix in _SUFFIXES
     ]
     return sha256(repr((stats, sorted(RESOURCES.outside.items()))).encode()).hexdigest()

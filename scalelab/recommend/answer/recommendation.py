@@ -11,13 +11,7 @@ import numpy as np
 
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import Interval
-from scalelab.kinds.resources import (
-    DEVICE_HOURS,
-    MONEY,
-    RESOURCES,
-    TIME,
-    Resource,
-)
+from scalelab.kinds.resources import DEVICE_HOURS, MONEY, RESOURCES, TIME, Resource
 from scalelab.plan.memory_limits import MemoryLimit
 from scalelab.recommend.answer.evidence import Evidence, WayRow
 from scalelab.recommend.answer.facts import Fact, NotedPart
@@ -114,8 +108,11 @@ class OutlookRow:
     @property
     def spent(self) -> dict[Resource, Interval]:
         """Amounts of the resources that the job uses, where known."""
-        known = {RESOURCES[n]: a for n, a in self.amounts.items() if a is not None}
-        return {row: amount for row, amount in known.items() if row.is_spent}
+        return {
+            RESOURCES[name]: amount
+            for name, amount in self.amounts.items()
+            if amount is not None and RESOURCES[name].is_spent
+        }
 
     def _known(self, resource: Resource) -> Interval:
         amount = self.amounts[resource.name]
@@ -311,12 +308,12 @@ class Recommendation:
         values["unsupported"] = [*self.unsupported]
         values["failures"] = " ".join(self.said("failed"))
         values["ways"] = values.pop("evidence")["ways"]
-        rows = [row.to_json() for row in self.rows]
-        groups = {name: row.to_json() for name, row in self.elsewhere.items()}
+        values["rows"] = [row.to_json() for row in self.rows]
+        values["elsewhere"] = {n: row.to_json() for n, row in self.elsewhere.items()}
         for name in ("memory_limits", "ways"):  # only where there are any
             if not values[name]:
                 del values[name]
-        return values | {"rows": rows, "elsewhere": groups}
+        return values
 
 
 def _plain(value: Any) -> Any:
@@ -326,5 +323,4 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
-    is_finite = not isinstance(value, float) or math.isfinite(value)
-    return value if is_finite else None
+    return None if isinstance(value, float) and not math.isfinite(value) else value

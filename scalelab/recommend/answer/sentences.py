@@ -110,8 +110,8 @@ def _use(result: Recommendation) -> list[str]:
     count = _count(result, row.world_size)
     if result.device_name and result.device_word in ("GPU", "TPU"):
         count = f"{row.world_size:,} {result.device_name}"
-    place = f"{count} ({counted(row.num_nodes, kind)} x {devices})"
-    return [*unmet, f"{verb} {place}, {_batch(row.batch)}"]
+    nodes = f"{counted(row.num_nodes, kind)} x {devices}"
+    return [*unmet, f"{verb} {count} ({nodes}), {_batch(row.batch)}"]
 
 
 def _settings(result: Recommendation) -> list[str]:
@@ -128,8 +128,7 @@ def _named(settings: Mapping[str, Scalar]) -> list[str]:
 
 def _spent(result: Recommendation, row: OutlookRow) -> str:
     word = result.device_hour_word
-    amounts = row.spent.items()
-    return ", ".join(each.in_words(amount.value, word) for each, amount in amounts)
+    return ", ".join(of.in_words(each.value, word) for of, each in row.spent.items())
 
 
 def _chance(result: Recommendation, row: OutlookRow) -> str:
@@ -181,8 +180,10 @@ def _knee(result: Recommendation, knee: Knee) -> str:
         return f"No sign of diminishing returns up to {last}{then}."
     beyond = {row.basis for row in result.rows if row.world_size > knee.lo}
     if beyond == {Support.NOT_MEASURED}:
-        most = _count(result, knee.lo)
-        return f"Where returns diminish is open: more than {most} were not measured."
+        return (
+            f"Where returns diminish is open: more than {_count(result, knee.lo)} were "
+            "not measured."
+        )
     if knee.hi is None:
         where = f"{_count(result, knee.lo)} or more"
     elif knee.hi == knee.lo:
@@ -198,10 +199,9 @@ def what_diminishing_means(result: Recommendation) -> list[str]:
     """Say from where on returns are called diminishing."""
     if result.knee is None:
         return []
-    least = percent(result.knee.marginal_return)
     return [
-        f"Returns diminish where the next doubling gives less than {least} of the "
-        "ideal gain."
+        "Returns diminish where the next doubling gives less than "
+        f"{percent(result.knee.marginal_return)} of the ideal gain."
     ]
 
 

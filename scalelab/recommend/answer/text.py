@@ -1,26 +1,47 @@
-"""The recommendation as plain lines of text: ASCII, no colour, as wide as asked."""
+"""The answer as Python and the command line show it: tables, lines of text, HTML."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from html import escape
+from itertools import chain
+from math import isnan
+from typing import TYPE_CHECKING, Any, Self
 
+from scalelab.inputs.layout import short_label
 from scalelab.inputs.lines import aligned
-from scalelab.inputs.numerals import counted
-from scalelab.recommend.answer.evidence import side_by_side
-from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.inputs.numerals import (
+    Interval,
+    change,
+    counted,
+    duration,
+    duration_ends,
+    number,
+    percent,
+    plural,
+    probability,
+)
+from scalelab.kinds.resources import DEVICE_HOURS
+from scalelab.recommend.answer.evidence import Spread, WayRow, side_by_side
+from scalelab.recommend.answer.recommendation import (
+    BatchPlan,
+    OutlookRow,
+    Recommendation,
+)
 from scalelab.recommend.answer.sentences import (
     sentences,
     texts,
     what_diminishing_means,
     what_gaps_mean,
 )
-from scalelab.recommend.answer.tables import (
-    Columns,
-    allocations,
-    parameters,
-    ways_table,
-)
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Columns of cells, the title first, by a name that does not depend on the answer
+Columns = dict[str, list[str]]
 # the first to go when a terminal is narrow
 _OPTIONAL = ("next", "efficiency", "interval", "speed", "chance", "nodes", "batch")
 _OPTIONAL_OF_WAYS = ("metric", "reached", "servers", "batch", "gap", "bubble")
@@ -28,6 +49,165 @@ _REMARKS = (
     *("emulated", "knee", "elsewhere", "price", "why"),
     *("assumption", "unanswered", "next_trial"),
 )
+_HEAD = ("use", "settings", "takes", "chance", "failed", "alternatives")
+_NESTED = ("batch", "settings")
+
+
+def allocations(result: Recommendation) -> Columns:
+    """Return a row per allocation; columns that no row has a value for are left out."""
+    rows, spent = result.rows, _spent(result)
+    unit = spent[DEVICE_HOURS.name][0]
+    columns = {
+        "size": [
+            _last(plural(result.device_word, 2)),
+            *(f"{r.world_size}" for r in rows),
+        ],
+        "time": ["time", *(duration(row.time_s.value) for row in rows)],
+        "interval": [
+            percent(result.interval),
+            *(duration_ends(row.time_s) for row in rows),
+        ],
+        **spent,
+        "efficiency": ["efficiency", *map(_efficiency, rows)],
+        "next": ["next doubling", *(_next(row, unit) for row in rows)],
+        "chance": ["chance", *(_cell(row.probability, probability) for row in rows)],
+        "basis": ["basis", *(row.basis for row in rows)],
+        "speed": [
+            "samples/s",
+            *(_cell(r.throughput_samples_per_s, number) for r in rows),
+        ],
+        "tokens": [
+            "tokens/s",
+            *(_cell(r.throughput_tokens_per_s, number) for r in rows),
+        ],
+        "utilization": [
+            "MFU",
+            *(_cell(row.flops_utilization, percent) for row in rows),
+        ],
+        "nodes": ["nodes", *(row.allocation for row in rows)],
+        "layout": ["layout", *(short_label(row.settings) for row in rows)],
+        "batch": ["batch", *(_batch(row.batch) for row in rows)],
+    }
+    return _filled(columns)
+
+
+def ways_table(rows: Sequence[WayRow]) -> Columns:
+    """Return a row per way to train; columns that no row has a value for are left out.
+
+    Devices and batch are columns only where they differ.
+    """
+    columns = {
+        "way": ["way to train", *(row.parallelism for row in rows)],
+        "settings": [
+            "options",
+            *(", ".join(f"{n}={of}" for n, of in row.settings.items()) for row in rows),
+        ],
+        "size": ["devices", *(f"{row.world_size}" for row in rows)],
+        "batch": ["global batch", *(number(row.global_batch_size) for row in rows)],
+        "step": ["step time", *(_cell(row.step_time_s, duration) for row in rows)],
+        "target": [
+            "time to target",
+            *(_cell(row.time_to_target_s, duration) for row in rows),
+        ],
+        "reached": ["reached", *map(_reached, rows)],
+        "metric": [
+            "final metric",
+            *(f"{r.final_metric.mean:.4g}" if r.final_metric else "" for r in rows),
+        ],
+        "gap": ["accuracy gap", *(_gap(row.accuracy_gap) for row in rows)],
+        "staleness": ["staleness", *map(_staleness, rows)],
+        "period": ["period", *(_cell(row.averaging_period, number) for row in rows)],
+        "bubble": ["bubble", *(_cell(row.bubble_share, percent) for row in rows)],
+        "servers": ["servers", *(_cell(row.num_servers, number) for row in rows)],
+    }
+    for name in ("size", "batch"):
+        if len({*columns[name][1:]}) < 2:
+            del columns[name]
+    return _filled(columns)
+
+
+def parameters(result: Recommendation) -> Columns:
+    """Return the fitted parameters, those that the data leave open included."""
+    rows = result.parameters
+    return {
+        "parameter": ["parameter", *(f"{row.curve}: {row.name}" for row in rows)],
+        "value": ["value", *(f"{row.value:.3g}" for row in rows)],
+        "interval": [
+            f"{percent(result.interval)} interval",
+            # a law without intervals has no ends
+            *("" if isnan(r.lo) else f"{r.lo:.3g} to {r.hi:.3g}" for r in rows),
+        ],
+        "unit": ["unit", *(row.unit for row in rows)],
+        "open": [
+            "not identified",
+            *("" if row.is_identified else row.remedy for row in rows),
+        ],
+    }
+
+
+def _filled(columns: Columns) -> Columns:
+    return {name: cells for name, cells in columns.items() if any(cells[1:])}
+
+
+def _cell(value: float | Interval | None, written: Callable[[float], str]) -> str:
+    if value is None:
+        return ""
+    return written(value.value if isinstance(value, Interval) else value)
+
+
+def _reached(row: WayRow) -> str:
+    return f"{row.num_reached} of {row.num_evaluated}" if row.num_reached else ""
+
+
+def _gap(gap: Spread | None) -> str:
+    if gap is None:
+        return ""
+    ends = f" ({gap.lo:+.3f} to {gap.hi:+.3f})" if gap.count > 1 else ""
+    return f"{gap.mean:+.3f}{ends}"
+
+
+def _staleness(row: WayRow) -> str:
+    mean, most = row.staleness_mean, row.staleness_max
+    return "" if mean is None else f"{mean:.2f} (max {most})"
+
+
+def _efficiency(row: OutlookRow) -> str:
+    share = _cell(row.scaling_efficiency, percent) or "-"
+    return f"{share}*" if row.is_baseline else share
+
+
+def _batch(batch: BatchPlan) -> str:
+    passes = batch.gradient_accumulation_steps
+    times = f"x{passes}" if passes > 1 else ""
+    return (
+        f"{batch.global_batch_size}={batch.local_batch_size}x"
+        f"{batch.data_parallel_size}{times}"
+    )
+
+
+def _spent(result: Recommendation) -> Columns:
+    columns: Columns = {}
+    for resource, chosen in result.chosen.spent.items():
+        # the headline has said that devices are emulated
+        word = _last(result.device_hour_word)
+        scale, unit = resource.unit(chosen.value, word)
+        amounts = [row.amounts.get(resource.name) for row in result.rows]
+        cells = ["" if each is None else number(each.value / scale) for each in amounts]
+        columns[resource.name] = [unit, *cells]
+    return columns
+
+
+def _next(row: OutlookRow, unit: str) -> str:
+    if row.next_time_change is None or row.next_gpu_hours_change is None:
+        return ""
+    is_doubling = row.next_world_size == 2 * row.world_size
+    where = "" if is_doubling else f"at {row.next_world_size}: "
+    time, hours = change(row.next_time_change), change(row.next_gpu_hours_change)
+    return f"{where}{time} time {hours} {unit}"
+
+
+def _last(words: str) -> str:
+    return words.split()[-1]
 
 
 def answer_text(recommendation: Recommendation, width: int = 80) -> str:
@@ -95,15 +275,14 @@ def _ways(result: Recommendation, width: int) -> list[str]:
     if not rows:
         return []
     columns = _fitting(ways_table(rows), _OPTIONAL_OF_WAYS, width)
-    batches = {row.global_batch_size for row in rows}
-    batch = f", global batch {min(batches):,}" if len(batches) == 1 else ""
-    place = f"{counted(rows[0].world_size, result.device_word)}{batch}"
-    title = f"Ways to train, measured on {place}:"
-    said = what_gaps_mean(rows) if "gap" in columns else []
+    size, batches = rows[0].world_size, {row.global_batch_size for row in rows}
+    place = counted(size, result.device_word)
+    if len(batches) == 1:
+        place += f", global batch {min(batches):,}"
     return [
-        *_wrapped([title], width),
+        *_wrapped([f"Ways to train, measured on {place}:"], width),
         *_aligned(columns, left=("way", "settings")),
-        *_wrapped(said, width),
+        *_wrapped(what_gaps_mean(rows) if "gap" in columns else [], width),
     ]
 
 
@@ -115,3 +294,63 @@ def _aligned(columns: Columns, left: tuple[str, ...]) -> list[str]:
 def _wrapped(texts: list[str], width: int) -> list[str]:
     wrap = textwrap.TextWrapper(width, break_on_hyphens=False).wrap  # --max-time
     return [line for text in texts for line in wrap(text) or [""]]
+
+
+class Answer(Recommendation):
+    """A recommendation that can be looked at."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, found: Recommendation) -> Self:
+        """Return the same answer, to be looked at."""
+        return cls(**{each.name: getattr(found, each.name) for each in fields(found)})
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Everything that the answer says, apart from its table."""
+        return tuple(chain(*sentences(self).values()))
+
+    def __repr__(self) -> str:
+        return answer_text(self)
+
+    def _repr_html_(self) -> str:
+        said = sentences(self)
+        use, *head = texts(said, *_HEAD)
+        rest = texts(said, *(each for each in said if each not in _HEAD))
+        titles, *rows = zip(*allocations(self).values(), strict=True)
+        body = [
+            _row(cells, "td", is_marked=row.is_chosen)
+            for cells, row in zip(rows, self.rows, strict=True)
+        ]
+        return (
+            f"<p><strong>{escape(use)}</strong><br>{'<br>'.join(map(escape, head))}</p>"
+            f"<table><thead>{_row(titles, 'th')}</thead>"
+            f"<tbody>{''.join(body)}</tbody></table>"
+            f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in rest)}</ul>"
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the rows as a frame, the units in the names."""
+        import pandas as pd
+
+        return pd.DataFrame([_flat(row) for row in self.rows])
+
+
+def _row(cells: tuple[str, ...], tag: str, *, is_marked: bool = False) -> str:
+    style = " style='font-weight: bold'" if is_marked else ""
+    inside = "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
+    return f"<tr{style}>{inside}</tr>"
+
+
+def _flat(row: OutlookRow) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in row.to_json().items():
+        if name in _NESTED:
+            flat |= value
+        elif isinstance(value, dict):
+            flat[name] = value["value"]
+            flat |= {f"{name}_{end}": value[end] for end in ("lo", "hi")}
+        else:
+            flat[name] = value
+    return flat

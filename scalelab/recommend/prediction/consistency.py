@@ -29,12 +29,10 @@ from scalelab.plan.first_check import DOUBTED_BEYOND, RATE_DISAGREES
 from scalelab.recommend.answer.evidence import DISTURBED, SlowNode, Steadiness
 from scalelab.recommend.answer.facts import Fact
 
-MATERIAL = 0.02
-"""The least relative change that is reported; smaller ones are usual noise."""
+_MATERIAL = 0.02  # the least relative change that is reported: less is usual noise
 _TAIL = 0.1  # probability on either side of an interval of 80%
-_SIGNIFICANCE = (
-    0.025  # ... of 95%: one steady sweep in twenty is reported to drift by chance
-)
+# ... of 95%: one steady sweep in twenty is reported to drift by chance
+_SIGNIFICANCE = 0.025
 _SINGULAR = 1e-9
 _APART = 2.0  # longest over shortest; what shares a machine stays below
 _BEYOND = np.log(DOUBTED_BEYOND)
@@ -56,7 +54,7 @@ def is_among(asked: pd.DataFrame, found: pd.DataFrame) -> np.ndarray:
     shared = [name for name in what if name in found.columns]
     known = found[shared].astype(object).drop_duplicates()
     matched = asked[shared].astype(object).merge(known, how="left", indicator=True)
-    return (matched["_merge"] == "both").to_numpy(bool)
+    return matched["_merge"].eq("both").to_numpy(bool)
 
 
 def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:
@@ -72,19 +70,17 @@ def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:
     marked = np.array([RATE_DISAGREES in str(reason) for reason in rows.reasons])
     used = np.array(rows.reasons == "", dtype=bool)
     for are_asked, is_left_out in ((marked, True), (used, False)):
-        asked = np.flatnonzero(are_asked & (apart > _BEYOND))
-        if not len(asked):
-            continue
-        at = asked[np.argmax(apart[asked])]
-        values = {
-            "num_trials": len(asked),
-            "world_size": int(numbers(frame, "world_size")[at]),
-            "global_batch_size": int(numbers(frame, "global_batch_size")[at]),
-            "reported_step_time_s": float(own[at]),
-            "step_time_s": float(ours[at]),
-            "is_left_out": is_left_out,
-        }
-        yield Fact("own_rate_differs", values)
+        if len(asked := np.flatnonzero(are_asked & (apart > _BEYOND))):
+            at = asked[np.argmax(apart[asked])]
+            yield Fact.of(
+                "own_rate_differs",
+                num_trials=len(asked),
+                world_size=int(numbers(frame, "world_size")[at]),
+                global_batch_size=int(numbers(frame, "global_batch_size")[at]),
+                reported_step_time_s=float(own[at]),
+                step_time_s=float(ours[at]),
+                is_left_out=is_left_out,
+            )
 
 
 def steadiness(observations: Observed) -> Steadiness | None:
@@ -115,8 +111,8 @@ def _repeated(given: FitRows) -> pd.DataFrame:
     rows = given.frame
     what = rows.groupby([*curve_columns(rows), *CONFIGURATION], dropna=False).ngroup()
     moment = ["kind", "repeat", "started_at", "hosts"]
-    rows = rows.assign(configuration=what)
-    rows = rows.join(given.observations.reindex(columns=moment))
+    measured = given.observations.reindex(columns=moment)
+    rows = rows.assign(configuration=what).join(measured)
     is_throughput = rows["kind"].eq(TrialKind.THROUGHPUT).fillna(False).astype(bool)
     return rows[is_throughput & rows["started_at"].notna()]
 
@@ -201,6 +197,6 @@ class _Repeats:
 
 
 def _is_significant(change: Interval | None) -> bool:
-    if change is None or abs(change.value) < MATERIAL:
+    if change is None or abs(change.value) < _MATERIAL:
         return False
     return change.lo > 0 or change.hi < 0

@@ -164,18 +164,13 @@ def _with_rival(
 ) -> str:
     """Name the second likeliest cause, too, where the rows leave open which one leads.
 
-    Parameters
-    ----------
-    per_step : ndarray, shape (2,)
-        Samples by which their seconds count in what is lost.
+    ``per_step``, shape (2,), are the samples by which their seconds count.
     """
     per_step = per_step / configurations(sizes)["global_batch_size"].to_numpy(float)
     # one by one: their layouts, and so their curves, may differ
     parts = [law.term_draws(sizes.iloc[[place]]) for place in (0, 1)]
-    lost = np.array(
-        [np.hstack([getattr(part, name) for part in parts]) for name in _WORDS]
-    )
-    lost = lost @ per_step
+    terms = [np.hstack([getattr(part, name) for part in parts]) for name in _WORDS]
+    lost = np.array(terms) @ per_step
     leads = np.bincount(lost.argmax(axis=0), minlength=len(_WORDS)) / lost.shape[1]
     shares = dict(zip(_WORDS.values(), leads, strict=True))
     if shares.pop(leading) >= _SURE:

@@ -83,10 +83,9 @@ class SampleNeed:
 
     def measured_batches(self) -> tuple[int, ...]:
         """Return the global batches whose convergence was measured."""
-        if self.law is None:
-            return ()
-        curves = [self.law.curves[key] for key in self.keys or self.law.curves]
-        return tuple(sorted({int(b) for curve in curves for b in curve.measured}))
+        curves = {} if self.law is None else self.law.curves
+        used = [curves[key] for key in self.keys or curves]
+        return tuple(sorted({int(b) for curve in used for b in curve.measured}))
 
     def draws(self, asked: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Draw the samples that a run needs, and whether it reaches the target.

@@ -54,12 +54,10 @@ def loss(spent: Spending, sizes: np.ndarray, limits: Constraints) -> np.ndarray:
         knee = last_paying(spent.time_s, sizes, limits.min_marginal_return)
         return np.asarray(np.abs(np.log2(sizes / sizes[knee][:, None])))
     value = spent.of(limits.minimised(spent.known))
-    scale = np.median(value, axis=0).min()
-    largest = (value / scale).max(axis=1, keepdims=True)
+    value = value / np.median(value, axis=0).min()
     excess = np.minimum(limits.excess(spent), 10.0)
-    broken = largest + excess
-    held = limits.held(spent)
-    return np.asarray(np.where(held, value / scale, broken))
+    broken = value.max(axis=1, keepdims=True) + excess
+    return np.asarray(np.where(limits.held(spent), value, broken))
 
 
 def value_of_knowing(
@@ -69,8 +67,7 @@ def value_of_knowing(
     base = losses.mean(axis=0)[eligible].min()
     gains = []
     for row, column in enumerate(np.argsort(time_s, axis=0).T):
-        open_to = eligible.copy()
-        open_to[row] = True
+        open_to = eligible | (np.arange(len(eligible)) == row)
         bins = np.array_split(losses[column][:, open_to], _NUM_BINS)
         informed = [len(part) * part.mean(axis=0).min() for part in bins]
         gains.append(base - sum(informed) / len(losses))
@@ -79,30 +76,36 @@ def value_of_knowing(
 
 def next_trial(
     rows: tuple[OutlookRow, ...],
+    at: int,
     outlook: Outlook,
     knowledge: Knowledge,
     limits: Constraints,
     gaps: tuple[Gap, ...],
     within: Allocation | None,
 ) -> NextTrial | None:
-    """Return the most useful measurement; None if none would change the answer."""
+    """Return the most useful measurement; None if none would change the answer.
+
+    ``at`` is the index of the chosen row.
+    """
     trials = _Trials.of(knowledge.subject.frame)
     doubted = knowledge.rows.frame.loc[knowledge.law.doubted.index]
-    is_doubted = is_among(outlook.frame, doubted)
     is_contradicted = is_among(outlook.frame, knowledge.contradicted)
     can_run = np.array([_fits(row, within) for row in rows])
-    at = next(i for i, row in enumerate(rows) if row.is_chosen)
     chosen = rows[at]
-    if is_doubted[at] and can_run[at]:
+    if can_run[at] and is_among(outlook.frame, doubted)[at]:
         return trials.measuring(chosen, _DOUBTED)
     is_known = np.array([row.basis == Support.MEASURED for row in rows])
     could_win = outlook.is_allowed_batch & (is_contradicted | ~is_known) & can_run
     affordable = _AFFORDABLE * chosen.gpu_hours.value
-    could_win &= [_is_likely(row) and trials.hours(row) <= affordable for row in rows]
-    best = _deciding(rows, outlook, limits, could_win, trials)
+    could_win &= [
+        _is_likely(row) and trials.hours(row, row.step_time_s.value) <= affordable
+        for row in rows
+    ]
+    best = _deciding(rows, at, outlook, limits, could_win, trials)
     if best is not None:
-        why = _CONTRADICTED if is_contradicted[best] else _DECIDES
-        return trials.measuring(rows[best], why)
+        return trials.measuring(
+            rows[best], _CONTRADICTED if is_contradicted[best] else _DECIDES
+        )
     if can_run[at] and not is_known[at] and _is_likely(chosen):
         return trials.measuring(chosen, _NOT_MEASURED)
     if can_run[at] and is_contradicted[at]:
@@ -113,13 +116,13 @@ def next_trial(
 
 def _deciding(
     rows: tuple[OutlookRow, ...],
+    at: int,
     outlook: Outlook,
     limits: Constraints,
     could_win: np.ndarray,
     trials: _Trials,
 ) -> int | None:
     """Return the row whose time is worth most to know; None: none is worth a trial."""
-    at = next(i for i, row in enumerate(rows) if row.is_chosen)
     if limits.any_limit and (rows[at].probability or 0.0) >= limits.confidence:
         spent = outlook.spent.of(limits.minimised(outlook.spent.known))
         could_win = could_win & ((spent < spent[:, [at]]).mean(axis=0) >= _LIKELY)
@@ -134,7 +137,7 @@ def _deciding(
     def cost(index: int) -> tuple[bool, float]:
         row = rows[index]
         is_part = row.world_size % per_node > 0 and row.num_nodes > 1
-        return is_part, trials.hours(row)
+        return is_part, trials.hours(row, row.step_time_s.value)
 
     return min(map(int, np.flatnonzero(gain >= _NEAR * gain.max())), key=cost)
 
@@ -167,11 +170,8 @@ class _Trials:
             start_up_s=float(np.median(start_up)) if len(start_up) else 0.0,
         )
 
-    def hours(self, row: OutlookRow) -> float:
-        return self._hours(row.world_size, row.step_time_s.value)
-
-    def _hours(self, size: int, step_time_s: float) -> float:
-        return size * (self.steps * step_time_s + self.start_up_s) / 3600
+    def hours(self, row: OutlookRow | Gap, step_time_s: float) -> float:
+        return row.world_size * (self.steps * step_time_s + self.start_up_s) / 3600
 
     def measuring(self, row: OutlookRow, why: str) -> NextTrial:
         return NextTrial(
@@ -179,7 +179,7 @@ class _Trials:
             world_size=row.world_size,
             batch=row.batch,
             steps=self.steps,
-            gpu_hours=self.hours(row),
+            gpu_hours=self.hours(row, row.step_time_s.value),
             why=why,
             settings=row.settings,
         )
@@ -197,6 +197,6 @@ class _Trials:
                 global_batch_size=gap.local_batch_size * gap.data_parallel_size,
             ),
             steps=self.steps,
-            gpu_hours=self._hours(gap.world_size, longest),
+            gpu_hours=self.hours(gap, longest),
             why=gap.why,
         )

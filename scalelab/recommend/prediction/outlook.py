@@ -1,4 +1,4 @@
-"""The outlook: predicted time and cost of the job on each allocation.
+"""The outlook: predicted time, cost and efficiency of the job on each allocation.
 
 References
 ----------
@@ -15,13 +15,15 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import NotIdentifiableError
-from scalelab.inputs.numerals import Interval
+from scalelab.inputs.numerals import Interval, counted
 from scalelab.inputs.support import Support
 from scalelab.kinds.resources import RESOURCES
-from scalelab.laws.rows import configurations
+from scalelab.laws.interval import central
+from scalelab.laws.rows import CONFIGURATION, configurations
+from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.answer.recommendation import BatchPlan, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
-from scalelab.recommend.prediction.efficiency import Efficiency, between
+from scalelab.recommend.question.batches import next_divisor
 from scalelab.recommend.question.candidates import allocation_label
 from scalelab.recommend.question.objective import (
     Constraints,
@@ -31,7 +33,86 @@ from scalelab.recommend.question.objective import (
 )
 from scalelab.records.columns import OPTION_PREFIX
 
+# A baseline whose time is open by more than this factor is nothing to compare with
+_MASS, _MOST_OPEN = 0.8, 2.0
 _MOST_AT_A_PLACE = 4  # measured candidates, and as many others, that are looked at
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Efficiency:
+    """The scaling efficiency of every row against one baseline.
+
+    The baseline is one full node if there are rows on several nodes, else the smallest
+    row. It computes the global batch of the row on its own devices, by gradient
+    accumulation, so that another batch is no gain or loss of scale.
+    """
+
+    baseline: int
+    name: str
+    # shape (n_draws, n_rows): device-hours of the baseline over those of the row; NaN
+    # where the devices of the baseline cannot share the batch of the row, or their time
+    # for it is open
+    draws: np.ndarray
+
+    @classmethod
+    def of(
+        cls, frame: pd.DataFrame, asked: pd.DataFrame, law: StepTimeLaw, word: str
+    ) -> Efficiency:
+        """Compare each row with the baseline at its batch."""
+        index, name = _baseline(frame, word)
+        parts = [_at_baseline(frame, asked, i, index) for i in range(len(frame))]
+        for i, part in enumerate(parts):
+            gaps = () if part is None else law.gaps_at(part)
+            if any("compute_fixed" in gap.parameters for gap in gaps):
+                parts[i] = None  # one local batch was measured, and this is another one
+        parts[index] = asked.iloc[[index]]
+        known = [i for i, part in enumerate(parts) if part is not None]
+        every = pd.concat([asked, *(parts[i] for i in known)], ignore_index=True)
+        times = law.sample(every) * every["world_size"].to_numpy(float)
+        of_base = times[:, len(frame) :]
+        lo, hi = central(of_base, _MASS)
+        of_base[:, hi > _MOST_OPEN * lo] = np.nan
+        draws = np.full((len(times), len(frame)), np.nan)
+        draws[:, known] = of_base / times[:, known]
+        draws[:, index] = 1.0
+        return cls(baseline=index, name=name, draws=draws)
+
+    def of_row(self, index: int, mass: float) -> Interval | None:
+        """Return the efficiency of a row with its interval; None: not known."""
+        draws = self.draws[:, index]
+        return between(draws, mass) if np.isfinite(draws).all() else None
+
+
+def between(draws: np.ndarray, mass: float) -> Interval:
+    """Return the median of draws with their central interval."""
+    lo, hi = central(draws, mass)
+    return Interval(value=float(np.median(draws)), lo=float(lo), hi=float(hi))
+
+
+def _baseline(frame: pd.DataFrame, device_word: str) -> tuple[int, str]:
+    nodes, sizes = frame["num_nodes"], frame["world_size"]
+    full = np.flatnonzero((nodes == 1) & (sizes == np.ceil(sizes / nodes).max()))
+    if nodes.max() > 1 and len(full):
+        return int(full[0]), "one full node"
+    return 0, counted(int(sizes.iloc[0]), device_word)
+
+
+def _at_baseline(
+    frame: pd.DataFrame, asked: pd.DataFrame, index: int, baseline: int
+) -> pd.DataFrame | None:
+    """Return the configuration of the baseline's devices at the batch of a row."""
+    base, total = frame.iloc[baseline], int(frame["global_batch_size"].iloc[index])
+    per_rank, rest = divmod(total, int(base["data_parallel_size"]))
+    if rest:
+        return None
+    passes = next_divisor(per_rank, -(-per_rank // int(base["local_batch_size"])))
+    values = {name: int(base[name]) for name in CONFIGURATION}
+    values["local_batch_size"] = per_rank // passes
+    values["gradient_accumulation_steps"] = passes
+    # Its devices cannot be divided as those of a row with other replicas are.
+    replicas = frame["world_size"] / frame["data_parallel_size"]
+    like = index if replicas.iloc[index] == replicas.iloc[baseline] else baseline
+    return asked.iloc[[like]].assign(**values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,23 +205,25 @@ def look_ahead(
     asked = candidates.iloc[kept].reset_index(drop=True)
     samples, reached = samples[:, kept], reached[:, kept]
     total = frame["global_batch_size"].to_numpy(float)
-    expected = law.sample(asked) * np.median(samples, axis=0) / total
-    expected *= np.median(knowledge.correction)
-    one_run = law.sample(asked, one_run=True) * samples / total
-    one_run *= knowledge.correction
     if whole is not None:
         one_run = expected = whole.sample(frame)
+    else:
+        expected = law.sample(asked) * np.median(samples, axis=0) / total
+        one_run = law.sample(asked, one_run=True) * samples / total
+        if knowledge.factorisation is not None:
+            corrections = np.exp(knowledge.factorisation.draws())
+            expected *= np.median(corrections)
+            one_run *= corrections
     sizes, nodes = (frame[name].to_numpy(float) for name in ("world_size", "num_nodes"))
     spent = limits.spending(one_run, sizes, nodes)
-    held = limits.held(spent) & reached
-    held &= need.within_cap(samples, frame["global_batch_size"].tolist())
+    within_cap = need.within_cap(samples, frame["global_batch_size"].tolist())
     return Outlook(
         frame=frame,
         questions=asked,
         samples=samples,
         expected_s=expected,
         spent=spent,
-        held=held,
+        held=limits.held(spent) & reached & within_cap,
     )
 
 
@@ -152,9 +235,9 @@ def _promising(answered: pd.DataFrame, samples: np.ndarray) -> np.ndarray:
     """
     steps = np.median(samples, axis=0) / answered["global_batch_size"].to_numpy(float)
     times = steps * answered["step_time_s"].to_numpy(float)
-    kind = np.where(answered["support"] == Support.MEASURED, 0, 1)
-    kind = np.where(answered["is_eligible"], kind, 2)
-    kind = np.where(answered["is_allowed_batch"], kind, 3)
+    is_measured = answered["support"] == Support.MEASURED
+    shares = [~answered["is_allowed_batch"], ~answered["is_eligible"], is_measured]
+    kind = np.select(shares, [3, 2, 0], default=1)
     table = answered[["world_size", "num_nodes"]].assign(kind=kind, time_s=times)
     table = table[np.isfinite(times)].sort_values("time_s", kind="stable")
     rank = table.groupby(["world_size", "num_nodes", "kind"]).cumcount()
@@ -164,26 +247,23 @@ def _promising(answered: pd.DataFrame, samples: np.ndarray) -> np.ndarray:
 
 def best_of_each_size(every: Outlook, limits: Constraints) -> np.ndarray:
     """Return the position of the best configuration of each world size."""
-    frame, probability = every.frame, np.round(every.probability, 1)
-    medians = every.spent.medians()
-    aim = limits.minimised(medians.known) if limits.any_limit else None
-    weight = handicap(every.is_measured)
-    amount = weight * (medians.time_s if aim is None else medians.of(aim))
+    sizes, medians = every.frame["world_size"], every.spent.medians()
     is_sure = every.probability >= limits.confidence
-    over = weight * limits.excess(medians) if limits.any_limit else amount
-    cost = np.where(is_sure, amount, over)
-    chance = np.where(is_sure, 0.0, -probability)
-    keys = (
-        cost,
-        chance,
-        ~is_sure,
-        ~every.is_eligible,
-        ~every.is_allowed_batch,
-        frame["world_size"],
+    amount = over = medians.time_s
+    if limits.any_limit:
+        amount = medians.of(limits.minimised(medians.known))
+        over = limits.excess(medians)
+    order = np.lexsort(
+        (
+            handicap(every.is_measured) * np.where(is_sure, amount, over),
+            np.where(is_sure, 0.0, -np.round(every.probability, 1)),
+            ~is_sure,
+            ~every.is_eligible,
+            ~every.is_allowed_batch,
+            sizes,
+        )
     )
-    order = np.lexsort(keys)
-    first = ~frame["world_size"].iloc[order].duplicated().to_numpy()
-    return np.asarray(order[first])
+    return np.asarray(order[~sizes.iloc[order].duplicated()])
 
 
 def outlook_rows(

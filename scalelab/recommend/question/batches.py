@@ -36,8 +36,7 @@ class AskedBatch:
             ("max_batch", self.largest),
             ("local_batch", self.local_batch_size),
         ):
-            is_whole = isinstance(value, int) and not isinstance(value, bool)
-            if value is not None and not (is_whole and 1 <= value <= _LARGEST):
+            if value is not None and not 1 <= value <= _LARGEST:
                 raise SpecError(
                     f"{Option(name)}={value!r} is not a batch.",
                     f"Give a whole number of samples from 1 to {_LARGEST:,}.",
@@ -49,8 +48,7 @@ class AskedBatch:
                 "Give one of the two.",
             )
 
-    def for_job(self, job: Job | None) -> AskedBatch:
-        """Return the batch that is asked for; the job's own unless it is replaced."""
+    def _for_job(self, job: Job | None) -> AskedBatch:
         own = None if job is None else job.global_batch_size
         if own is None or self.global_batch_size:
             return self
@@ -95,7 +93,7 @@ class BatchRule:
         """Find the batches that the question allows."""
         totals = _whole(measured["global_batch_size"])
         locals_ = _whole(measured["local_batch_size"])
-        named = asked.for_job(job)
+        named = asked._for_job(job)
         keeps_local, why = False, "the one that was asked for"
         if named.global_batch_size is not None:
             smallest = largest = named.global_batch_size
@@ -135,10 +133,9 @@ class BatchRule:
         upper = f" to {self.largest:,}" if self.smallest < self.largest else ""
         return f"a global batch of {self.smallest:,}{upper}"
 
-    def allows(self, global_batch_size: np.ndarray) -> np.ndarray:
+    def allows(self, batch: np.ndarray) -> np.ndarray:
         """Tell which global batches are inside the range."""
-        are_large_enough = global_batch_size >= self.smallest
-        return np.asarray(are_large_enough & (global_batch_size <= self.largest))
+        return np.asarray((batch >= self.smallest) & (batch <= self.largest))
 
     def splits(
         self, data_parallel_size: int, measured: Sequence[int]

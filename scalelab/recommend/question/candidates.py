@@ -1,4 +1,4 @@
-"""Candidate configurations: the ones an answer compares."""
+"""Candidate configurations: the ones an answer compares, and whether they fit."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import (
     Set,
 )
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
@@ -26,7 +27,8 @@ from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import Layout
 from scalelab.kinds.strategies import strategy_of
 from scalelab.kinds.strategy import TrialSizes
-from scalelab.laws.rows import CONFIGURATION, CurveKey
+from scalelab.laws.memory.law import MemoryLaw
+from scalelab.laws.rows import CONFIGURATION, CurveKey, numbers
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.question.batches import BatchRule
 from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
@@ -63,9 +65,7 @@ def places(
 
 
 def is_printed(
-    sizes: np.ndarray,
-    measured: pd.DataFrame,
-    allocations: Sequence[Allocation] | None,
+    sizes: np.ndarray, measured: pd.DataFrame, allocations: Sequence[Allocation] | None
 ) -> np.ndarray:
     """Tell which world sizes the table of an answer always has.
 
@@ -212,12 +212,11 @@ def _named(key: CurveKey) -> dict[str, Scalar]:
 
 
 def _allowed(frame: pd.DataFrame, rule: BatchRule) -> list[tuple[int, ...]]:
-    rows = frame
     if not rule.keeps_local:
-        rows = rows[rule.allows(rows["global_batch_size"].round().to_numpy())]
+        frame = frame[rule.allows(frame["global_batch_size"].round().to_numpy())]
     if rule.local_batch_size is not None:
-        rows = rows[rows["local_batch_size"] == rule.local_batch_size]
-    distinct = rows[list(CONFIGURATION)].astype(int).drop_duplicates()
+        frame = frame[frame["local_batch_size"] == rule.local_batch_size]
+    distinct = frame[list(CONFIGURATION)].astype(int).drop_duplicates()
     return [tuple(row) for row in distinct.to_numpy().tolist()]
 
 
@@ -257,8 +256,8 @@ def why_unshared(
 ) -> Iterator[Fact]:
     """Note where it is unknown which ranks see different samples, and why."""
     if uneven := undivided(curves, wanted):
-        sizes = {"world_sizes": uneven, "replica_sizes": _replica_sizes(curves)}
-        yield Fact("replicas_not_divided", sizes)
+        known = _replica_sizes(curves)
+        yield Fact.of("replicas_not_divided", world_sizes=uneven, replica_sizes=known)
     unknown = []
     for measured in curves:
         if replica_size(measured) is None:
@@ -266,7 +265,7 @@ def why_unshared(
             pairs = pairs.astype(int).sort_values(["world_size", "data_parallel_size"])
             if (shares := pairs.to_numpy().tolist()) not in unknown:
                 unknown.append(shares)
-    yield from (Fact("replicas_not_known", {"shares": each}) for each in unknown)
+    yield from (Fact.of("replicas_not_known", shares=each) for each in unknown)
 
 
 def allocation_label(world_size: int, num_nodes: int) -> str:
@@ -278,3 +277,48 @@ def _spread(world_size: int, num_nodes: int) -> Allocation:
     share, rest = divmod(world_size, num_nodes)
     devices = (share + 1,) * rest + (share,) * (num_nodes - rest)
     return Allocation(devices_per_node=devices)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryRoom:
+    """The memory law of the observations, and the memory of a device."""
+
+    law: MemoryLaw
+    # The least memory that a rank had; None if no row recorded it
+    capacity_bytes: float | None
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame) -> MemoryRoom:
+        """Fit the law to the rows of one kind of device, and read its memory."""
+        sizes = numbers(frame, "gpu_memory_bytes")
+        known = sizes[np.isfinite(sizes) & (sizes > 0)]
+        return cls(
+            law=MemoryLaw.fit(frame),
+            capacity_bytes=float(known.min()) if len(known) else None,
+        )
+
+    def fits(self, asked: pd.DataFrame) -> np.ndarray:
+        """Tell which configurations fit, because they ran or by measured peaks.
+
+        Without measured peaks and capacity, a configuration fits only if its local
+        batch ran on as many ranks or fewer. A local batch that ran out of memory on as
+        many ranks or more does not fit.
+        """
+        return np.asarray(asked["local_batch_size"].to_numpy() <= self.largest(asked))
+
+    def largest(self, asked: pd.DataFrame) -> np.ndarray:
+        """Return the largest local batch that fits of each, 0: none, shape (n,)."""
+        found = self.law.largest_local_batch(asked, self.capacity_bytes)
+        return found["largest_local_batch"].to_numpy(int)
+
+    def notes(self, configuration: pd.DataFrame) -> Iterator[Fact]:
+        """Note that the local batch of a configuration was not tried."""
+        tried = self.law.largest_local_batch(configuration)["largest_fitting"]
+        batch = configuration["local_batch_size"].item()
+        if self.capacity_bytes is not None and batch > tried.item():
+            yield Fact.of(
+                "not_tried",
+                local_batch_size=batch,
+                peak_bytes=self.law.predict(configuration)["peak_bytes"].item(),
+                capacity_bytes=self.capacity_bytes,
+            )

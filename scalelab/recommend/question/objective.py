@@ -1,14 +1,15 @@
-"""The limits an answer must respect, and which allocation respects them best."""
+"""The limits an answer must respect, what nodes cost, and which allocation is best."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from scalelab.errors import SpecError
+from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.numerals import Interval, percent
 from scalelab.inputs.target import Target
 from scalelab.inputs.wording import Option
@@ -20,7 +21,10 @@ from scalelab.kinds.resources import (
     Resource,
     Usage,
 )
-from scalelab.recommend.question.run_site import Price
+
+if TYPE_CHECKING:
+    from scalelab.experiment.spec import Experiment
+    from scalelab.site.profile import Site
 
 _ALIKE = 0.02  # of what is nearest to the limits: within it the cheaper one is shown
 _TIE = 0.01  # of what is kept small: below it the faster allocation wins
@@ -33,25 +37,101 @@ _PREFERENCE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RunSite:
+    """The nodes of the site, or of the node group, that a sweep ran on."""
+
+    site: Site
+    devices_on_node: int
+    # The network between nodes is declared by the user: one machine may stand for
+    # several nodes
+    is_emulated: bool
+
+    @classmethod
+    def by_group(cls, experiment: Experiment | None) -> dict[str | None, RunSite]:
+        """Return the site of a sweep for each of its node groups."""
+        if experiment is None:
+            return {}
+        is_emulated = experiment.facts is not None and experiment.facts.declares_times
+        try:
+            return {
+                name: cls(
+                    site=site,
+                    devices_on_node=site.devices_per_node,
+                    is_emulated=is_emulated,
+                )
+                for name, site in experiment.resolve_site().groups.items()
+            }
+        except SpecError:
+            return {}
+
+    def machine(self, measured: np.ndarray) -> Allocation | None:
+        """Return all devices of this machine, if the sweep ran on this machine."""
+        # Nodes on one machine have no network between them, unless it is declared.
+        nodes = (self.site.num_nodes or 1) if self.is_emulated else 1
+        all_devices = Allocation(devices_per_node=(self.devices_on_node,) * nodes)
+        is_larger = bool((measured > all_devices.world_size).any())
+        return all_devices if self.site.is_this_machine and not is_larger else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Price:
+    """The price of a device or a node per hour."""
+
+    usd: float
+    said_by: str = "as given"
+    per_node: bool = False
+    # Devices of an exclusive node, all of them charged; None: those that are used
+    devices_on_node: int | None = None
+
+    @classmethod
+    def of(cls, site: Site | None, per_device_hour: float | None = None) -> Self | None:
+        """Return the price to use; None where none is given."""
+        whole = site.devices_per_node if site and site.exclusive else None
+        if per_device_hour is not None:
+            return cls(usd=per_device_hour, devices_on_node=whole)
+        if site is None:
+            return None
+        said_by, usd = f"by the profile of site {site.name}", site.price_per_gpu_hour
+        if site.price_per_node_hour:
+            return cls(usd=site.price_per_node_hour, said_by=said_by, per_node=True)
+        return cls(usd=usd, said_by=said_by, devices_on_node=whole) if usd else None
+
+    def per_hour(self, world_size: np.ndarray, num_nodes: np.ndarray) -> np.ndarray:
+        """Return what allocations are charged per hour, in usd, shape (n_rows,).
+
+        >>> whole_nodes = Price(usd=2.0, devices_on_node=4)
+        >>> whole_nodes.per_hour(np.array([1, 8]), np.array([1, 2]))
+        array([ 8., 16.])
+        """
+        if self.per_node:
+            return np.asarray(num_nodes * self.usd)
+        if self.devices_on_node is not None:
+            return np.asarray(num_nodes * self.devices_on_node * self.usd)
+        return np.asarray(world_size * self.usd)
+
+    def in_words(self, device_hour_word: str) -> str:
+        """Return the price and its origin in words.
+
+        >>> Price(usd=2.5, said_by="by the profile of site a").in_words("GPU-h")
+        'Price: 2.5 usd per GPU-h, by the profile of site a.'
+        """
+        unit = "node-hour" if self.per_node else device_hour_word
+        if self.devices_on_node is not None:
+            unit += f" of whole nodes, {self.devices_on_node} each"
+        return f"Price: {self.usd:g} usd per {unit}, {self.said_by}."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Constraints:
-    """Limits on the job, and how sure the answer must be.
+    """Limits on the job, and how sure the answer must be."""
 
-    Parameters
-    ----------
-    limits
-        Upper limits by the resource's name, in the unit of its field; see
-        :func:`scalelab.kinds.resources.read_limits`.
-    price
-        What devices cost; None: not known.
-    min_marginal_return
-        Speed-up per device added below which a further doubling does not pay: 1 is a
-        doubling that halves the time, 0 one that changes nothing.
-    """
-
+    # By the resource's name, in the unit of its field; see ``read_limits``
     limits: Mapping[str, float] = field(default_factory=dict)
     price: Price | None = None
     target: Target | None = None
     confidence: float = 0.9
+    # Speed-up per device added below which a further doubling does not pay: 1 is a
+    # doubling that halves the time, 0 one that changes nothing
     min_marginal_return: float = 0.7
     interval: float = 0.8
 
@@ -116,10 +196,10 @@ class Constraints:
         Where only spending is limited that is time, else the known resource that is
         spent and has the largest weight; time again where there is none.
         """
-        is_budget = self.any_limit and all(row.is_spent for row, _ in self.limited)
-        weighed = [] if is_budget else [row for row in known if row.is_spent]
-        heaviest = max(weighed, key=lambda row: row.weight, default=TIME)
-        return heaviest if heaviest.weight else TIME
+        if self.any_limit and all(row.is_spent for row, _ in self.limited):
+            return TIME
+        weighed = [row for row in known if row.is_spent and row.weight]
+        return max(weighed, key=lambda row: row.weight, default=TIME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,12 +315,7 @@ def counted_chances(probability: np.ndarray) -> np.ndarray:
 
 
 def pareto(time_s: np.ndarray, gpu_hours: np.ndarray) -> np.ndarray:
-    """Mark the rows that no other row beats in both time and device-hours.
-
-    Returns
-    -------
-    ndarray of bool, shape (n_rows,)
-    """
+    """Mark the rows, shape (n_rows,), that no other beats in time and device-hours."""
     no_worse = (time_s <= time_s[:, None]) & (gpu_hours <= gpu_hours[:, None])
     better = (time_s < time_s[:, None]) | (gpu_hours < gpu_hours[:, None])
     return np.asarray(~(no_worse & better).any(axis=1))

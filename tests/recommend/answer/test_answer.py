@@ -8,8 +8,7 @@ from scalelab.experiment.job import Job
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.text import answer_text, explain_text
-from scalelab.recommend.question.objective import Constraints
-from scalelab.recommend.question.run_site import Price
+from scalelab.recommend.question.objective import Constraints, Price
 
 JOB = Job(epochs=10, samples_per_epoch=1_000_000)
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from made_up_runs import outlook_row, recommendation
 
-from scalelab.recommend.answer.job_time import JobTime
+from scalelab.recommend.answer.job_lines import JobTime
 from scalelab.recommend.answer.recommendation import Recommendation
 
 HOUR = 3600.0

@@ -4,8 +4,7 @@ import pytest
 from made_up_runs import planned, recommendation
 
 from scalelab.recommend.answer.facts import Fact
-from scalelab.recommend.answer.notebook import Answer
-from scalelab.recommend.answer.text import answer_text
+from scalelab.recommend.answer.text import Answer, answer_text
 
 HOSTILE = Fact("import_doubted", {"doubt": "<script>alert(1)</script>"})
 

@@ -12,7 +12,7 @@ from scalelab.inputs.support import Support
 from scalelab.recommend.answer import sentences as module
 from scalelab.recommend.answer.recommendation import Knee, Recommendation
 from scalelab.recommend.answer.sentences import sentences, texts
-from scalelab.recommend.answer.tables import allocations, parameters
+from scalelab.recommend.answer.text import allocations, parameters
 
 
 @pytest.fixture

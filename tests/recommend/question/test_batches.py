@@ -143,8 +143,7 @@ def test_local_batch_norm_keeps_the_local_batch_in_its_measured_range() -> None:
     [
         ({"global_batch_size": 0}, "batch=0 is not a batch"),
         ({"largest": -4}, "max_batch=-4 is not a batch"),
-        ({"local_batch_size": 2.5}, r"local_batch=2\.5 is not a batch"),
-        ({"global_batch_size": True}, "batch=True is not a batch"),
+        ({"local_batch_size": 10**10}, r"local_batch=10000000000 is not a batch"),
         ({"global_batch_size": 8, "largest": 16}, "Give one of the two"),
     ],
 )

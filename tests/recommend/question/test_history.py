@@ -9,7 +9,7 @@ from scalelab.laws.published import law_named
 from scalelab.laws.rows import prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.answer.facts import Fact
-from scalelab.recommend.question.history import History, fit_step_times
+from scalelab.recommend.knowledge import History, fit_step_times
 
 ONE_NODE = sweep((1, 2, 4))
 ROWS = prepared(ONE_NODE)

@@ -4,7 +4,7 @@ from made_up_sweeps import sweep
 
 from scalelab.experiment.job import Job
 from scalelab.recommend.advice import recommend
-from scalelab.recommend.question.memory_room import MemoryRoom
+from scalelab.recommend.question.candidates import MemoryRoom
 
 GIB = 2**30
 JOB = Job(epochs=10, samples_per_epoch=1_000_000)

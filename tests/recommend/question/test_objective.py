@@ -7,11 +7,11 @@ from scalelab.errors import SpecError
 from scalelab.recommend.question.objective import (
     Choice,
     Constraints,
+    Price,
     Spending,
     choose,
     pareto,
 )
-from scalelab.recommend.question.run_site import Price
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scalelab.recommend.question.run_site import Price
+from scalelab.recommend.question.objective import Price
 from scalelab.site.choice import site_of
 from scalelab.site.profile import Site
 

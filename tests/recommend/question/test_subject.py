@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.recommend.question.subject import choose_subject
+from scalelab.recommend.knowledge import choose_subject
 
 
 def test_many_values_are_listed_up_to_six() -> None:
