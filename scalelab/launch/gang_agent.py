@@ -34,9 +34,9 @@ from scalelab.launch.rendezvous import (
 from scalelab.launch.scratch import make_scratch
 from scalelab.launch.supervision import Supervisor, Watch
 from scalelab.launch.timing import Limits, Timing
-from scalelab.launch.verdict import has_lost_connection, of_os_error, with_evidence
+from scalelab.launch.verdict import has_lost_connection, with_evidence
 from scalelab.records.attempt import AttemptResult, AttemptSpec
-from scalelab.records.attempt_io import write_result
+from scalelab.records.attempt_io import NO_SPACE, write_result
 
 _MAX_AWAITED = 1000  # attempts that were cancelled before they are launched here
 CLOSE_WITHIN_S = 25.0
@@ -157,8 +157,11 @@ class NodeAgent:
             except SpecError as error:
                 result = refused(error)
             except OSError as error:
+                # A full disk is no trial's fault.
+                is_full = error.errno in NO_SPACE
+                outcome = Outcome.NODE_FAIL if is_full else Outcome.FAILED
                 reason = f"node {self.node} cannot run this trial: {error}"
-                result = AttemptResult(outcome=of_os_error(error), reason=reason)
+                result = AttemptResult(outcome=outcome, reason=reason)
         if has_lost_connection(result) and self._stores.has_died(spec.attempt_id):
             reason = f"the rendezvous store ended, and then {result.reason}"
             result = replace(result, outcome=Outcome.NODE_FAIL, reason=reason)

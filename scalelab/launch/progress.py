@@ -35,15 +35,12 @@ class ProgressBoard:
     def __init__(self, num_ranks: int, descriptor: int | None = None) -> None:
         size = num_ranks * _SLOTS * 8
         self.num_ranks = num_ranks
-        if descriptor is not None:
-            self.descriptor = descriptor
-            self._values = memoryview(mmap.mmap(descriptor, size)).cast("d")
-            return
-        self.descriptor = os.memfd_create("scalelab-progress", os.MFD_CLOEXEC)
-        os.ftruncate(self.descriptor, size)
-        self._values = memoryview(mmap.mmap(self.descriptor, size)).cast("d")
-        for row in range(num_ranks):
-            self._row(row)[_LAST] = time.monotonic()
+        self._made_s = time.monotonic()
+        if descriptor is None:
+            descriptor = os.memfd_create("scalelab-progress", os.MFD_CLOEXEC)
+            os.ftruncate(descriptor, size)
+        self.descriptor = descriptor
+        self._values = memoryview(mmap.mmap(descriptor, size)).cast("d")
 
     def reporter(self, row: int) -> Reporter:
         """Return the object that the rank of this row calls with its step."""
@@ -55,7 +52,7 @@ class ProgressBoard:
 
     def last_sign_s(self, row: int) -> float:
         """Return when the rank last reported, or when the board was made."""
-        return self._row(row)[_LAST]
+        return self._row(row)[_LAST] or self._made_s
 
     def ready_s(self, row: int) -> float | None:
         """Return when the rank last reported step 0; None where it never did."""

@@ -299,7 +299,9 @@ class Supervisor:
                     None if values is None else AttemptResult.from_json(values)
                 )
             case "failed":
-                self._failed(RankFailure.from_json(message["failure"]))
+                failure = message["failure"]
+                outcome = Outcome(failure["outcome"])
+                self._failed(RankFailure(**{**failure, "outcome": outcome}))
             case "exited":
                 self._exited(message["rank"], message["status"])
             case "unpinned":

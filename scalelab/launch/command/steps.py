@@ -51,19 +51,12 @@ class Interval:
         return self.seconds / self.num_steps
 
 
-class Intervals:
+class Intervals(list[Interval]):
     """All intervals of an attempt.
 
     Those that hold an evaluation, and long ones next to them, are set apart: what they
     took beyond the time of their steps is evaluation time.
     """
-
-    def __init__(self) -> None:
-        self._all: list[Interval] = []
-
-    def add(self, interval: Interval) -> None:
-        """Take in the next interval."""
-        self._all.append(interval)
 
     @property
     def num_steps(self) -> int:
@@ -78,18 +71,18 @@ class Intervals:
     @property
     def num_evaluations(self) -> int:
         """Intervals that hold an evaluation."""
-        return sum(each.holds_evaluation for each in self._all)
+        return sum(each.holds_evaluation for each in self)
 
     @property
     def steps_between_evaluations(self) -> float | None:
         """Mean steps from one evaluation to the next; None: there were not two."""
-        ends = [each.end_step for each in self._all if each.holds_evaluation]
+        ends = [each.end_step for each in self if each.holds_evaluation]
         return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else None
 
     @property
     def median_s(self) -> float | None:
         """Median seconds per step, of the warm-up too; None before two reports."""
-        known = [each.step_time_s for each in self._all if each.seconds > 0]
+        known = [each.step_time_s for each in self if each.seconds > 0]
         return float(np.median(known)) if known else None
 
     def step_times_s(self) -> npt.NDArray[np.float64]:
@@ -115,10 +108,10 @@ class Intervals:
 
     def _told_apart(self) -> list[tuple[Interval, bool]]:
         if not self.num_evaluations:
-            return [(each, False) for each in self._all]
-        holds = [False, *(each.holds_evaluation for each in self._all), False]
+            return [(each, False) for each in self]
+        holds = [False, *(each.holds_evaluation for each in self), False]
         beside = [a or b for a, b in zip(holds[:-2], holds[2:], strict=True)]
-        both = list(zip(self._all, beside, strict=True))
+        both = list(zip(self, beside, strict=True))
         usual = [
             each.step_time_s
             for each, is_beside in both
@@ -404,7 +397,7 @@ class StepLog:
             is_warm_up=self._num_seen_at(last.step) < warmup_steps,
             holds_evaluation=holds_evaluation,
         )
-        self.intervals.add(interval)
+        self.intervals.append(interval)
         if holds_evaluation:
             return {"t": point.time_s}
         if self._began_s is None:

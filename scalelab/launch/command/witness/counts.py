@@ -90,8 +90,8 @@ class CountWitness:
         if not self._per_epoch:
             return {}
         steps = self._per_epoch / self._trial.global_batch_size
-        accumulation = self._trial.gradient_accumulation_steps
-        return {BATCH_OF_EPOCH: steps * accumulation, STEP_OF_EPOCH: steps}
+        passes = self._trial.gradient_accumulation_steps
+        return {BATCH_OF_EPOCH: steps * passes, STEP_OF_EPOCH: steps}
 
     def _fitting(self, total: int | None) -> list[str]:
         """Return what counts up to a total in an epoch: batches, or steps, or both."""
@@ -100,15 +100,12 @@ class CountWitness:
 
     def _check_length(self, count: Count) -> None:
         names = {BATCH_OF_EPOCH: BATCHES_OF_EPOCH, STEP_OF_EPOCH: STEPS_OF_EPOCH}
-        if count.name not in names:
-            return
-        fitting, lengths = self._fitting(count.total), self._lengths()
-        passes = self._trial.gradient_accumulation_steps
-        if fitting and count.name not in fitting:
-            right = fitting[0]
+        fitting = self._fitting(count.total)
+        if fitting and count.name in names and count.name not in fitting:
+            right, passes = fitting[0], self._trial.gradient_accumulation_steps
             raise SpecError(
                 f"{count.name} counts up to {count.total:,}, and an epoch has "
-                f"{lengths[STEP_OF_EPOCH]:,.0f} optimiser steps of "
+                f"{self._lengths()[STEP_OF_EPOCH]:,.0f} optimiser steps of "
                 f"{passes} batches (job.samples_per_epoch={self._per_epoch:,}, "
                 f"global_batch_size={self._trial.global_batch_size:,}). So it counts "
                 f"{right.partition('_')[0]}s: name the groups {right} and "

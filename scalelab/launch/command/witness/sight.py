@@ -232,7 +232,12 @@ def _of_ranks(
     if awaited:
         # Ranks may reach other nodes at addresses that ScaleLab was not told of.
         have_arrived = holds_store and len(at_store) >= awaited.total()
-        is_sure &= serves_store and not have_arrived and not _leave(ranks, port)
+        leave = any(
+            own[0] != peer[0] and peer[1] != port
+            for rank in ranks
+            for own, peer in rank.links
+        )
+        is_sure &= serves_store and not (have_arrived or leave)
     return Sight(num_met, witness, is_sure=is_sure)
 
 
@@ -247,12 +252,6 @@ def _may_meet_later(ranks: Sequence[Held], port: int) -> bool:
         for rank in ranks
     ]
     return bool(set.intersection(*places))
-
-
-def _leave(ranks: Sequence[Held], port: int) -> bool:
-    """Tell whether ranks have connections to other hosts, that of a store aside."""
-    links = {link for rank in ranks for link in rank.links}
-    return any(own[0] != peer[0] and peer[1] != port for own, peer in links)
 
 
 def _ranks_of_other_nodes(attempt: CommandAttempt, meeting: Meeting) -> Counter[str]:
