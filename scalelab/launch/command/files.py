@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,11 @@ from scalelab.errors import LaunchError, MissingExtraError, SpecError
 _LINE_ENDS = re.compile(rb"[\r\n]")
 _CHUNK_BYTES = 1 << 20
 _MAX_LINE_BYTES = 1 << 20
+# A line of a progress bar may be written in pieces; after this time it is taken for
+# whole although nothing ends it.
+_WHOLE_AFTER_S = 0.002
+# DT_FLOAT and DT_DOUBLE of TensorFlow's types
+_FLOATS = (1, 2)
 
 
 class FileWatch:
@@ -115,32 +121,31 @@ class FollowedFile:
     def lines(self) -> Iterator[bytes]:
         """Yield the lines that were completed since the last call.
 
-        A line ends with a line feed, or with a carriage return.
+        A line ends with a line feed, or with a carriage return. Progress bars begin a
+        line with the carriage return that deletes the one before: only the next update
+        completes it. So the line at the end that follows one is whole, too.
         """
         header, self._header = self._header, b""
         if header:
             yield _LINE_ENDS.split(header)[0]
         self._keep_up()
-        if self._descriptor is None:
-            return
-        while chunk := os.read(self._descriptor, _CHUNK_BYTES):
-            yield from self._split(chunk)
-
-    @property
-    def is_redrawing(self) -> bool:
-        """A line stands at the end that nothing completes before it is replaced."""
-        return self._is_redrawn and self._partial.strip() not in (b"", self._shown)
-
-    def redrawn_line(self) -> Iterator[bytes]:
-        """Yield the line at the end that follows a carriage return, once.
-
-        Progress bars begin a line with the carriage return that deletes the one before:
-        only the next update completes it.
-        """
-        if self.is_redrawing:
+        yield from self._completed()
+        if self._is_redrawing():
+            time.sleep(_WHOLE_AFTER_S)
+            yield from self._completed()
+        if self._is_redrawing():
             self._shown = self._partial.strip()
             self.num_lines += 1
             yield self._partial
+
+    def _completed(self) -> Iterator[bytes]:
+        while self._descriptor is not None and (
+            chunk := os.read(self._descriptor, _CHUNK_BYTES)
+        ):
+            yield from self._split(chunk)
+
+    def _is_redrawing(self) -> bool:
+        return self._is_redrawn and self._partial.strip() not in (b"", self._shown)
 
     def close(self) -> None:
         """Close the file."""
@@ -192,17 +197,12 @@ def _opened(path: Path) -> int | None:
 
 
 class _Scalar(NamedTuple):
-    """A number in an event file; they sort by time."""
-
+    # They sort by time.
     time_s: float
     step: int
     tag: str
     value: float
     file: Path
-
-
-# DT_FLOAT and DT_DOUBLE of TensorFlow's types
-_FLOATS = (1, 2)
 
 
 class EventFiles:
@@ -217,8 +217,6 @@ class EventFiles:
     path
         The folder; it need not exist yet. Files that it holds already are left out.
     """
-
-    is_redrawing = False
 
     def __init__(self, path: Path) -> None:
         try:
@@ -260,10 +258,6 @@ class EventFiles:
             return found
         self._last_step = scalar.step
         return {**found, "step": scalar.step, "t": scalar.time_s}
-
-    def redrawn_line(self) -> Iterator[bytes]:
-        """Yield nothing: no line of an event file is drawn anew."""
-        yield from ()
 
     def close(self) -> None:
         """Let go of all files."""

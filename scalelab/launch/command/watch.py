@@ -35,9 +35,6 @@ from scalelab.records.attempt import AttemptResult
 # Lines that arrive within this time are read together: waking up for each line would
 # take processor time from the ranks.
 _READ_INTERVAL_S = 0.01
-# A line of a progress bar may be written in pieces; after this time it is taken for
-# whole although nothing ends it.
-_WHOLE_AFTER_S = 0.002
 
 # Output counts as a sign of life before the first step, for so many times the seconds
 # that may pass without a report.
@@ -203,10 +200,7 @@ class _CommandWatch(_CommandProcesses):
 
     def _read(self) -> AttemptResult | None:
         now_s = time.monotonic()
-        lines = list(self._file.lines())
-        if self._file.is_redrawing:
-            time.sleep(_WHOLE_AFTER_S)
-            lines += [*self._file.lines(), *self._file.redrawn_line()]
+        lines = self._file.lines()
         try:
             reports = [report for line in lines if (report := self._reader.read(line))]
             for report in reports:
