@@ -157,11 +157,13 @@ class NodeAgent:
             except SpecError as error:
                 result = refused(error)
             except OSError as error:
-                # A full disk is no trial's fault.
-                is_full = error.errno in NO_SPACE
-                outcome = Outcome.NODE_FAIL if is_full else Outcome.FAILED
-                reason = f"node {self.node} cannot run this trial: {error}"
-                result = AttemptResult(outcome=outcome, reason=reason)
+                result = AttemptResult(
+                    # A full disk is no trial's fault.
+                    outcome=Outcome.NODE_FAIL
+                    if error.errno in NO_SPACE
+                    else Outcome.FAILED,
+                    reason=f"node {self.node} cannot run this trial: {error}",
+                )
         if has_lost_connection(result) and self._stores.has_died(spec.attempt_id):
             reason = f"the rendezvous store ended, and then {result.reason}"
             result = replace(result, outcome=Outcome.NODE_FAIL, reason=reason)
@@ -285,10 +287,10 @@ class NodeAgent:
             result = watch.explained(supervisor.supervise())
             timing.ready_s = watch.ready_s
         is_command = isinstance(spec.program, CommandProgram)
-        if not (is_command and self.device_name and result.outcome.is_measurement):
-            return result
-        known = {"device_name": self.device_name}
-        return replace(result, measurements={**result.measurements, **known})
+        if is_command and self.device_name and result.outcome.is_measurement:
+            columns = {**result.measurements, "device_name": self.device_name}
+            return replace(result, measurements=columns)
+        return result
 
     def _prepared(
         self,

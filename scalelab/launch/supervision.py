@@ -346,9 +346,8 @@ class Supervisor:
                     self._heard(heard[0], heard[1])
         self._processes.expect_no_more()
         is_ending = self._processes.ending_since_s is not None
-        if self._ended == set(self._rows) or (
-            is_ending and not self._processes.expected
-        ):
+        is_over = is_ending and not self._processes.expected
+        if is_over or self._ended == set(self._rows):
             return
         reason = self._explain_death()
         self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason), grace_s=0)

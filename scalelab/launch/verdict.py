@@ -206,8 +206,7 @@ def from_exception(
     text = "".join(traceback.format_exception(error))
     # What users are told to correct is not where it was noticed.
     is_told = isinstance(error, ScaleLabError)
-    raised = text.rpartition(TRACEBACK_START)[2]
-    place = None if is_told else _place_of(raised, code)
+    place = None if is_told else _place_of(text.rpartition(TRACEBACK_START)[2], code)
     message = str(error).strip().splitlines()
     return RankFailure(
         rank=rank,

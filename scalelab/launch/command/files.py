@@ -189,9 +189,8 @@ class FollowedFile:
 
 def _opened(path: Path) -> int | None:
     # Opening a pipe without a writer would block the supervisor.
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        return os.open(path, flags)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
 
@@ -273,10 +272,10 @@ class EventFiles:
             self._loaders[file] = self._open(str(file))
         for event in self._loaders[file].Load():
             for value in event.summary.value:
-                kind = value.tensor.dtype
-                if kind in _FLOATS and not value.tensor.tensor_shape.dim:
-                    number = float(self._number(value.tensor))
-                    yield _Scalar(event.wall_time, event.step, value.tag, number, file)
+                tensor, tag = value.tensor, value.tag
+                if tensor.dtype in _FLOATS and not tensor.tensor_shape.dim:
+                    number = float(self._number(tensor))
+                    yield _Scalar(event.wall_time, event.step, tag, number, file)
 
 
 def _leading(scalars: Sequence[_Scalar]) -> Path | None:

@@ -64,9 +64,8 @@ class _CommandProcesses(Watch):
     def explain_exit(
         self, rank: int, status: int, device_type: str, log: Path, oom_kills: int
     ) -> RankFailure:
-        now_s = time.monotonic()
         return from_command_exit(
-            rank, now_s, status, device_type, log, oom_kills, code=self._code
+            rank, time.monotonic(), status, device_type, log, oom_kills, code=self._code
         )
 
 
@@ -124,8 +123,7 @@ class _CommandWatch(_CommandProcesses):
         return self._log.ready_s
 
     def attach(self, supervisor: Supervisor) -> None:
-        on_change = partial(self._on_change, supervisor)
-        supervisor.listen(self._watch.descriptor, on_change)
+        supervisor.listen(self._watch.descriptor, partial(self._on_change, supervisor))
 
     def conclude(self, rank: int) -> AttemptResult | None:
         self._awaited.discard(rank)

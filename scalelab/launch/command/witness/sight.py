@@ -81,9 +81,15 @@ def _held_by(pids: Iterable[int], connections: Mapping[str, Link]) -> Held:
     for pid in pids:
         try:
             links |= {connections[each] for each in _sockets(pid) & connections.keys()}
-            memory |= set(_segments(pid))
+            maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
         except OSError:  # it has ended, or is another user's
             is_whole = False
+            continue
+        for line in maps.splitlines():
+            _, mode, _, device, inode, *path = line.split(maxsplit=5)
+            is_shared = mode.startswith("rw") and mode.endswith("s")
+            if is_shared and path and path[0].startswith(_MEMORY):
+                memory.add((device, inode))
     return Held(frozenset(links), frozenset(memory), is_whole)
 
 
@@ -97,14 +103,6 @@ def _sockets(pid: int) -> set[str]:
         for name in names
         if name.startswith(_SOCKET)
     }
-
-
-def _segments(pid: int) -> Iterable[tuple[str, str]]:
-    for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
-        _, mode, _, device, inode, *path = line.split(maxsplit=5)
-        is_shared = mode.startswith("rw") and mode.endswith("s")
-        if is_shared and path and path[0].startswith(_MEMORY):
-            yield device, inode
 
 
 def _place(text: str) -> Place:
@@ -247,10 +245,10 @@ def _may_meet_later(ranks: Sequence[Held], port: int) -> bool:
     NCCL connects them with one another when they exchange something first. The store
     is ScaleLab's, or that of a launcher on this node.
     """
-    places = [
+    places = (
         {peer for own, peer in rank.links if peer[1] == port or peer[0] == own[0]}
         for rank in ranks
-    ]
+    )
     return bool(set.intersection(*places))
 
 
