@@ -68,11 +68,6 @@ class Meeting:
             ports=(ports[0][1:], *ports[1:]),
         )
 
-    @property
-    def rendezvous(self) -> str:
-        """The place where the processes meet, ``tcp://address:port``."""
-        return tcp_rendezvous(self.hosts[0], self.port)
-
 
 class HeldPorts:
     """The ports that a node has found for the processes of its attempts.

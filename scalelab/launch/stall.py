@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -78,11 +77,6 @@ def is_stopped(pid: int) -> bool:
         halted = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
         return psutil.Process(pid).status() in halted
     return False
-
-
-def has_ended(member: Member) -> bool:
-    """Tell whether a process has ended, reaped or not."""
-    return bool(select.select([member.descriptor], [], [], 0)[0])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import selectors
 import signal
 import socket
@@ -20,7 +21,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.launch.process_tree import oom_kill_count, signal_group
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import STACK_DUMP_SIGNAL, receive
-from scalelab.launch.stall import Member, StallWatch, WakingTime, has_ended
+from scalelab.launch.stall import Member, StallWatch, WakingTime
 from scalelab.launch.timing import Limits, with_validity
 from scalelab.launch.verdict import (
     NO_RESULT,
@@ -391,8 +392,11 @@ class Supervisor:
 
     def _give_up(self) -> None:
         # The rank server may hang, and not say that a process has ended.
-        live = self._processes.live.values()
-        left = [str(member.pid) for member in live if not has_ended(member)]
+        left = [
+            str(member.pid)
+            for member in self._processes.live.values()
+            if not select.select([member.descriptor], [], [], 0)[0]
+        ]
         if not left:
             self._kill_server()
             return

@@ -93,7 +93,7 @@ class CommandAttempt:
             "MKL_NUM_THREADS": threads,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": devices if spec.device_type == "cuda" else "",
-            **network_environment(meeting.rendezvous, address),
+            **network_environment("tcp://", address),
         }
         return tuple(
             self._request(self._process(local_rank, meeting), devices, shared)

@@ -38,7 +38,12 @@ def supervise_command(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
     supervisor_pid = os.getpid()
     program_pid = os.fork()
     if program_pid == 0:
-        _become_program(argv, supervisor_pid)
+        die_with_parent(supervisor_pid)
+        # Python ignores these signals, and the program would inherit that.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
+        os.execvp(argv[0], argv)
     # Where the server is in another session, the group cannot be joined.
     with suppress(OSError):
         os.setpgid(0, os.getpgid(parent_pid))
@@ -54,15 +59,6 @@ def supervise_command(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
     _end_as(status)
-
-
-def _become_program(argv: tuple[str, ...], supervisor_pid: int) -> NoReturn:
-    die_with_parent(supervisor_pid)
-    # Python ignores these signals, and the program would inherit that.
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
-    os.execvp(argv[0], argv)
 
 
 def _wait(program_pid: int, agent_pid: int) -> int:

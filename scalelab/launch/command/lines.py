@@ -9,7 +9,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -189,7 +189,11 @@ class CsvLines:
                 f"metrics.columns names {missing[0]!r}, and the header of metrics.csv "
                 f"has: {', '.join(columns)[:300]}. Name one of these."
             )
-        usual = {name: _usual(columns, words) for name, words in _USUAL.items()}
+        known = {column.lower(): column for column in reversed(columns)}
+        usual = {
+            name: next((known[word] for word in words.split() if word in known), None)
+            for name, words in _USUAL.items()
+        }
         names = {column: name for name, column in {**usual, **self._given}.items()}
         # A column that only is called like what counts is not read.
         self._names = [names.get(c, "" if c in _USUAL else c) for c in columns]
@@ -218,12 +222,6 @@ def _report(
         count = Count(name=STEP, value=step, total=total)
     t = finite.get(TIME)
     return Report(step=step, samples=samples, t=t, metrics=metrics, count=count)
-
-
-def _usual(columns: Sequence[str], words: str) -> str | None:
-    """Return the column that is called by the first of some words; None: none is."""
-    found = {column.lower(): column for column in reversed(columns)}
-    return next((found[word] for word in words.split() if word in found), None)
 
 
 def _parsed(text: str) -> float | None:
@@ -356,7 +354,16 @@ class ReportReader:
             length = int(self._length or self._last or 0)
             self._before += self._whole_steps(length) if is_samples else length
         elif is_samples and self._last is not None and value != self._length:
-            self._check_rise(name, value - self._last)
+            rise = value - self._last
+            # With accumulation a line may stand for a pass.
+            if rise % (self._samples_per_step // self._batches_per_step):
+                raise SpecError(
+                    f"{name} rose by {rise:,} between two lines, and one optimiser "
+                    f"step has global_batch_size={self._samples_per_step:,} samples. "
+                    "They are of all ranks: multiply those of one rank by their "
+                    "number. If batches or steps are counted, name the group "
+                    f"{BATCH_OF_EPOCH} or {STEP_OF_EPOCH}."
+                )
         self._last, self._epoch = value, epoch
         done = self._before + value
         if is_samples:
@@ -366,14 +373,3 @@ class ReportReader:
     def _whole_steps(self, samples: int) -> int:
         """Return the samples of the steps that see so many, the last one full."""
         return -(-samples // self._samples_per_step) * self._samples_per_step
-
-    def _check_rise(self, name: str, rise: int) -> None:
-        # With accumulation a line may stand for a pass.
-        if rise % (self._samples_per_step // self._batches_per_step):
-            raise SpecError(
-                f"{name} rose by {rise:,} between two lines, and one optimiser step "
-                f"has global_batch_size={self._samples_per_step:,} samples. They are "
-                "of all ranks: multiply those of one rank by their number. If batches "
-                f"or steps are counted, name the group {BATCH_OF_EPOCH} or "
-                f"{STEP_OF_EPOCH}."
-            )
