@@ -24,12 +24,8 @@ class ProgressBoard:
     """Shared memory with one row per rank, written without a system call.
 
     Each value is one aligned 8-byte number with a single writer: a reader sees the old
-    or the new one. All times are of this host's monotonic clock.
-
-    Parameters
-    ----------
-    descriptor
-        A board made in another process; None makes a new one.
+    or the new one. All times are of this host's monotonic clock. A board that another
+    process has made is opened by its descriptor.
     """
 
     def __init__(self, num_ranks: int, descriptor: int | None = None) -> None:
@@ -104,16 +100,10 @@ class Reporter:
 class StreamWriter:
     """Appends JSON lines to a file, at most about one write per second.
 
-    Parameters
-    ----------
-    path
-        The file; None discards everything (all ranks but rank 0).
-
-    Notes
-    -----
-    Whole lines go to the file in one ``write`` on an unbuffered descriptor, so a rank
-    killed at any moment leaves at most one torn line, the last. Where a disk that is
-    nearly full takes a part of them, that part is taken back and the error raised.
+    Without a path, as on all ranks but rank 0, everything is discarded. Whole lines go
+    to the file in one ``write`` on an unbuffered descriptor, so a rank killed at any
+    moment leaves at most one torn line, the last. Where a disk that is nearly full
+    takes a part of them, that part is taken back and the error raised.
     """
 
     def __init__(self, path: Path | None) -> None:

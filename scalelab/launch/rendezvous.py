@@ -191,12 +191,10 @@ def interface_of(address: str) -> str:
 def network_environment(rendezvous: str, address: str) -> Mapping[str, str]:
     """Return the variables that put the ranks' traffic on the node's own interface.
 
-    Notes
-    -----
-    Without them gloo looks up the host's name, which may give another interface or
-    wait for a name server. torch always looks up the *name* of the address of a store
-    it connects to. One lost packet then costs the resolver's time limit: 5 s by
-    default, 1 s with these variables.
+    Without them gloo looks up the host's name, which may give another interface or wait
+    for a name server. torch always looks up the *name* of the address of a store it
+    connects to. One lost packet then costs the resolver's time limit: 5 s by default, 1
+    s with these variables.
     """
     if urlsplit(rendezvous).scheme == "file":
         return {"GLOO_SOCKET_IFNAME": interface_of("127.0.0.1")}

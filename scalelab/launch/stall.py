@@ -83,14 +83,9 @@ def is_stopped(pid: int) -> bool:
 class StallWatch:
     """Finds out whether an attempt has stalled, and which rank is to blame.
 
-    Parameters
-    ----------
-    limits
-        A rank is silent after ``stall_factor`` median step times without a report, but
-        at least ``stall_floor_s`` seconds.
-    stack_dump_signal
-        Signal at which a rank writes its stacks to its log; None where the signal
-        would kill the process.
+    A rank is silent after ``stall_factor`` median step times without a report, but at
+    least ``stall_floor_s`` seconds. At ``stack_dump_signal`` it writes its stacks to
+    its log; None: the signal would kill it.
     """
 
     board: ProgressBoard

@@ -47,8 +47,7 @@ class Watch:
     Attributes
     ----------
     stack_dump_signal
-        Signal at which a rank writes its stacks to its log; None where the signal
-        would kill the process.
+        Signal at which a rank writes its stacks to its log; None: it would kill it.
     may_exit
         A process may exit with status 0 without a message. If not, that is a failure.
     """
@@ -95,14 +94,7 @@ class Watch:
 class _Processes:
     """The processes of an attempt on one node, from their start until they have ended.
 
-    Attributes
-    ----------
-    expected
-        The ranks whose processes have not ended, whether they have started or not.
-    started
-        The processes that have started, by rank.
-    ending_since_s
-        When the first signal was sent, on the monotonic clock; None: none was.
+    Those that are expected have not ended, whether they have started or not.
     """
 
     def __init__(self, ranks: Iterable[int], grace_s: float) -> None:
@@ -168,12 +160,8 @@ class _Processes:
 class Supervisor:
     """The supervisor of an attempt's processes, which makes one result of their ends.
 
-    Parameters
-    ----------
-    channel
-        The attempt's channel; closed at the end, which kills whatever is left.
-    server
-        Descriptor of the rank server's process; ``explain_death`` says how it ended.
+    It closes the attempt's channel at the end, which kills whatever is left. ``server``
+    is the descriptor of the rank server's process.
     """
 
     def __init__(

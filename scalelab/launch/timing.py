@@ -37,8 +37,6 @@ class Limits:
 
     Parameters
     ----------
-    timeout_s
-        Seconds from the launch; infinite: never.
     start_up_s
         Seconds that an attempt may be silent before its first step.
     stop
@@ -90,11 +88,7 @@ class Limits:
 class Timing:
     """Measures an attempt by the wall clock and the monotonic clock, from now on.
 
-    Attributes
-    ----------
-    ready_s
-        When rank 0 began its first step, by the monotonic clock; None where that is
-        not known.
+    ``ready_s`` is when rank 0 began its first step, by the monotonic clock, if known.
     """
 
     def __init__(self) -> None:

@@ -32,8 +32,6 @@ class CommandAttempt:
     ----------
     device_ids
         Devices of each process, by node.
-    values
-        What placeholders stand for, by name.
     metrics_path
         The file, or the folder of event files, that the program reports to; None where
         its output is read.

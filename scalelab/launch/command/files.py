@@ -98,13 +98,9 @@ def _refusing(call: str) -> Iterator[None]:
 class FollowedFile:
     """Reads the complete lines of a growing file, each once.
 
-    A file that does not exist yet counts as empty. A file that was truncated or
-    replaced is read from its beginning. Lines longer than a megabyte are left out.
-
-    Parameters
-    ----------
-    path
-        The file; lines that it holds already are left out.
+    Lines that it holds already are left out, and those longer than a megabyte. A file
+    that does not exist yet counts as empty. A file that was truncated or replaced is
+    read from its beginning.
     """
 
     def __init__(self, path: Path, *, is_table: bool = False) -> None:
@@ -207,14 +203,10 @@ class _Scalar(NamedTuple):
 class EventFiles:
     """Reads the scalars of all event files in a folder and below, each once, as JSON.
 
-    Steps are those of one file, of which most are seen at first. There a scalar beyond
-    all steps so far reports its step, at the time of its event. Others only add their
-    value: what is written once an epoch may count epochs.
-
-    Parameters
-    ----------
-    path
-        The folder; it need not exist yet. Files that it holds already are left out.
+    Files that are there already are left out. Steps are those of one file, of which
+    most are seen at first. There a scalar beyond all steps so far reports its step, at
+    the time of its event. Others only add their value: what is written once an epoch
+    may count epochs.
     """
 
     def __init__(self, path: Path) -> None:

@@ -51,13 +51,7 @@ _USUAL = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Count:
-    """A count as a line has it, before it is made optimiser steps.
-
-    Parameters
-    ----------
-    value, total
-        The count, and what the line says it counts up to; None: nothing.
-    """
+    """A count as a line has it, and what the line says that it counts up to."""
 
     name: str
     value: int
@@ -68,23 +62,10 @@ class Count:
 class Report:
     """The report of a command in one line.
 
-    Parameters
-    ----------
-    step
-        Optimiser steps done; None on a line that only adds metrics to the last step.
-    samples
-        Training samples of all ranks so far; None where the line has none.
-    t
-        Seconds by the command's own clock; None where the line has none.
-    metrics
-        Every other finite number on the line, by name.
-    is_evaluation
-        An evaluation wrote the line. Then it reports no step: ``step`` only says when
-        the metrics were measured.
-    count
-        What the steps were made of; None: of nothing else, and up to nothing.
-    rates
-        The program's own rates on the line.
+    ``step`` is None on a line that only adds metrics to the last step; of an evaluation
+    it only says when the metrics were measured. ``samples`` are those of all ranks,
+    ``t`` is seconds by the command's own clock. ``count`` is what the steps were made
+    of; None: of nothing else, and up to nothing.
     """
 
     step: int | None

@@ -140,19 +140,11 @@ class StepLog:
     num_reporters
         Ranks that report to the same place. A step counts when the first of them
         reports it; what the others say of it later is passed over.
-    samples_per_epoch, tokens_per_sample
-        What the job says of the data; None: not known.
 
     Attributes
     ----------
-    metrics
-        The last value of each metric.
-    last_step
-        The step last reported; None before the first.
     reached_after_steps
         Steps after which the target was first reached; None before.
-    intervals
-        The intervals between reports.
     ready_s
         When the first step began, by the monotonic clock, estimated from the duration
         of the next steps; None before there are any.

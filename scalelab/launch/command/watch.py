@@ -72,12 +72,7 @@ class _CommandProcesses(Watch):
 class _CommandWatch(_CommandProcesses):
     """Reads the reports of rank 0 and ends the command when it has measured enough.
 
-    Parameters
-    ----------
-    attempt
-        This node's part of the attempt; its ranks are in the order of the board's rows.
-    board
-        The progress board; every report counts for all ranks, which keep step.
+    Every report counts for all ranks, which keep step.
     """
 
     def __init__(

@@ -62,11 +62,7 @@ class _Attempt:
 class _RankServer:
     """Forks the processes that one agent asks for, and reports how they end.
 
-    Parameters
-    ----------
-    control
-        The socket on which the agent sends requests. The server ends when the agent has
-        closed it and no process is left.
+    It ends when the agent has closed its socket and no process is left.
     """
 
     def __init__(self, control: socket.socket) -> None:

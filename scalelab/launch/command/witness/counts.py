@@ -25,15 +25,7 @@ _ENOUGH = 4
 class CountWitness:
     """Refuses counts that contradict the batch arithmetic or the size of the data.
 
-    Parameters
-    ----------
-    samples_per_epoch
-        Samples of the training data; None: not known.
-
-    Attributes
-    ----------
-    holds_samples
-        The program counts samples beside steps, and both agree.
+    It ``holds_samples`` where the program counts samples beside steps, and both agree.
     """
 
     def __init__(self, trial: Trial, samples_per_epoch: int | None = None) -> None:

@@ -43,11 +43,7 @@ Link = tuple[Place, Place]
 class Held:
     """What the processes of one rank hold.
 
-    Parameters
-    ----------
-    is_whole
-        All of it could be read, which it cannot of a process that ends, or is another
-        user's.
+    It is not whole where a process has ended, or is another user's.
     """
 
     links: frozenset[Link]
@@ -134,10 +130,7 @@ _ELSEWHERE = {"docker", "nerdctl", "podman", "conmon", "kubectl", "ssh", "srun"}
 class Sight:
     """What one look at the ranks of an attempt has shown.
 
-    Parameters
-    ----------
-    witness
-        What shows that all of them are, ``store`` or ``sockets``; None where not all.
+    ``witness`` is what shows that all of them are connected, ``store`` or ``sockets``.
     """
 
     num_met: int
