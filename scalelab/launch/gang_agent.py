@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 from scalelab.errors import DiskFullError, LaunchError, SpecError, StoreError
@@ -115,7 +114,6 @@ class NodeAgent:
         self._cancelled: dict[str, str] = {}
         self._stores = RendezvousStores(self._servers, node)
         self._ports = HeldPorts()
-        self._launches = count(1)
 
     def start(self) -> None:
         """Start the rank server and wait until it can fork ranks."""
@@ -305,7 +303,7 @@ class NodeAgent:
         """
         if not isinstance(spec.program, CommandProgram):
             assert self._entry is not None, "a node of commands runs no workload"
-            store = self._directory / f"store-{next(self._launches)}"
+            store = self._directory / f"store-{spec.attempt_id}"
             stack.callback(store.unlink, missing_ok=True)
             ranks = rank_requests(
                 spec,

@@ -227,7 +227,18 @@ class RendezvousStores:
         with self._lock:
             self._channels[attempt_id] = channel
         try:
-            return _await_port(channel)
+            channel.settimeout(_STORE_PATIENCE_S)
+            while True:
+                message, descriptors = receive(channel)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                match message:
+                    case {"kind": "store", "port": int(port)}:
+                        return port
+                    case {"kind": "failed", "failure": failure}:
+                        raise OSError(failure["summary"])
+                    case None:
+                        raise OSError("the rank server has ended")
         except OSError as error:
             self.end(attempt_id)
             raise LaunchError(
@@ -257,18 +268,3 @@ class RendezvousStores:
         """End all stores."""
         for attempt_id in list(self._channels):
             self.end(attempt_id)
-
-
-def _await_port(channel: socket.socket) -> int:
-    channel.settimeout(_STORE_PATIENCE_S)
-    while True:
-        message, descriptors = receive(channel)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        match message:
-            case {"kind": "store", "port": int(port)}:
-                return port
-            case {"kind": "failed", "failure": failure}:
-                raise OSError(failure["summary"])
-            case None:
-                raise OSError("the rank server has ended")

@@ -179,16 +179,14 @@ class RankFailure:
 
 def has_lost_connection(result: AttemptResult) -> bool:
     """Tell whether nothing is known but that ranks did not hear of each other."""
-    if result.outcome is Outcome.FAILED:
-        return _is_echo(result.traceback)
-    return result.outcome in (Outcome.STALLED, Outcome.CANCELLED)
+    is_echo = result.outcome is Outcome.FAILED and _is_echo(result.traceback)
+    return is_echo or result.outcome in (Outcome.STALLED, Outcome.CANCELLED)
 
 
 def _is_echo(text: str | None) -> bool:
-    if text is None or "\n" not in text:
-        return False
     # The last line is the exception; frames may quote harmless source text.
-    return bool(_ECHO.search("\n".join(text.splitlines()[-8:])))
+    said = text or ""
+    return "\n" in said and bool(_ECHO.search("\n".join(said.splitlines()[-8:])))
 
 
 def from_exception(

@@ -74,14 +74,13 @@ class FileWatch:
         places = [file.parent for file in self._files]
         for place in (*places, *self._folders, *inner):
             # A folder may have been made before the watch began: look again.
-            while (nearest := _nearest(place)) not in self._directories.values():
+            above = (place, *place.parents)
+            while (
+                nearest := next(each for each in above if each.is_dir())
+            ) not in self._directories.values():
                 with _refusing("inotify_add_watch"):
                     watch = self._inotify.add_watch(nearest, mask)
                 self._directories[watch] = nearest
-
-
-def _nearest(place: Path) -> Path:
-    return next(each for each in (place, *place.parents) if each.is_dir())
 
 
 @contextmanager

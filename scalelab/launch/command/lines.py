@@ -315,7 +315,7 @@ class ReportReader:
                 count = Count(name=name, value=value, total=total)
                 return replace(report, step=step, count=count)
         if report.count is not None and total is not None:
-            return replace(report, count=replace(report.count, total=total))
+            report = replace(report, count=replace(report.count, total=total))
         return report
 
     def _steps_after(self, name: str, value: int, epoch: float | None) -> int | None:

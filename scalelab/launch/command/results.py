@@ -46,9 +46,8 @@ def result_while_running(
     if log.reached_after_steps is not None:
         return completed(log, trial)
     limit = trial.measurement.max_samples
-    if limit is None or log.num_seen * trial.global_batch_size <= limit:
-        return None
-    return _at_end_of_training(log, trial)
+    is_over = limit is not None and log.num_seen * trial.global_batch_size > limit
+    return _at_end_of_training(log, trial) if is_over else None
 
 
 def result_at_exit(log: StepLog, trial: Trial, nothing_seen: str) -> AttemptResult:

@@ -166,14 +166,13 @@ class StepLog:
         self.names_evaluations = names_evaluations
         self._may_repeat = may_repeat or num_reporters > 1
         self._most_late = _MOST_LATE_STEPS * (num_reporters - 1)
-        self._num_late = 0
+        self._num_late = self._num_reported = 0
         self.metrics: dict[str, float] = {}
         self.last_step: int | None = None
         self.reached_after_steps: int | None = None
         self._reached_s: float | None = None
         self.ready_s: float | None = None
-        self._first_step = 0
-        self._covered_steps: int | None = None
+        self._num_skipped = 0  # before the first, by a training that was continued
         self._has_own_clock = False
         self._first: tuple[_Point, float] | None = None
         self._last: _Point | None = None
@@ -304,9 +303,7 @@ class StepLog:
         return columns
 
     def _num_seen_at(self, step: int) -> int:
-        covered = self._covered_steps
-        first = self._first_step
-        return step - first + (first if covered is None else covered)
+        return step - self._num_skipped
 
     def _slower_by_own_rate(self) -> float | None:
         """Return how much longer steps are by the program's own rate than as read."""
@@ -318,10 +315,11 @@ class StepLog:
         self._num_late = 0
         self._counts.take(report, step, self._slower_by_own_rate)
         if self.last_step is None:
-            self._first_step = step
             self._has_own_clock = report.t is not None
-        elif self._covered_steps is None:
-            self._covered_steps = min(self._first_step, step - self._first_step)
+        elif self._num_reported == 1:
+            # The first report stands for as many steps as the second, at most.
+            self._num_skipped = max(0, 2 * self.last_step - step)
+        self._num_reported += 1
         self.last_step = step
         self._names_at_step = set(report.metrics)
         time_s = self._time_of(report, step, now_s, last_step)

@@ -163,9 +163,8 @@ def must_not_fork() -> str | None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return "a preloaded module has initialised CUDA"
-    if len(os.listdir("/proc/self/task")) > 1:
-        return "a preloaded module has started a thread"
-    return None
+    has_threads = len(os.listdir("/proc/self/task")) > 1
+    return "a preloaded module has started a thread" if has_threads else None
 
 
 def preload(modules: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 
 from scalelab.errors import SpecError
@@ -57,7 +57,7 @@ class CountWitness:
         if count.name in (SAMPLES, SAMPLES_OF_EPOCH):
             return
         rises = {after - before for before, after in pairwise(self._counts)}
-        local = self._trial.local_batch_size
+        trial, local = self._trial, self._trial.local_batch_size
         is_data = count.total is not None and count.total == self._per_epoch
         if is_data and local > 1 and not any(rise % local for rise in rises):
             why = f"counts up to {count.total:,}, which is job.samples_per_epoch"
@@ -66,10 +66,17 @@ class CountWitness:
         unit = BATCH_OF_EPOCH if count.name == BATCH_OF_EPOCH else STEP_OF_EPOCH
         has_length = not is_data and unit in self._fitting(count.total)
         is_of_steps = has_length or self._counts[0] % local
-        for name, batch in _batches(self._trial).items():
+        passes = trial.gradient_accumulation_steps
+        batches = {
+            "local_batch_size": local,
+            "local_batch_size x gradient_accumulation_steps": local * passes,
+            "local_batch_size x data_parallel_size": local * trial.data_parallel_size,
+            "global_batch_size": trial.global_batch_size,
+        }
+        for name, batch in batches.items():
             # The program's rate clears it where it is nearer to the steps.
             is_near = slower is not None and slower <= math.sqrt(batch)
-            if rises == {batch} and not (is_of_steps or is_near):
+            if batch > 1 and rises == {batch} and not (is_of_steps or is_near):
                 why = f"rises by {batch:,} from line to line, which is {name}"
                 beside = (
                     f" If it does not, let the program report at another interval than "
@@ -103,17 +110,6 @@ class CountWitness:
                 f"{right.partition('_')[0]}s: name the groups {right} and "
                 f"{names[right]}, or correct job.samples_per_epoch."
             )
-
-
-def _batches(trial: Trial) -> Mapping[str, int]:
-    local, passes = trial.local_batch_size, trial.gradient_accumulation_steps
-    named = {
-        "local_batch_size": local,
-        "local_batch_size x gradient_accumulation_steps": local * passes,
-        "local_batch_size x data_parallel_size": local * trial.data_parallel_size,
-        "global_batch_size": trial.global_batch_size,
-    }
-    return {name: batch for name, batch in named.items() if batch > 1}
 
 
 def _samples_taken(count: Count, why: str) -> str:
