@@ -60,11 +60,11 @@ class ProgressBoard:
         Only the last 32 intervals of each rank count; the one that ends with the first
         step is left out. None before there is any.
         """
-        intervals: list[float] = []
-        for row in range(self.num_ranks):
-            values = self._row(row)
-            known = min(int(values[_NUM_INTERVALS]), _RING)
-            intervals.extend(values[_INTERVALS : _INTERVALS + known])
+        intervals = [
+            each
+            for values in map(self._row, range(self.num_ranks))
+            for each in values[_INTERVALS:][: int(values[_NUM_INTERVALS])]
+        ]
         return statistics.median(intervals) if intervals else None
 
     def close(self) -> None:

@@ -24,11 +24,10 @@ from scalelab.records.attempt_io import encode_json
 
 def refused(error: SpecError) -> AttemptResult:
     """Return the result of an attempt that was refused because of the user's input."""
-    text = "".join(traceback.format_exception_only(error)).strip()
     return AttemptResult(
         outcome=Outcome.REFUSED,
         reason=str(error),
-        traceback=text,
+        traceback="".join(traceback.format_exception_only(error)).strip(),
         input_error=str(error),
     )
 
