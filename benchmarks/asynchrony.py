@@ -37,8 +37,8 @@ from torch.utils.data import TensorDataset
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.kinds.strategies import SERVER_RULES
-from scalelab.launch.protocol import RankIdentity
 from scalelab.launch.progress import StreamWriter
+from scalelab.launch.protocol import RankIdentity
 from scalelab.training.context import RankContext, process_group
 from scalelab.training.engines.ddp import DdpEngine
 from scalelab.training.engines.local_sgd import LocalSgdEngine

@@ -45,8 +45,8 @@ def by_us(path: Path) -> int:
             Picture(each.name, name, each.offset, each.size)
             for each in members(file, name)
         ]
-    reader = PictureReader()
-    total = sum(len(reader.onward(picture)) for picture in found)
+    reader = PictureReader(found)
+    total = sum(len(reader.onward(index)) for index in range(len(found)))
     reader.close()
     return total
 

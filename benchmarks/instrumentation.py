@@ -30,8 +30,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
-from scalelab.launch.protocol import RankIdentity
 from scalelab.launch.progress import StreamWriter
+from scalelab.launch.protocol import RankIdentity
 from scalelab.training import feed
 from scalelab.training.context import RankContext, process_group
 from scalelab.training.engines.ddp import BUFFER_ARGUMENT, DdpEngine, DdpModel

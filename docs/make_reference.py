@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import yaml
 from pydantic import BaseModel
@@ -214,7 +214,8 @@ def reference() -> str:
         "renamed or dropped, as long as `schema` is the same.\n",
         *_table(("key", "holds"), [(_code(key), text) for key, text in JSON.items()]),
         "",
-        f"Kinds of facts: {', '.join(map(_code, Kind))}. Units are in the names of",
+        f"Kinds of facts: {', '.join(map(_code, get_args(Kind)))}. "
+        "Units are in the names of",
         "their values, such as `step_time_s`.",
         "",
         f"Where there is no answer, it prints `schema` (`{ERROR}`), `kind`, `message`",

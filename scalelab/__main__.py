@@ -10,26 +10,19 @@ import signal
 from typing import NoReturn
 
 
-def main() -> NoReturn:
-    """Run ``scalelab`` and exit."""
-    _end_at_interrupt()
-    from scalelab.cli import main
+def main(*words: str) -> NoReturn:
+    """Run ``scalelab``, with words before those of its command line, and exit."""
+    # A shell's background jobs ignore it, and go on to do so.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from scalelab.cli.main import main
 
-    main.main()
+    main(*words)
 
 
 def recommend_resources() -> NoReturn:
     """Run ``recommend-resources``, the same as ``scalelab recommend``, and exit."""
-    _end_at_interrupt()
-    from scalelab.cli import main
-
-    main.recommend_resources()
-
-
-def _end_at_interrupt() -> None:
-    # A shell's background jobs ignore it, and go on to do so.
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    main("recommend")
 
 
 if __name__ == "__main__":

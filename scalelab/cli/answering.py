@@ -39,18 +39,19 @@ def print_json(
     text
         The same in sentences.
     """
-    import json  # not for --help
-
     envelope = {"schema": ANSWER, "question": question, "facts": facts, "text": text}
-    typer.echo(json.dumps(envelope | figures, indent=2, allow_nan=False, default=str))
+    _print(envelope | figures)
 
 
 def print_error(kind: str, message: str, hint: str = "") -> None:
     """Print as JSON why a command has no answer."""
-    import json
+    _print({"schema": ERROR, "kind": kind, "message": message, "hint": hint})
 
-    error = {"schema": ERROR, "kind": kind, "message": message, "hint": hint}
-    typer.echo(json.dumps(error, indent=2))
+
+def _print(values: Mapping[str, Any]) -> None:
+    import json  # not for --help
+
+    typer.echo(json.dumps(values, indent=2, allow_nan=False, default=str))
 
 
 def width() -> int:

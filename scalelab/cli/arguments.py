@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,3 +22,13 @@ RunToMake = Annotated[
 RunDirectory = Annotated[
     Path, typer.Argument(metavar="RUN", help="Directory of the run.")
 ]
+
+
+def option(metavar: str, help: str, **further: Any) -> Any:
+    """Return an option with a value."""
+    return typer.Option(metavar=metavar, help=help, **further)
+
+
+def flag(name: str, help: str) -> Any:
+    """Return an option without a value, which has no opposite."""
+    return typer.Option(name, help=help)

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scalelab.cli.arguments import flag, option
+from scalelab.errors import SpecError
+from scalelab.inputs.lines import one_line
+
 if TYPE_CHECKING:
     from scalelab.doctor.machine import Finding
 
@@ -16,24 +20,15 @@ _SUBJECT_COLUMNS, _GROUP_COLUMNS = 17, 15
 
 
 def run(
-    runs: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where runs are written.")
-    ] = Path("runs"),
+    runs: Annotated[Path, option("DIR", "Where runs are written.")] = Path("runs"),
     site: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Check this site: name or path of its profile."
-        ),
+        str | None, option("NAME", "Check this site: name or path of its profile.")
     ] = None,
     job: Annotated[
-        bool,
-        typer.Option("--job", help="With --site: also run one short job on a node."),
+        bool, flag("--job", "With --site: also run one short job on a node.")
     ] = False,
     kinds: Annotated[
-        bool,
-        typer.Option(
-            "--kinds", help="Check what may be named, from other distributions too."
-        ),
+        bool, flag("--kinds", "Check what may be named, from other distributions too.")
     ] = False,
 ) -> None:
     """Check whether sweeps can run on this machine, part by part.
@@ -42,24 +37,21 @@ def run(
     short job. With --kinds, list the strategies, launchers, batch systems, resources,
     sources and trainers that are installed, and check each.
     """
-    from scalelab.errors import SpecError
-
     if kinds:
         if site is not None or job:
             raise SpecError("--kinds looks at this environment: leave out --site.")
         _check_kinds()
-        return
-    if site is not None:
+    elif site is not None:
         _check_site(runs, site, with_job=job)
-        return
-    if job:
+    elif job:
         raise SpecError("--job tries a node of a site. Name the site: --site NAME.")
-    from scalelab.doctor.machine import examine
+    else:
+        from scalelab.doctor.machine import examine
 
-    if _show(examine(runs)):
-        typer.echo("Sweeps cannot run here until what is broken is repaired.")
-        raise typer.Exit(SOMETHING_BROKEN)
-    typer.echo("Sweeps can run here: scalelab sweep EXPERIMENT.yaml")
+        if _show(examine(runs)):
+            typer.echo("Sweeps cannot run here until what is broken is repaired.")
+            raise typer.Exit(SOMETHING_BROKEN)
+        typer.echo("Sweeps can run here: scalelab sweep EXPERIMENT.yaml")
 
 
 def _check_kinds() -> None:
@@ -82,17 +74,14 @@ def _check_site(runs: Path, name: str, *, with_job: bool) -> None:
     checks = [examine_site(site, runs)]
     if with_job:
         checks.append(try_nodes(site, runs, lambda text: typer.echo(text, err=True)))
-    is_broken = any([_show(findings, width) for findings in checks])
-    if is_broken:
+    if any([_show(findings, width) for findings in checks]):  # each is shown
         typer.echo(f"Sweeps on {site.name} will fail until what is broken is repaired.")
         raise typer.Exit(SITE_BROKEN)
     typer.echo(f"Sweeps can run there: scalelab sweep EXPERIMENT.yaml --site {name}")
 
 
 def _show(findings: Iterator[Finding], width: int = _SUBJECT_COLUMNS) -> bool:
-    """Print findings in columns; tell whether something is broken."""
     from scalelab.doctor.machine import Health
-    from scalelab.inputs.lines import one_line
 
     is_broken = False
     for finding in findings:

@@ -7,6 +7,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from scalelab.cli.arguments import flag, option
+from scalelab.errors import SpecError
+from scalelab.inputs.numerals import counted
+
 
 def run(
     table: Annotated[
@@ -20,41 +24,30 @@ def run(
     ] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="OURS=THEIRS", help="The table's name of one of our columns."
-        ),
+        option("OURS=THEIRS", "The table's name of one of our columns."),
     ] = None,
     constant: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN=VALUE", help="What a column holds in every row."),
+        list[str] | None, option("COLUMN=VALUE", "What a column holds in every row.")
     ] = None,
     axis: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="A column that is a setting: a curve for each value."
-        ),
+        option("NAME", "A column that is a setting: a curve for each value."),
     ] = None,
-    ignore: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A column not to read.")
-    ] = None,
+    ignore: Annotated[list[str] | None, option("NAME", "A column not to read.")] = None,
     melt: Annotated[
         str | None,
-        typer.Option(
-            metavar="world_size=throughput_samples_per_s",
-            help="For a table with a column per device count, model, ...: what the "
+        option(
+            "world_size=throughput_samples_per_s",
+            "For a table with a column per device count, model, ...: what the "
             "names of these columns hold, and what their cells hold.",
         ),
     ] = None,
     per_device: Annotated[
-        bool, typer.Option("--per-device", help="The throughput is of one device.")
+        bool, flag("--per-device", "The throughput is of one device.")
     ] = False,
     tokens_per_sample: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="1024",
-            help="The throughput counts tokens; a sample has this many.",
-        ),
+        option("1024", "The throughput counts tokens; a sample has this many.", min=1),
     ] = None,
     decimal: Annotated[
         Literal[".", ","] | None,
@@ -62,18 +55,13 @@ def run(
     ] = None,
     header_row: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="LINE",
-            help="The line that names the columns [default: the first].",
-        ),
+        option("LINE", "The line that names the columns [default: the first].", min=1),
     ] = None,
     accept_doubts: Annotated[
-        bool, typer.Option("--accept-doubts", help="Import what is doubted as it is.")
+        bool, flag("--accept-doubts", "Import what is doubted as it is.")
     ] = False,
 ) -> None:
     """Import a table of measurements as a run."""
-    from scalelab.inputs.numerals import counted
     from scalelab.running.sweep import RUNS
     from scalelab.session import import_table
 
@@ -110,16 +98,13 @@ _EXAMPLES = {
 
 def pairs(option: str, texts: list[str]) -> dict[str, str]:
     """Return NAME=VALUE options as a mapping."""
-    from scalelab.errors import SpecError
-
-    example = _EXAMPLES[option]
     pairs: dict[str, str] = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name or name in pairs:
             raise SpecError(
                 f"{option} {text!r} is not NAME=VALUE with a name given once. Write, "
-                f"for example, {option} {example}."
+                f"for example, {option} {_EXAMPLES[option]}."
             )
         pairs[name] = value
     return pairs

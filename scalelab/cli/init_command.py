@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from scalelab.errors import SpecError
+
 TEMPLATE = """\
 # yaml-language-server: $schema=experiment.schema.json   (scalelab schema > ...)
 name: my-model                 # the run is written to runs/my-model
@@ -61,8 +63,6 @@ def run(
     ] = None,
 ) -> None:
     """Write a commented experiment to start from."""
-    from scalelab.errors import SpecError
-
     if script is None and log is not None:
         raise SpecError(
             f"--log {str(log)!r} needs --from: the script that printed it. Add --from "
@@ -90,11 +90,9 @@ def schema() -> None:
 
 
 def _propose(path: Path, script: Path, log: Path | None) -> None:
-    from scalelab.running.proposal.draft import draft
-    from scalelab.running.proposal.meanings import default_batch
+    from scalelab.running.proposal.draft import default_batch, draft
     from scalelab.running.proposal.sample_log import read_log
-    from scalelab.running.proposal.script import read_script
-    from scalelab.running.proposal.surroundings import interpreter
+    from scalelab.running.proposal.script import interpreter, read_script
 
     read = read_script(script)
     reading = read_log(log, read.all_packages, default_batch(read)) if log else None
@@ -114,8 +112,6 @@ def _propose(path: Path, script: Path, log: Path | None) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    from scalelab.errors import SpecError
-
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

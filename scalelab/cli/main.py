@@ -49,7 +49,7 @@ COMMANDS = {
 HOMES = {"stop": "status", REPORT: RECOMMEND, "schema": "init", "data": "trainer"}
 """Commands that stand in the file of another."""
 
-GROUPS = {"site": "Write a profile of the cluster that this machine belongs to."}
+SITE, SITE_HELP = "site", "Write a profile of the cluster that this machine belongs to."
 
 # Newer typers bring click along; none has a public name for this class.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
@@ -69,10 +69,9 @@ def build_app(asked: str | None = None) -> typer.Typer:
     for name, summary in COMMANDS.items():
         command = _command(name, asked) if asked in (None, name) else _nothing
         app.command(name, short_help=summary)(command)
-    for name, summary in GROUPS.items():
-        is_needed = asked in (None, name)
-        group = _module(name).app if is_needed else typer.Typer(callback=_nothing)
-        app.add_typer(group, name=name, short_help=summary)
+    is_needed = asked in (None, SITE)
+    group = _module(SITE).app if is_needed else typer.Typer(callback=_nothing)
+    app.add_typer(group, name=SITE, short_help=SITE_HELP)
     return app
 
 
@@ -81,9 +80,8 @@ def _module(name: str) -> ModuleType:
 
 
 def _command(name: str, asked: str | None) -> Callable[..., None]:
-    command: Callable[..., None] = (
-        getattr(_module(HOMES[name]), name) if name in HOMES else _module(name).run
-    )
+    function = name if name in HOMES else "run"
+    command: Callable[..., None] = getattr(_module(HOMES.get(name, name)), function)
     if name not in (RECOMMEND, REPORT):
         return command
     from scalelab.cli.recommend_command import with_question
@@ -118,12 +116,12 @@ def run(arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     try:
         command = typer.main.get_command(build_app(arguments[0] if arguments else ""))
-        is_bare = len(arguments) < 2 and {*arguments} <= GROUPS.keys()
+        is_bare = list(arguments) in ([], [SITE])
         words = [*arguments, "--help"] if is_bare else list(arguments)
         with for_the_command_line(), command.make_context("scalelab", words) as context:
             command.invoke(context)
-    except typer.Exit as ended:
-        return ended.exit_code
+    except typer.Exit as asked:
+        return asked.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return _say("Interrupted.", INTERRUPTED)
     except ScaleLabError as error:
@@ -131,21 +129,17 @@ def run(arguments: Sequence[str]) -> int:
             print_error(error.kind, error.message, error.hint)
         return _say(f"Error: {error}", error.exit_code)
     except UsageError as error:
-        message, hint = _usage(error)
+        message = ended(one_line(error.format_message()))
+        hint = f"Try: {error.ctx.command_path if error.ctx else 'scalelab'} --help"
         if as_json:
             print_error("usage", message, hint)
         return _say(f"Error: {message} {hint}", error.exit_code)
     return 0
 
 
-def main() -> NoReturn:
-    """Run ``scalelab`` and exit."""
-    sys.exit(_run_in_pipe(sys.argv[1:]))
-
-
-def recommend_resources() -> NoReturn:
-    """Run ``recommend-resources``, the same as ``scalelab recommend``, and exit."""
-    sys.exit(_run_in_pipe([RECOMMEND, *sys.argv[1:]]))
+def main(*words: str) -> NoReturn:
+    """Run ``scalelab``, with words before those of its command line, and exit."""
+    sys.exit(_run_in_pipe([*words, *sys.argv[1:]]))
 
 
 def _run_in_pipe(arguments: Sequence[str]) -> int:
@@ -210,19 +204,11 @@ class _Interrupt:
 
 
 def _has_no_reader(stream: TextIO) -> bool:
-    """Tell whether a stream is a pipe that nobody reads any more."""
     poll = select.poll()
     poll.register(stream, 0)
     return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def _say(message: str, exit_code: int) -> int:
-    """Print one paragraph to standard error."""
     typer.echo(one_line(message), err=True)
     return exit_code
-
-
-def _usage(error: Any) -> tuple[str, str]:
-    """Return what is wrong with a command line, and what to do."""
-    command = error.ctx.command_path if error.ctx else "scalelab"
-    return ended(one_line(error.format_message())), f"Try: {command} --help"

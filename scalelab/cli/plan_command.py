@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,11 @@ import typer
 
 from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName
 from scalelab.inputs.lines import aligned
-from scalelab.inputs.numerals import counted
+from scalelab.inputs.numerals import counted, device_time
 
 if TYPE_CHECKING:
     from scalelab.experiment.trial import Trial
     from scalelab.running.sweep import Sweep
-    from scalelab.site.batch_site import BatchSite
-    from scalelab.site.profile import Site
 
 HEADER = (
     "trials",
@@ -52,44 +51,37 @@ def _trials(asked: Sweep) -> Iterator[str]:
     yield f"{asked.experiment.name} on site {asked.site.name}: {what}"
     yield ""
     varied = [name for name, values in _axes(planned).items() if len(values) > 1]
-    titles = (*HEADER, *varied)
+    counts = Counter(_row(trial, varied) for trial in planned)  # of seeds and repeats
+    rows = [(str(count), *row) for row, count in counts.items()]
     left = (*IS_TEXT, *(True for _ in varied))
-    yield from aligned([titles, *_rows(planned, varied)], left=left)
+    yield from aligned([(*HEADER, *varied), *rows], left=left)
 
 
-def _rows(planned: Iterable[Trial], varied: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return a row per configuration, seeds and repeats counted."""
-    counts: dict[tuple[str, ...], int] = {}
-    for trial in planned:
-        settings = _settings(trial)
-        row = (
-            "canary" if trial.is_canary else trial.kind.value,
-            str(trial.world_size),
-            " ".join(filter(None, (str(trial.allocation), trial.node_group))),
-            f"{trial.global_batch_size:,}",
-            f"{trial.local_batch_size:,} x {trial.data_parallel_size} "
-            f"x {trial.gradient_accumulation_steps}",
-            *(settings.get(name, "") for name in varied),
-        )
-        counts[row] = counts.get(row, 0) + 1
-    return [(str(count), *row) for row, count in counts.items()]
+def _row(trial: Trial, varied: Sequence[str]) -> tuple[str, ...]:
+    settings = _settings(trial)
+    return (
+        "canary" if trial.is_canary else trial.kind.value,
+        str(trial.world_size),
+        " ".join(filter(None, (str(trial.allocation), trial.node_group))),
+        f"{trial.global_batch_size:,}",
+        f"{trial.local_batch_size:,} x {trial.data_parallel_size} "
+        f"x {trial.gradient_accumulation_steps}",
+        *(settings.get(name, "") for name in varied),
+    )
 
 
 def _settings(trial: Trial) -> dict[str, str]:
-    """Return the settings of a trial other than devices and batch, by name."""
-    options = {name: str(value) for name, value in trial.further_axes.items()}
+    # Those other than devices and batch, by name.
     rate = trial.learning_rate
-    rule = {"LR rule": rate.rule} if rate is not None and rate.rule != "none" else {}
     return {
         "precision": trial.precision,
         "parallelism": trial.parallelism,
-        **options,
-        **rule,
+        **{name: str(value) for name, value in trial.further_axes.items()},
+        **({"LR rule": rate.rule} if rate and rate.rule != "none" else {}),
     }
 
 
 def _axes(planned: Iterable[Trial]) -> dict[str, set[str]]:
-    """Return the values that the trials have of each setting."""
     settings = [_settings(trial) for trial in planned]
     names = dict.fromkeys(name for each in settings for name in each)
     return {name: {each.get(name, "") for each in settings} for name in names}
@@ -97,10 +89,9 @@ def _axes(planned: Iterable[Trial]) -> dict[str, set[str]]:
 
 def _notes(asked: Sweep) -> Iterator[str]:
     planned = asked.plan.trials
-    same = {name: values for name, values in _axes(planned).items() if len(values) == 1}
-    if same:
-        said = ", ".join(f"{name} {value}" for name, (value,) in same.items())
-        yield f"Every trial: {said}."
+    axes = _axes(planned).items()
+    if same := [f"{name} {value}" for name, (value, *more) in axes if not more]:
+        yield f"Every trial: {', '.join(same)}."
     if asked.crowding:
         yield asked.crowding
     if any(trial.is_canary for trial in planned):
@@ -124,16 +115,12 @@ def _notes(asked: Sweep) -> Iterator[str]:
 
 
 def _left_out(asked: Sweep) -> Iterator[str]:
-    left_out = asked.plan.left_out
-    if left_out:
+    if left_out := asked.plan.left_out:
         yield f"Left out, {counted(len(left_out), 'combination')}:"
         yield from (f"  {reason}" for reason in left_out[:MAX_LEFT_OUT_SHOWN])
 
 
 def _cost(asked: Sweep) -> Iterator[str]:
-    """Say what is done, what is left, and how long that takes."""
-    from scalelab.inputs.numerals import device_time
-
     for change in asked.changes:
         yield f"Changed since {asked.directory}: {change}."
     if asked.changes and asked.has_measurements:
@@ -155,8 +142,9 @@ def _cost(asked: Sweep) -> Iterator[str]:
 
 
 def _job_scripts(asked: Sweep) -> Iterator[str]:
-    """Render what a batch system would be asked for, for each kind of nodes."""
+    from scalelab.records.control.job_list import CLUSTER_DIRECTORY
     from scalelab.site.batch_site import BatchSite
+    from scalelab.site.job_script import node_job_script
 
     if not isinstance(asked.site, BatchSite):
         return
@@ -166,33 +154,18 @@ def _job_scripts(asked: Sweep) -> Iterator[str]:
         largest[trial.node_group] = max(before, trial.allocation.num_nodes)
     # Jobs are numbered through the run, whatever their nodes.
     for number, (group, num_nodes) in enumerate(largest.items(), start=1):
+        site = asked.site.groups[group]
+        is_one_job = site.provision == "one_job"
+        node = f"{site.group} node" if site.group else "node"
+        nodes = counted(num_nodes if is_one_job else site.nodes or num_nodes, node)
+        how = f"{nodes} together" if is_one_job else f"up to {nodes} one by one"
+        script = node_job_script(
+            site,
+            num_nodes if is_one_job else 1,
+            job_name=f"{asked.directory.name}-{number}",
+            directory=asked.directory / CLUSTER_DIRECTORY,
+        )
         if number > 1:
             yield ""
-        name = f"{asked.directory.name}-{number}"
-        yield from _job_script(asked, asked.site.groups[group], num_nodes, name)
-
-
-def _job_script(
-    asked: Sweep, site: BatchSite, largest: int, name: str
-) -> Iterator[str]:
-    from scalelab.records.control.job_list import CLUSTER_DIRECTORY
-    from scalelab.site.job_script import node_job_script
-
-    if site.provision == "one_job":
-        num_nodes = largest
-        yield f"Job script, for {_nodes(largest, site)} together:"
-    else:
-        num_nodes = 1
-        at_most = _nodes(site.nodes or largest, site)
-        yield f"Job script, for up to {at_most} one by one:"
-    script = node_job_script(
-        site,
-        num_nodes,
-        job_name=name,
-        directory=asked.directory / CLUSTER_DIRECTORY,
-    )
-    yield from (f"  {line}" for line in script.splitlines())
-
-
-def _nodes(count: int, site: Site) -> str:
-    return counted(count, f"{site.group} node" if site.group else "node")
+        yield f"Job script, for {how}:"
+        yield from (f"  {line}" for line in script.splitlines())

@@ -64,51 +64,49 @@ class Tracker:
 
     Attributes
     ----------
+    source
+        The source of the trials; None: it has not been asked yet.
     total
         Trials of the plan; None: not known yet.
     num_done
-        Those of them that have ended.
+        Trials of the plan that have ended.
+    progress
+        The numbers of the last trial that started or ended; None: none has started.
     """
 
     def __init__(self, device_hour_word: str) -> None:
         self._device_hour_word = device_hour_word
+        self.source: Counted | None = None
         self.total: int | None = None
         self.num_done = 0
-        self._source: Counted | None = None
-        self._progress: Progress | None = None
+        self.progress: Progress | None = None
         self._num_elsewhere = 0
         self._started: tuple[float, int] | None = None
         self._end_s: float | None = None
         self._is_stopping = False
         self.activity = Activity()
 
-    def watch(self, source: Counted) -> None:
-        """Set the source of the trials, which knows how many there are."""
-        self._source = source
-
     def take(self, event: Event) -> None:
         """Show an event of the sweep."""
-        self.activity.take(event, time.monotonic())
-        if isinstance(event, Stopping):
-            self._is_stopping = True
+        now_s = time.monotonic()
+        self.activity.take(event, now_s)
+        self._is_stopping |= isinstance(event, Stopping)
         if isinstance(event, TrialStarted | TrialEnded):
-            self._progress = event.progress
-            self._count(event.progress)
+            self.progress = event.progress
+            self._count(event.progress.num_done)
+            self._end_s = self._expected_end_s(now_s)
 
-    def _count(self, progress: Progress) -> None:
+    def _count(self, num_done: int) -> None:
         # A total is counted trial by trial: once is enough, and it does not change.
-        if self.total is None and self._source is not None:
-            self.total, remaining = self._source.total, self._source.remaining
+        if self.total is None and self.source is not None:
+            self.total, remaining = self.source.total, self.source.remaining
             if self.total is not None and remaining is not None:
                 # The run may hold trials that this experiment no longer asks for.
-                self._num_elsewhere = progress.num_done - (self.total - remaining)
-        self.num_done = progress.num_done - self._num_elsewhere
-        self._end_s = self._expected_end_s(time.monotonic())
+                self._num_elsewhere = num_done - (self.total - remaining)
+        self.num_done = num_done - self._num_elsewhere
 
     def _expected_end_s(self, now_s: float) -> float | None:
-        """Return when the sweep ends at its pace so far; None: unknown, or now."""
-        if self._started is None:
-            self._started = (now_s, self.num_done)
+        self._started = self._started or (now_s, self.num_done)
         started_s, num_before = self._started
         num_here = self.num_done - num_before
         if self.total is None or not num_here or self.num_done >= self.total:
@@ -116,37 +114,30 @@ class Tracker:
         pace_s = (now_s - started_s) / num_here
         return now_s + pace_s * (self.total - self.num_done)
 
-    @property
-    def has_begun(self) -> bool:
-        """A trial has started."""
-        return self._progress is not None
-
     def counts(self) -> str:
         """Return in words how many trials have ended, and what they took."""
-        progress = self._progress
+        progress, now_s = self.progress, time.monotonic()
         if progress is None:
-            if self._source is None:
-                return self.activity.of_nodes(time.monotonic())
-            return "starting trials"
+            has_source = self.source is not None
+            return "starting trials" if has_source else self.activity.of_nodes(now_s)
         of_total = "" if self.total is None else f"/{self.total:,}"
-        parts = [
-            f"{self.num_done:,}{of_total} done",
-            f"{progress.num_running:,} running",
-        ]
-        if progress.num_failed:
-            parts.append(f"{progress.num_failed:,} failed")
-        if progress.num_out_of_memory:
-            parts.append(f"{progress.num_out_of_memory:,} out of memory")
+        failed, unfitting = progress.num_failed, progress.num_out_of_memory
         # Always in hours: a figure in another unit would look like a fall.
         hours = progress.used_gpu_s / 3600
         used = number(hours) if hours >= 0.01 else f"{hours:.4f}"
-        parts.append(f"{used} {self._device_hour_word}")
-        if waits_for := self.activity.of_trial(time.monotonic()):
-            parts.append(waits_for)
+        left = ""
         if self._end_s is not None and not self._is_stopping:
-            left_s = max(0, round(self._end_s - time.monotonic()))
-            parts.append(f"about {duration(left_s)} left")
-        return ", ".join(parts)
+            left = f"about {duration(max(0, round(self._end_s - now_s)))} left"
+        parts = (
+            f"{self.num_done:,}{of_total} done",
+            f"{progress.num_running:,} running",
+            f"{failed:,} failed" if failed else "",
+            f"{unfitting:,} out of memory" if unfitting else "",
+            f"{used} {self._device_hour_word}",
+            self.activity.of_trial(now_s),
+            left,
+        )
+        return ", ".join(filter(None, parts))
 
 
 class ProgressView(ABC):
@@ -155,16 +146,14 @@ class ProgressView(ABC):
     def __init__(self, device_hour_word: str) -> None:
         self._tracker = Tracker(device_hour_word)
 
+    @abstractmethod
     def __enter__(self) -> Self:
         """Start showing."""
-        self._start()
-        return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         """Leave one line that says where the sweep ended."""
-        self._stop()
-        if error is None and self._tracker.has_begun:
-            self._leave(self._tracker.counts())
+        if error is None and self._tracker.progress is not None:
+            self._show_counts()
 
     def __call__(self, event: Event) -> None:
         """Show an event of the sweep."""
@@ -173,23 +162,17 @@ class ProgressView(ABC):
 
     def watch(self, source: Counted) -> None:
         """Set the source of the trials, which knows how many there are."""
-        self._tracker.watch(source)
+        self._tracker.source = source
 
     @abstractmethod
     def announce(self, text: str) -> None:
         """Show a line that stays."""
 
     @abstractmethod
-    def _start(self) -> None: ...
-
-    @abstractmethod
-    def _stop(self) -> None: ...
-
-    @abstractmethod
     def _show(self, event: Event) -> None: ...
 
-    @abstractmethod
-    def _leave(self, counts: str) -> None: ...
+    def _show_counts(self) -> None:
+        self.announce(self._tracker.counts())
 
 
 class LiveView(ProgressView):
@@ -208,17 +191,21 @@ class LiveView(ProgressView):
             get_renderable=self._render,
         )
 
-    def _start(self) -> None:
+    def __enter__(self) -> Self:
+        """Start showing."""
         self._live.start()
+        return self
 
-    def _stop(self) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        """Remove the block, and leave one line that says where the sweep ended."""
         self._live.stop()
-
-    def _leave(self, counts: str) -> None:
-        self.announce(counts)
+        super().__exit__(kind, error, traceback)
 
     def _show(self, event: Event) -> None:
-        if self._is_waiting and _is_news_of_nodes(event):
+        has_place = isinstance(event, TrialStarted | TrialEnded) and (
+            event.progress.num_waiting == 0
+        )
+        if self._is_waiting and (has_place or isinstance(event, NodeUp)):
             self._problem, self._is_waiting = None, False
         if text := problem(event):
             self._is_waiting = isinstance(event, Waiting | NodeSilent)
@@ -237,18 +224,16 @@ class LiveView(ProgressView):
         # A bar as wide as the longest line so far leaves: it does not change each time.
         width = min(BAR_WIDTH, self._console.width - self._longest - 1)
         if width >= SHORTEST_BAR:
+            done, total = self._tracker.num_done, self._tracker.total
+            bar: RenderableType = ProgressBar(
+                total=total or 1, completed=done, width=width, pulse=total is None
+            )
+            if self._console.no_color:  # where rich's bar is invisible while empty
+                bar = ("#" * (width * done // (total or 1))).ljust(width, ".")
             block = Table.grid(padding=(0, 1))
-            block.add_row(self._bar(width), line)
+            block.add_row(bar, line)
             line = block
         return line if self._problem is None else Group(line, self._problem)
-
-    def _bar(self, width: int) -> RenderableType:
-        done, total = self._tracker.num_done, self._tracker.total
-        if self._console.no_color:  # in which rich's bar is invisible where it is empty
-            return ("#" * (width * done // (total or 1))).ljust(width, ".")
-        return ProgressBar(
-            total=total or 1, completed=done, width=width, pulse=total is None
-        )
 
 
 def _on_one_line(text: str, style: str = "") -> Text:
@@ -270,31 +255,36 @@ class LineView(ProgressView):
         self._next_line_s = time.monotonic() + LINE_EVERY_S
         self._last = ""
         self._printing = threading.Lock()
-        self._speaker = Speaker(self._print_counts, self._tracker.activity)
+        self._speaker = Speaker(self._show_counts, self._tracker.activity)
 
-    def _start(self) -> None:
+    def __enter__(self) -> Self:
+        """Start showing."""
         if not self._is_quiet:
             self._speaker.start()
+        return self
 
-    def _stop(self) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        """Leave one line that says where the sweep ended."""
         self._speaker.end()
+        super().__exit__(kind, error, traceback)
 
     def _show(self, event: Event) -> None:
+        begins_at_once = isinstance(event, TrialEnded) and (
+            event.progress.num_running == 0 < event.progress.num_waiting
+        )
         if text := problem(event):
             self._print(text)
-        elif time.monotonic() >= self._next_line_s and not _is_between_trials(event):
+        elif time.monotonic() >= self._next_line_s and not begins_at_once:
             self._next_line_s = time.monotonic() + LINE_EVERY_S
-            self._print_counts()
+            self._show_counts()
 
     def announce(self, text: str) -> None:
         """Print a line, unless quiet."""
         if not self._is_quiet:
             self._print(text)
 
-    def _print_counts(self) -> None:
-        self._leave(self._tracker.counts())
-
-    def _leave(self, counts: str) -> None:
+    def _show_counts(self) -> None:
+        counts = self._tracker.counts()
         if counts != self._last:
             self.announce(counts)
         self._last = counts
@@ -311,9 +301,8 @@ def problem(event: Event) -> str | None:
     match event:
         case TrialEnded() if not event.outcome.is_measurement:
             again = "; it runs again" if event.runs_again else ""
-            return (
-                f"Trial {event.title}: {event.outcome}{again}. {event.reason}".rstrip()
-            )
+            text = f"Trial {event.title}: {event.outcome}{again}. {event.reason}"
+            return text.rstrip()
         case NodeSilent():
             return (
                 f"Waiting: Node {event.node} has not answered for {event.silent_s:.0f} "
@@ -326,24 +315,9 @@ def problem(event: Event) -> str | None:
         case Unreadable():
             return event.reason
         case Stopping():
+            ending = " (Ctrl-C, or scalelab stop --now, ends them)"
             left = f"{counted(event.num_running, 'trial')} still running"
-            how = ""
-            if event.num_running:
-                how = " (Ctrl-C, or scalelab stop --now, ends them)"
+            how = ending if event.num_running else ""
             return f"Stopping: {event.reason}; {left}{how}."
         case _:
             return None
-
-
-def _is_between_trials(event: Event) -> bool:
-    """Tell whether nothing runs just now, because the next trial begins at once."""
-    if not isinstance(event, TrialEnded):
-        return False
-    return event.progress.num_running == 0 < event.progress.num_waiting
-
-
-def _is_news_of_nodes(event: Event) -> bool:
-    """Tell whether what was waited for may have come."""
-    if isinstance(event, TrialStarted | TrialEnded):
-        return event.progress.num_waiting == 0
-    return isinstance(event, NodeUp)

@@ -8,23 +8,23 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from scalelab.cli.answering import print_answer, print_json
-from scalelab.cli.arguments import RunDirectory
+from scalelab.cli.arguments import RunDirectory, flag, option
+from scalelab.cli.import_command import pairs
+from scalelab.errors import SpecError
 
 if TYPE_CHECKING:
     from scalelab.kinds.resources import Resource
 
 NOTHING_MEETS = 4
 MAX_COUNT = 1_000_000
-Parsed = TypeVar("Parsed")
 
 
 def _count(text: str) -> int:
-    """Return the whole number that an option says, such as 500000 or 1e7."""
     try:
         number = float(text)
     except ValueError:
@@ -39,108 +39,81 @@ def _count(text: str) -> int:
 def asked(
     price: Annotated[
         str | None,
-        typer.Option(
-            metavar="2.5usd",
-            help="What a device-hour costs [default: the site's price].",
-        ),
+        option("2.5usd", "What a device-hour costs [default: the site's price]."),
     ] = None,
     confidence: Annotated[
-        float,
-        typer.Option(metavar="0.9", help="Probability with which all limits hold."),
+        float, option("0.9", "Probability with which all limits hold.")
     ] = 0.9,
     target: Annotated[
         str | None,
-        typer.Option(
-            metavar="'val_acc>=0.75'", help="Job: a metric to reach, not the run's own."
-        ),
+        option("'val_acc>=0.75'", "Job: a metric to reach, not the run's own."),
     ] = None,
     epochs: Annotated[
-        float | None,
-        typer.Option(metavar="90", help="Job: epochs; needs --samples-per-epoch."),
+        float | None, option("90", "Job: epochs; needs --samples-per-epoch.")
     ] = None,
     samples_per_epoch: Annotated[
-        int | None,
-        typer.Option(
-            parser=_count, metavar="1281167", help="Job: samples in one epoch."
-        ),
+        int | None, option("1281167", "Job: samples in one epoch.", parser=_count)
     ] = None,
     samples: Annotated[
-        int | None,
-        typer.Option(parser=_count, metavar="1e7", help="Job: training samples."),
+        int | None, option("1e7", "Job: training samples.", parser=_count)
     ] = None,
     steps: Annotated[
-        int | None,
-        typer.Option(parser=_count, metavar="10000", help="Job: optimiser steps."),
+        int | None, option("10000", "Job: optimiser steps.", parser=_count)
     ] = None,
     gpus: Annotated[
         str | None,
-        typer.Option(
-            metavar="8,16",
-            help="Device counts to consider besides the measured [default: doublings].",
+        option(
+            "8,16",
+            "Device counts to consider besides the measured [default: doublings].",
         ),
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(
-            parser=_count,
-            metavar="4096",
-            help="Global batch [default: any measured].",
-        ),
+        option("4096", "Global batch [default: any measured].", parser=_count),
     ] = None,
     max_batch: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "8192",
+            "The largest global batch [default: the largest measured].",
             parser=_count,
-            metavar="8192",
-            help="The largest global batch [default: the largest measured].",
         ),
     ] = None,
     local_batch: Annotated[
-        int | None,
-        typer.Option(
-            parser=_count, metavar="64", help="Local batch [default: any measured]."
-        ),
+        int | None, option("64", "Local batch [default: any measured].", parser=_count)
     ] = None,
     between_nodes: Annotated[
         str | None,
-        typer.Option(
-            metavar="100Gbit/s",
-            help="Link between nodes, where none was measured [default: the site's].",
+        option(
+            "100Gbit/s",
+            "Link between nodes, where none was measured [default: the site's].",
         ),
     ] = None,
     accept_unmeasured: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--accept-unmeasured",
-            help="Also choose what rests on a term that was not measured here.",
+            "Also choose what rests on a term that was not measured here.",
         ),
     ] = False,
     select: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="COLUMN=VALUE", help="Narrow the run to one workload or device."
-        ),
+        option("COLUMN=VALUE", "Narrow the run to one workload or device."),
     ] = None,
     law: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Law of step time: amdahl, usl, power, pollux, xgboost.",
-        ),
+        str, option("NAME", "Law of step time: amdahl, usl, power, pollux, xgboost.")
     ] = "scalelab",
     learn_from: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="RUN",
-            help="Another run to learn step times from: of the same devices, or of the "
+        option(
+            "RUN",
+            "Another run to learn step times from: of the same devices, or of the "
             "same workload elsewhere.",
         ),
     ] = None,
     **limits: str | None,
 ) -> dict[str, Any]:
     """Return what these options ask, as keywords of ``Run.recommend``."""
-    from scalelab.cli.import_command import pairs
-
     job = {
         "epochs": epochs,
         "samples_per_epoch": samples_per_epoch,
@@ -152,7 +125,7 @@ def asked(
         target=target,
         confidence=confidence,
         job={name: value for name, value in job.items() if value is not None},
-        gpus=_read(_counts, gpus),
+        gpus=None if gpus is None else _counts(gpus),
         select=pairs("--select", select or []),
         law=law,
         learn_from=learn_from or [],
@@ -167,18 +140,13 @@ def asked(
 
 def run(
     run_directory: RunDirectory,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Add formulas and fitted parameters.")
+        bool, flag("--explain", "Add formulas and fitted parameters.")
     ] = False,
-    sbatch: Annotated[
-        bool, typer.Option("--sbatch", help="Print the job script.")
-    ] = False,
+    sbatch: Annotated[bool, flag("--sbatch", "Print the job script.")] = False,
     site: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="With --sbatch: the site to ask, not the run's."
-        ),
+        str | None, option("NAME", "With --sbatch: the site to ask, not the run's.")
     ] = None,
     **question: Any,
 ) -> None:
@@ -186,7 +154,6 @@ def run(
 
     The job is the run's own unless options say another.
     """
-    from scalelab.errors import SpecError
     from scalelab.session import load
 
     if site is not None and not sbatch:
@@ -198,9 +165,9 @@ def run(
     words = asked(**question)
     answer = found.recommend(**words)
     if as_json:
-        given = {name: value for name, value in words.items() if value}
-        about = {"command": "recommend", "run": run_directory, **given}
-        print_json(about, text=answer.sentences, **answer.to_json())
+        about = {"command": "recommend", "run": run_directory, **words}
+        given = {name: value for name, value in about.items() if value}
+        print_json(given, text=answer.sentences, **answer.to_json())
     elif sbatch:
         typer.echo(found.job_script(answer, site), nl=False)
     else:
@@ -228,8 +195,7 @@ def report(
     """
     from scalelab.session import load
 
-    found = load(run_directory)
-    typer.echo(str(found.write_report(output, **asked(**question))))
+    typer.echo(load(run_directory).write_report(output, **asked(**question)))
 
 
 def with_question(
@@ -240,38 +206,32 @@ def with_question(
     The command takes what they say as further keywords, for :func:`asked`.
     """
     own = inspect.signature(command, eval_str=True)
-    (directory, *rest) = list(own.parameters.values())[:-1]
+    directory, *rest, _ = own.parameters.values()
     options = [
         inspect.Parameter(
             resource.limit,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[
-                str | None, typer.Option(metavar=resource.example, help=resource.help)
-            ],
+            annotation=Annotated[str | None, option(resource.example, resource.help)],
         )
         for resource in resources
     ]
-    further = list(inspect.signature(asked, eval_str=True).parameters.values())[:-1]
+    *further, _ = inspect.signature(asked, eval_str=True).parameters.values()
 
     @functools.wraps(command)
     def with_options(**values: Any) -> None:
         command(**values)
 
-    parameters = [directory, *options, *further, *rest]
-    with_options.__signature__ = own.replace(  # type: ignore[attr-defined]
-        parameters=[each.replace(kind=each.KEYWORD_ONLY) for each in parameters]
-    )
+    parameters = [
+        each.replace(kind=each.KEYWORD_ONLY)
+        for each in (directory, *options, *further, *rest)
+    ]
+    signature = own.replace(parameters=parameters)
+    with_options.__signature__ = signature  # type: ignore[attr-defined]
     return with_options
 
 
-def _read(parse: Callable[[str], Parsed], text: str | None) -> Parsed | None:
-    """Return what an option says; None where it was not given."""
-    return None if text is None else parse(text)
-
-
 def _counts(text: str) -> list[int]:
-    from scalelab.errors import SpecError
 
     try:
         counts = [int(part) for part in text.split(",")]
@@ -286,7 +246,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _doublings(text: str) -> str:
-    """Return the counts that a range such as 1-8 may mean; else an example."""
+    # The counts that a range such as 1-8 may mean; else an example.
     found = re.fullmatch(r"\s*(\d{1,6})\s*(?:-|\.\.|:)\s*(\d{1,6})\s*", text)
     first, last = map(int, found.groups()) if found else (0, 0)
     if not 1 <= first < last:

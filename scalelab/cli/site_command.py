@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from scalelab.cli.arguments import flag, option
+
 app = typer.Typer(
     help="Site profiles: what a cluster has, and how to ask for it.",
     rich_markup_mode=None,
@@ -46,14 +48,12 @@ def init(
     ] = None,
     scheduler: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Batch system, such as slurm or pbs [default: the one that is here].",
+        option(
+            "NAME",
+            "Batch system, such as slurm or pbs [default: the one that is here].",
         ),
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace a profile that is there.")
-    ] = False,
+    force: Annotated[bool, flag("--force", "Replace a profile that is there.")] = False,
 ) -> None:
     """Write a commented profile of this cluster.
 

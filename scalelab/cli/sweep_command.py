@@ -6,23 +6,23 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName
+from scalelab.cli.answering import print_answer, print_steadiness
+from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName, flag, option
+from scalelab.errors import ClusterError, FitError, SpecError
 from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.quantities import parse_gpu_hours
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from scalelab.cli.progress import ProgressView
-    from scalelab.errors import FitError, SpecError
-    from scalelab.records.control.stop_request import StopRequests
     from scalelab.running.execution import RunningSweep, SweepSummary
     from scalelab.running.sweep import Sweep
     from scalelab.session import Recommendation
@@ -37,44 +37,40 @@ def run(
     run_directory: RunToMake = None,
     sweep_budget: Annotated[
         str | None,
-        typer.Option(
-            metavar="10gpu-h",
-            help="Start no trial once the run has used this much device time.",
+        option(
+            "10gpu-h", "Start no trial once the run has used this much device time."
         ),
     ] = None,
     accept_changes: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--accept-changes",
-            help="Go on although code, command or measurement changed; measure again.",
+            "Go on although code, command or measurement changed; measure again.",
         ),
     ] = False,
     retry_failed: Annotated[
-        bool,
-        typer.Option(
-            "--retry-failed", help="Run trials again that could not be measured."
-        ),
+        bool, flag("--retry-failed", "Run trials again that could not be measured.")
     ] = False,
     skip_check: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--skip-check",
-            help="Run every trial, whatever the first one of a program shows.",
+            "Run every trial, whatever the first one of a program shows.",
         ),
     ] = False,
     in_process: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--in-process",
-            help="Run one trial on one device in this process, for the debugger; "
+            "Run one trial on one device in this process, for the debugger; "
             "record nothing.",
         ),
     ] = False,
     detach: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--detach",
-            help="Run apart from this shell, in a process or, where the site has a "
+            "Run apart from this shell, in a process or, where the site has a "
             "driver_job, in a batch job; come back once the sweep has begun.",
         ),
     ] = False,
@@ -92,8 +88,6 @@ def run(
     Ctrl-C finishes the trials that run, a second one ends them; scalelab stop does the
     same from another shell.
     """
-    from scalelab.errors import ClusterError, FitError, SpecError
-    from scalelab.inputs.quantities import parse_gpu_hours
     from scalelab.running.sweep import Sweep
 
     if in_process and detach:
@@ -121,14 +115,16 @@ def run(
         "--skip-check": skip_check,
         "--quiet": quiet,
     }
-    arguments = ["sweep", str(experiment), "--yes", *_spelt(words)]
+    arguments = ["sweep", str(experiment), "--yes"]
+    for name, value in words.items():
+        if value:
+            arguments += [name] if value is True else [name, value]
     if detach:
         _detach(asked, arguments)
         return
     interrupts = _Interrupts()
-    summary = _run(
-        asked, budget, interrupts, is_quiet=quiet, job=as_driver_job and arguments
-    )
+    job = arguments if as_driver_job else None
+    summary = _run(asked, budget, interrupts, is_quiet=quiet, job=job)
     if summary.stopped and not interrupts.count:
         typer.echo(f"The sweep ended early: {summary.stopped}.", err=True)
     if summary.unsound:
@@ -138,7 +134,7 @@ def run(
     for line in _closing(summary, asked.num_remaining):
         typer.echo(line, err=True)
     left = _left_jobs(asked.directory)
-    if interrupts.count or interrupts.was_asked:
+    if interrupts.came:
         if left:
             typer.echo(left, err=True)
         raise typer.Exit(INTERRUPTED)
@@ -156,17 +152,6 @@ def run(
         raise typer.Exit(NOT_ALL_WELL)
 
 
-def _spelt(words: Mapping[str, str | bool | None]) -> list[str]:
-    """Return options in the notation of the command line."""
-    spelt: list[str] = []
-    for name, value in words.items():
-        if value is True:
-            spelt.append(name)
-        elif value:
-            spelt += [name, str(value)]
-    return spelt
-
-
 def _detach(asked: Sweep, arguments: list[str]) -> None:
     from scalelab.running.detached import detach
 
@@ -182,9 +167,8 @@ def _run(
     interrupts: _Interrupts,
     *,
     is_quiet: bool,
-    job: list[str] | Literal[False],
+    job: list[str] | None,
 ) -> SweepSummary:
-    """Run the sweep in this process, in a terminal or in a driver's batch job."""
     from rich.console import Console
 
     from scalelab.cli.progress import view
@@ -192,30 +176,26 @@ def _run(
     from scalelab.running.execution import run_sweep
 
     started_s = time.monotonic()
-    life: DriverJobLife | None = None
     if not job:
         refuse_second_driver(asked.directory)
-
-    def started(running: RunningSweep) -> None:
-        interrupts.control(running)
-        if life is not None:
-            life.control(running)
-        progress.watch(running.source)
-        if running.dashboard_link is not None:
-            progress.announce(f"Dask dashboard: {running.dashboard_link}")
-
-    progress: ProgressView
+    console = Console(stderr=True)
     with (
-        view(
-            Console(stderr=True), asked.device_hour_word, is_quiet=is_quiet
-        ) as progress,
+        view(console, asked.device_hour_word, is_quiet=is_quiet) as progress,
         interrupts,
     ):
-        interrupts.say = progress.announce
-        if job:
-            life = DriverJobLife(asked, job, say=progress.announce, started_s=started_s)
+        say = interrupts.say = progress.announce
+        life = job and DriverJobLife(asked, job, say=say, started_s=started_s)
+
+        def started(running: RunningSweep) -> None:
+            interrupts.control(running)
+            if life:
+                life.control(running)
+            progress.watch(running.source)
+            if running.dashboard_link is not None:
+                say(f"Dask dashboard: {running.dashboard_link}")
+
         for line in _opening(asked):
-            progress.announce(line)
+            say(line)
         return run_sweep(
             asked, budget_gpu_hours=budget, on_event=progress, on_start=started
         )
@@ -224,8 +204,6 @@ def _run(
 def _answer(
     directory: Path, *, is_quiet: bool
 ) -> Recommendation | FitError | SpecError:
-    """Write the report, print the answer, and return it or why there is none."""
-    from scalelab.cli.answering import print_answer, print_steadiness
     from scalelab.session import load
 
     finished = load(directory)
@@ -241,17 +219,15 @@ def _answer(
 
 
 def _left_jobs(directory: Path) -> str:
-    """Say which batch jobs may hold nodes still; empty where there are none."""
     from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobList
 
     left = JobList.read(directory / CLUSTER_DIRECTORY).jobs
     if not left:
         return ""
-    listed = "; ".join(map(str, left))
     return (
         f"{counted(len(left), 'job')} may hold nodes still, since the batch system did "
-        f"not cancel them: {listed}. Cancel them by hand, or run the same command "
-        "again once it answers."
+        f"not cancel them: {'; '.join(map(str, left))}. Cancel them by hand, or run "
+        "the same command again once it answers."
     )
 
 
@@ -269,110 +245,97 @@ class _Interrupts:
     def __init__(self) -> None:
         self.count = 0
         self.say: Callable[[str], None] = lambda text: None
-        self._drain: Callable[[], None] | None = None
-        self._kill: Callable[[], None] | None = None
-        self._requests: StopRequests | None = None
-        self._before: list[tuple[int, object]] = []
+        self._running: RunningSweep | None = None
+        self._before: dict[int, Any] = {}
 
     @property
-    def was_asked(self) -> bool:
-        """``scalelab stop`` asked for the sweep's end."""
-        return self._requests is not None and self._requests.came
+    def came(self) -> bool:
+        """A signal, or ``scalelab stop``, asked for the sweep's end."""
+        is_asked = self._running is not None and self._running.stop_requests.came
+        return is_asked or self.count > 0
 
     def control(self, running: RunningSweep) -> None:
         """Stop this sweep from now on; run nothing if a signal came before it."""
         if self.count:
             raise KeyboardInterrupt
-        self._drain, self._kill = running.driver.drain, running.driver.kill
-        self._requests = running.stop_requests
+        self._running = running
 
     def __enter__(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._before.append((number, signal.signal(number, self._on_signal)))
+            self._before[number] = signal.signal(number, self._on_signal)
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self._before:
-            signal.signal(number, handler)  # type: ignore[arg-type]
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
-        if self.count > (1 if self._kill is None else 2):
+        if self.count > (1 if self._running is None else 2):
             raise KeyboardInterrupt
-        if self._drain is None or self._kill is None:
+        if self._running is None:
             # In a thread: the signal may have come in the middle of a print, and that
             # cannot be entered a second time.
             text = "Interrupted: the sweep ends as soon as its nodes have started."
             threading.Thread(target=self.say, args=(text,)).start()
         elif self.count == 1 and number == signal.SIGINT:
-            self._drain()
+            self._running.driver.drain()
         else:
-            self._kill()
+            self._running.driver.kill()
 
 
-def _opening(asked: Sweep) -> list[str]:
-    lines = [asked.crowding] if asked.crowding else []
-    lines += [f"Changed: {change}." for change in asked.changes]
+def _opening(asked: Sweep) -> Iterator[str]:
+    if asked.crowding:
+        yield asked.crowding
+    yield from (f"Changed: {change}." for change in asked.changes)
+    num_done, where = asked.num_finished, asked.directory
+    done, left = counted(num_done, "trial"), counted(asked.num_remaining or 0, "trial")
     if asked.num_remaining is None:
-        name, done = asked.experiment.source.name, counted(asked.num_finished, "trial")
-        verb = f"Continuing ({done} done)" if asked.num_finished else "Running"
-        where = f"into {asked.directory}"
-        lines.append(f"{verb} the trials that source={name} proposes {where}.")
-        return lines
-    left = counted(asked.num_remaining, "trial")
-    if asked.plan.assumes_local_batch:
-        lines.append(f"Into {asked.directory}: first the largest local batch.")
-    elif not asked.num_finished:
-        lines.append(f"Running {left} into {asked.directory}.")
+        verb = f"Continuing ({done} done)" if num_done else "Running"
+        proposed = f"the trials that source={asked.experiment.source.name} proposes"
+        yield f"{verb} {proposed} into {where}."
+    elif asked.plan.assumes_local_batch:
+        yield f"Into {where}: first the largest local batch."
+    elif not num_done:
+        yield f"Running {left} into {where}."
     elif asked.num_remaining:
-        done = counted(asked.num_finished, "trial")
-        lines.append(f"Continuing {asked.directory}: {done} done, {left} to run.")
+        yield f"Continuing {where}: {done} done, {left} to run."
     else:
-        lines.append(
-            f"All {counted(asked.num_finished, 'trial')} of {asked.directory} are done."
-        )
-    return lines
+        yield f"All {done} of {where} are done."
 
 
-def _closing(summary: SweepSummary, num_before: int | None) -> list[str]:
-    """Say what failed, and what is missing of the trials there were to run before."""
-    lines = []
+def _closing(summary: SweepSummary, num_before: int | None) -> Iterator[str]:
+    # num_before: the trials there were to run; None where nobody knew.
     if pruned := summary.outcomes.get(Outcome.PRUNED, 0):
-        lines.append(
-            f"Ended early by their source (pruned): {counted(pruned, 'trial')}."
-        )
+        yield f"Ended early by their source (pruned): {counted(pruned, 'trial')}."
     if unfitting := summary.outcomes.get(Outcome.OUT_OF_MEMORY, 0):
-        lines.append(f"Did not fit into memory: {counted(unfitting, 'trial')}.")
+        yield f"Did not fit into memory: {counted(unfitting, 'trial')}."
     unsound = {row["trial_id"] for row in summary.unsound}
     failures = [f for f in summary.failures if f.trial.trial_id not in unsound]
     for failure in failures[:MAX_SHOWN]:
         log = f" Log: {failure.log}" if failure.log else ""
         reason = ended(failure.reason) if log else failure.reason
-        lines.append(f"{failure.outcome}: {failure.trial}. {reason}{log}")
-    if more := len(failures) - MAX_SHOWN:
-        lines += [f"... and {counted(more, 'trial')} more."] if more > 0 else []
+        yield f"{failure.outcome}: {failure.trial}. {reason}{log}"
+    if more := len(failures[MAX_SHOWN:]):
+        yield f"... and {counted(more, 'trial')} more."
     if summary.num_failed and (failures or not unsound):
-        lines.append(_what_failed(summary))
+        yield _what_failed(summary)
     if summary.unfinished:
         # A canary is not known to the sweep before its turn has come.
         ended_here = summary.num_finished - summary.num_resumed
         left = 0 if num_before is None else num_before - ended_here
         count = counted(max(left, len(summary.unfinished)), "trial")
-        lines.append(f"Not run: {count}. The same command goes on with them.")
-    return lines
+        yield f"Not run: {count}. The same command goes on with them."
 
 
 def _what_failed(summary: SweepSummary) -> str:
     count = counted(summary.num_failed, "trial")
     if set(summary.outcomes) != {Outcome.FAILED}:
         return f"Not measured: {count}. sweep --retry-failed tries again."
-    first = summary.failures[:1]
-    why = "".join(f": {ended(failure.reason)}" for failure in first) or "."
+    why = f": {ended(summary.failures[0].reason)}" if summary.failures else "."
     return f"All {count} failed{why} Fix the script, then sweep --retry-failed."
 
 
 def _confirm(question: str) -> None:
-    from scalelab.errors import SpecError
-
     if not sys.stdin.isatty():
         raise SpecError(f"{question} There is no terminal to ask on: pass --yes.")
     if not typer.confirm(question, err=True):

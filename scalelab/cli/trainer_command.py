@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
-from scalelab.cli.arguments import RunToMake, SiteName
+from scalelab.cli.arguments import RunToMake, SiteName, option
+from scalelab.errors import SpecError
+from scalelab.inputs.lines import aligned
+from scalelab.inputs.problems import one_of, shown
 
 
 def run(
@@ -27,9 +30,6 @@ def run(
 
     Torch has ``twin``, which tries parameter servers in virtual time.
     """
-    from scalelab.errors import SpecError
-    from scalelab.inputs.lines import aligned
-    from scalelab.inputs.problems import one_of, shown
     from scalelab.kinds.registry import imported
     from scalelab.kinds.trainers import TRAINERS
     from scalelab.running.sweep import Sweep
@@ -51,19 +51,17 @@ def run(
         )
     asked = Sweep.read(experiment, site=site, directory=run_directory)
     program = asked.experiment.programs().get(None)
-    lines = imported(commands[command].path)(program, asked.plan.trials)
-    typer.echo("\n".join(lines))
+    for line in imported(commands[command].path)(program, asked.plan.trials):
+        typer.echo(line)
 
 
 def data(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Data set: cifar10.")],
     directory: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where to put it [default: data/NAME]."),
+        Path | None, option("DIR", "Where to put it [default: data/NAME].")
     ] = None,
 ) -> None:
     """Obtain a data set that a built-in workload needs."""
     from scalelab.session import obtain_data
 
-    where = obtain_data(name, directory)
-    typer.echo(f"{name} is in {where}")
+    typer.echo(f"{name} is in {obtain_data(name, directory)}")

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from scalelab.cli.arguments import ExperimentFile, SiteName
+from scalelab.cli.arguments import ExperimentFile, SiteName, flag
+from scalelab.inputs.numerals import counted, duration
 
 NOT_WELL = 1
 
@@ -17,9 +18,8 @@ def run(
     site: SiteName = None,
     keep: Annotated[
         bool,
-        typer.Option(
-            "--keep",
-            help="Keep records and logs in runs/.NAME.try, also where all is well.",
+        flag(
+            "--keep", "Keep records and logs in runs/.NAME.try, also where all is well."
         ),
     ] = False,
     quiet: Annotated[
@@ -35,7 +35,6 @@ def run(
 
     from scalelab.cli.progress import view
     from scalelab.cli.shown.first_trials import table, verdict
-    from scalelab.inputs.numerals import counted, duration
     from scalelab.running.trying import prepare, try_out
 
     started_s = time.monotonic()

@@ -1,29 +1,34 @@
 """Dask's scheduler and client in the driver, the same for every kind of cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import shutil
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self, cast
+
+import dask
+from distributed import Client, Scheduler, SpecCluster
+from distributed.security import Security
+from distributed.utils import LoopRunner, silence_logging_cmgr
 
 from scalelab.cluster.network import LOOPBACK
+from scalelab.cluster.node_plugin import keep_batches_steady
+from scalelab.cluster.nodes import Node
+from scalelab.cluster.watch import ask_nodes
+from scalelab.experiment.program import Program, WorkloadProgram
+from scalelab.kinds.registry import imported
+from scalelab.kinds.trainers import trainer_of
 from scalelab.launch.rendezvous import bracketed
 from scalelab.launch.scratch import make_scratch
+from scalelab.site.profile import Site
 
-if TYPE_CHECKING:
-    from distributed import Client, SpecCluster
-    from distributed.security import Security
-
-    from scalelab.cluster.nodes import Node
-
+# Dask's loggers would write over the live progress; what matters arrives as events.
 SILENT = logging.CRITICAL + 1
-"""Dask's loggers would write over the live progress; what matters arrives as events."""
 
 DASK_SETTINGS: dict[str, Any] = {
     # A lost worker ends its tasks at once; what to run again is the driver's decision.
@@ -56,9 +61,7 @@ class DaskNodes(ABC):
     dashboard listens on the loopback interface only.
     """
 
-    client: Client
-    """The Dask client through which the nodes are reached."""
-
+    client: Client  # through which the nodes are reached
     _cluster: SpecCluster
 
     def __init__(self, device_type: str, *, has_dashboard: bool) -> None:
@@ -88,23 +91,23 @@ class DaskNodes(ABC):
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop of scheduler and client, in a thread of its own."""
         loop: Any = self.client.loop  # of tornado's, around asyncio's
-        found: asyncio.AbstractEventLoop = loop.asyncio_loop
-        return found
+        return cast(asyncio.AbstractEventLoop, loop.asyncio_loop)
 
     @property
     def workers(self) -> list[str]:
         """Addresses of the workers the scheduler knows."""
-        scheduler: Any = self._cluster.scheduler
-        return list(scheduler.workers)
+        return list(self._scheduler.workers)
+
+    @property
+    def _scheduler(self) -> Any:
+        return self._cluster.scheduler
 
     def nodes(self) -> list[Node]:
         """Return the nodes that answered a round trip just now."""
-        from scalelab.cluster.watch import ask_nodes
-
-        return ask_nodes(self.client, self.workers)
+        nodes = self.client.sync(ask_nodes, self.client, self.workers)
+        return cast(list[Node], nodes)
 
     def __enter__(self) -> Self:
-        """Start scheduler, client and the cluster's own workers."""
         try:
             self._start()
         except BaseException:
@@ -113,28 +116,24 @@ class DaskNodes(ABC):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the nodes that this cluster started, and all that runs on them."""
         self._stack.close()
 
     def _close_cluster(self) -> None:
-        """Close scheduler and workers; kill workers that the scheduler cannot reach."""
+        async def kill() -> None:
+            nannies: list[Any] = list(self._cluster.workers.values())
+            await asyncio.gather(*(nanny.kill() for nanny in nannies))
+            await self._scheduler.close()
+
         try:
             self._cluster.close()
-        except OSError:
-            self._cluster.sync(self._kill)
-
-    async def _kill(self) -> None:
-        nannies: list[Any] = list(self._cluster.workers.values())
-        await asyncio.gather(*(nanny.kill() for nanny in nannies))
-        scheduler: Any = self._cluster.scheduler
-        await scheduler.close()
+        except OSError:  # the scheduler cannot reach its workers
+            self._cluster.sync(kill)
 
     @abstractmethod
     def _start(self) -> None:
         """Start the cluster; push on the stack whatever must be closed at its end."""
 
     def _make_scratch(self) -> str:
-        """Return a directory for Dask's files that goes with the cluster."""
         scratch = make_scratch()
         self._stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         return str(scratch)
@@ -142,13 +141,6 @@ class DaskNodes(ABC):
     def _start_dask(
         self, host: str, scratch: str, security: Security, workers: dict[str, Any]
     ) -> None:
-        """Start scheduler, client, and the workers that run on this machine."""
-        import dask
-        from distributed import Client, Scheduler, SpecCluster
-        from distributed.utils import LoopRunner
-
-        from scalelab.cluster.worker import keep_batches_steady
-
         keep_batches_steady()
         self._stack.enter_context(_silent_logs())
         settings = {**DASK_SETTINGS, "temporary-directory": scratch}
@@ -184,19 +176,13 @@ class DaskNodes(ABC):
 
 @contextmanager
 def _silent_logs() -> Iterator[None]:
-    """Silence Dask and what it stands on, also while it closes."""
-    from distributed.utils import silence_logging_cmgr
-
-    loggers = [logging.getLogger(name) for name in ("asyncio", "tornado.application")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(SILENT)
-    try:
-        with silence_logging_cmgr(SILENT):
-            yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
+    with ExitStack() as stack:
+        for name in ("asyncio", "tornado.application"):
+            logger = logging.getLogger(name)
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(SILENT)
+        stack.enter_context(silence_logging_cmgr(SILENT))
+        yield
 
 
 @contextmanager
@@ -213,3 +199,26 @@ def _ctrl_c_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def cluster_of(
+    site: Site,
+    *,
+    run: Path,
+    max_nodes: int,
+    programs: Collection[Program],
+    parallelism: Sequence[str],
+) -> DaskNodes:
+    """Return the cluster of a site; nodes start when it is entered."""
+    entry: str | None = None
+    preload: list[str] = []
+    for program in programs:
+        if isinstance(program, WorkloadProgram):
+            trainer, name = trainer_of(program.name)
+            entry = trainer.entry
+            preload += trainer.preload(name, parallelism)
+        elif program.launcher_row().serves_store:
+            preload.append("torch.distributed")
+    agent_options = {"preload": tuple(dict.fromkeys(preload)), "entry": entry}
+    cluster = imported(site.cluster)
+    return cast(DaskNodes, cluster(site, run=run, max_nodes=max_nodes, **agent_options))

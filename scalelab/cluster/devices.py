@@ -1,30 +1,26 @@
 """The devices of this machine: its GPUs, or its cores where there is no GPU."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import takewhile
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+
+import pynvml
 
 from scalelab.errors import ClusterError
+from scalelab.site.profile import listed_gpus
 
 
 def local_devices(device_type: str) -> tuple[str, ...]:
     """Return the devices this process may use."""
     if device_type == "cpu":
         return tuple(str(core) for core in sorted(os.sched_getaffinity(0)))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        # As CUDA reads the list: it ends at the first entry that is no device.
-        entries = (entry.strip() for entry in visible.split(","))
-        ids = tuple(takewhile(lambda entry: entry not in ("", "-1"), entries))
-    else:
-        ids = tuple(str(index) for index in range(_num_cuda_devices()))
+    ids = listed_gpus()
+    if ids is None:
+        ids = tuple(map(str, range(_num_cuda_devices())))
     if not ids:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         raise ClusterError(
             "device_type=cuda, but this machine offers no CUDA device "
             f"(CUDA_VISIBLE_DEVICES={visible!r}). Use device_type: cpu, or run where "
@@ -68,46 +64,34 @@ def device_name(device_type: str, device_ids: tuple[str, ...]) -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
         return platform.machine()
-    device_id = device_ids[0]
-    with _nvml() as nvml:
-        handle = (
-            nvml.nvmlDeviceGetHandleByIndex(int(device_id))
-            if device_id.isdigit()
-            else nvml.nvmlDeviceGetHandleByUUID(device_id.encode())
-        )
-        return str(nvml.nvmlDeviceGetName(handle))
+    first = device_ids[0]
+    with _nvml():
+        if first.isdigit():
+            handle = pynvml.nvmlDeviceGetHandleByIndex(int(first))
+        else:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(first.encode())
+        return str(pynvml.nvmlDeviceGetName(handle))
 
 
 @contextmanager
-def _nvml() -> Iterator[Any]:
-    import pynvml
-
+def _nvml() -> Iterator[None]:
     pynvml.nvmlInit()
     try:
-        yield pynvml
+        yield
     finally:
         pynvml.nvmlShutdown()
 
 
 def _num_cuda_devices() -> int:
-    from pynvml import NVMLError
-
-    try:
-        with _nvml() as nvml:
-            return int(nvml.nvmlDeviceGetCount())
-    except NVMLError:
-        return 0
+    with suppress(pynvml.NVMLError), _nvml():
+        return int(pynvml.nvmlDeviceGetCount())
+    return 0
 
 
 def _uuid(device_id: str) -> str:
     """Return the UUID of a GPU; the index itself where NVML cannot say."""
-    from pynvml import NVMLError
-
-    if not device_id.isdigit():
-        return device_id
-    try:
-        with _nvml() as nvml:
-            handle = nvml.nvmlDeviceGetHandleByIndex(int(device_id))
-            return str(nvml.nvmlDeviceGetUUID(handle))
-    except NVMLError:
-        return device_id
+    if device_id.isdigit():
+        with suppress(pynvml.NVMLError), _nvml():
+            handle = pynvml.nvmlDeviceGetHandleByIndex(int(device_id))
+            return str(pynvml.nvmlDeviceGetUUID(handle))
+    return device_id

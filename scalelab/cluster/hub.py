@@ -1,11 +1,15 @@
-"""The hub cluster: Dask's scheduler in the driver, which remote nodes join."""
+"""The hub cluster: Dask's scheduler in the driver, which remote nodes join.
 
-from __future__ import annotations
+They are those of batch jobs (``batch.nodes``) or of the one job the driver runs in.
+"""
 
 import asyncio
+import os
+import subprocess
+import time
 from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from scalelab.cluster.dask_nodes import DaskNodes
 from scalelab.cluster.network import own_address
@@ -16,14 +20,20 @@ from scalelab.cluster.node_options import (
     write_tls_files,
 )
 from scalelab.errors import ClusterError
+from scalelab.kinds.batch_systems import held_allocation
 from scalelab.records.attempt_io import storing
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
-from scalelab.site.job_script import node_script, options_file, script_file
-
-if TYPE_CHECKING:
-    from scalelab.site.profile import RemoteSite
+from scalelab.records.plain_files import last_log_lines
+from scalelab.site.job_script import (
+    node_script,
+    options_file,
+    script_file,
+)
+from scalelab.site.profile import AllocationSite, RemoteSite
 
 T = TypeVar("T")
+_LOOK_AGAIN_S = 0.2
+_LEAVE_S = 10.0
 
 
 class HubCluster(DaskNodes):
@@ -49,19 +59,15 @@ class HubCluster(DaskNodes):
 
     async def close_workers(self, addresses: Iterable[str]) -> None:
         """Let workers and their nannies end by themselves; in the event loop."""
-        scheduler: Any = self._cluster.scheduler
         for address in addresses:
-            await scheduler.remove_worker(
+            await self._scheduler.remove_worker(
                 address, expected=True, stimulus_id="scalelab-give-back"
             )
 
     def wait_for(self, awaitable: Awaitable[T], timeout_s: float) -> T:
         """Run something in the event loop and return what it returns."""
-
-        async def run() -> T:
-            return await asyncio.wait_for(awaitable, timeout_s)
-
-        return asyncio.run_coroutine_threadsafe(run(), self.loop).result()
+        call = asyncio.wait_for(awaitable, timeout_s)
+        return asyncio.run_coroutine_threadsafe(call, self.loop).result()
 
     def _start(self) -> None:
         host, security = own_address(self.site.driver_interface), run_security()
@@ -76,7 +82,7 @@ class HubCluster(DaskNodes):
         with storing(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
         tls_files = write_tls_files(security, self._directory)
-        for file in tls_files:
+        for file in tls_files.values():
             self._stack.callback(Path(file).unlink, missing_ok=True)
         for site in self.site.groups.values():
             options = NodeOptions(
@@ -93,3 +99,56 @@ class HubCluster(DaskNodes):
             self._stack.callback(path.unlink, missing_ok=True)
             script = node_script(site, self._directory)
             write_private(self._directory / script_file(site.group), script)
+
+
+class AllocationNodes(HubCluster):
+    """The nodes of the batch job that the driver itself runs in."""
+
+    def __init__(
+        self, site: AllocationSite, *, run: Path, max_nodes: int, **agent_options: Any
+    ) -> None:
+        super().__init__(site, run=run, max_nodes=max_nodes, **agent_options)
+        self._system, self._job, self._num_nodes = held_allocation(os.environ)
+        self._log = self._directory / f"{self._job}.log"
+
+    @property
+    def expected_devices(self) -> Mapping[str | None, tuple[int, ...]]:
+        """Devices of each node of the allocation, the same for every node."""
+        return {None: (self.site.devices_per_node,) * self._num_nodes}
+
+    def _start(self) -> None:
+        super()._start()
+        command = self._system.start_on_all(
+            [str(self._directory / script_file(self.site.group)), self._job],
+            self._num_nodes,
+            cores=self.site.cores_per_node,
+            in_held_job=True,
+        )
+        with storing(self._log):
+            output = self._stack.enter_context(self._log.open("ab"))
+        launcher = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            # A Ctrl-C at the driver's terminal is the driver's.
+            start_new_session=True,
+        )
+        self._stack.callback(self._end, launcher)
+        deadline_s = time.monotonic() + self.site.start_timeout
+        while (num_up := len(self.workers)) < self._num_nodes:
+            if launcher.poll() is not None or time.monotonic() > deadline_s:
+                raise ClusterError(
+                    f"{num_up} of the {self._num_nodes} nodes of {self._job} answered "
+                    f"within {self.site.start_timeout:g} s. The end of {self._log}:\n"
+                    f"{last_log_lines(self._log)}"
+                )
+            time.sleep(_LOOK_AGAIN_S)
+
+    def _end(self, launcher: subprocess.Popen[bytes]) -> None:
+        self.wait_for(self.close_workers(self.workers), _LEAVE_S)
+        try:
+            launcher.wait(_LEAVE_S)
+        except subprocess.TimeoutExpired:
+            launcher.terminate()
+            launcher.wait()

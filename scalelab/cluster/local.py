@@ -1,34 +1,18 @@
-"""The local cluster: nodes on this machine."""
-
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from distributed import Nanny
 
 from scalelab.cluster.dask_nodes import SILENT, DaskNodes
 from scalelab.cluster.devices import local_devices
 from scalelab.cluster.network import LOOPBACK
 from scalelab.cluster.node_options import run_security
+from scalelab.cluster.node_plugin import NodePlugin, nanny_options
 from scalelab.errors import ClusterError
-
-if TYPE_CHECKING:
-    from scalelab.site.profile import LocalSite
+from scalelab.site.profile import LocalSite
 
 START_UP_TIMEOUT_S = 120.0
-
-
-def local_nodes(
-    site: LocalSite, *, run: Path, max_nodes: int, **agent_options: Any
-) -> LocalNodes:
-    """Return the local cluster with the number of nodes that its site declares."""
-    return LocalNodes(
-        site.num_nodes or 1,
-        site.gpus_per_node,
-        site.device_type.value,
-        has_dashboard=site.dashboard,
-        **agent_options,
-    )
 
 
 class LocalNodes(DaskNodes):
@@ -51,17 +35,11 @@ class LocalNodes(DaskNodes):
         device_type: str = "cpu",
         *,
         has_dashboard: bool = True,
-        preload: tuple[str, ...] = (),
-        search_path: tuple[str, ...] = (),
-        entry: str | None = None,
+        **agent_options: Any,
     ) -> None:
         super().__init__(device_type, has_dashboard=has_dashboard)
         self._shares = divide_devices(num_nodes, devices_per_node, device_type)
-        self._agent_options: dict[str, Any] = {
-            "preload": preload,
-            "search_path": search_path,
-            "entry": entry,
-        }
+        self._agent_options = agent_options
 
     @property
     def expected_devices(self) -> Mapping[str | None, tuple[int, ...]]:
@@ -69,10 +47,6 @@ class LocalNodes(DaskNodes):
         return {None: tuple(len(share) for share in self._shares)}
 
     def _start(self) -> None:
-        from distributed import Nanny
-
-        from scalelab.cluster.node_plugin import NodePlugin, nanny_options
-
         scratch, security = self._make_scratch(), run_security()
         workers: dict[str, Any] = {}
         for index, share in enumerate(self._shares):
@@ -118,3 +92,16 @@ def divide_devices(
         tuple(slots[first : first + per_node])
         for first in range(0, len(slots), per_node)
     ]
+
+
+def local_nodes(
+    site: LocalSite, *, run: Path, max_nodes: int, **agent_options: Any
+) -> LocalNodes:
+    """Return the local cluster with the number of nodes that its site declares."""
+    return LocalNodes(
+        site.num_nodes or 1,
+        site.gpus_per_node,
+        site.device_type.value,
+        has_dashboard=site.dashboard,
+        **agent_options,
+    )

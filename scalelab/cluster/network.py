@@ -1,10 +1,8 @@
 """Network addresses: the one at which other hosts reach this one."""
 
-from __future__ import annotations
-
-import ipaddress
 import socket
 from contextlib import suppress
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 import psutil
@@ -30,10 +28,10 @@ def address_of_interface(name: str) -> str:
 def address_towards(url: str) -> str:
     """Return the address from which this host reaches another one."""
     target = urlsplit(url)
-    host, port = str(target.hostname), target.port or 1
+    host = str(target.hostname)
     try:
         with socket.socket(family_of(host), socket.SOCK_DGRAM) as probe:
-            probe.connect((host, port))  # sends nothing
+            probe.connect((host, target.port or 1))  # sends nothing
             return str(probe.getsockname()[0])
     except OSError as error:
         raise ClusterError(
@@ -43,12 +41,17 @@ def address_towards(url: str) -> str:
         ) from error
 
 
+def address_of_node(interface: str | None, driver: str) -> str:
+    """Return a node's address at an interface, by default the way to the driver."""
+    return address_of_interface(interface) if interface else address_towards(driver)
+
+
 def own_address(interface: str | None) -> str:
     """Return the address at which nodes reach this host."""
     if interface is not None:
         return address_of_interface(interface)
     firsts = [found[0] for found in _addresses().values()]
-    candidates = {each for each in firsts if not ipaddress.ip_address(each).is_loopback}
+    candidates = {each for each in firsts if not ip_address(each).is_loopback}
     if len(candidates) == 1:
         return candidates.pop()
     with suppress(ClusterError):
@@ -80,15 +83,9 @@ def _addresses() -> dict[str, list[str]]:
     """Return the addresses of each interface, IPv4 first."""
     found: dict[str, list[str]] = {}
     for name, addresses in psutil.net_if_addrs().items():
-        numeric = [
-            each.address.partition("%")[0]
-            for family in (socket.AF_INET, socket.AF_INET6)
-            for each in addresses
-            if each.family == family
-        ]
-        usable = [
-            each for each in numeric if not ipaddress.ip_address(each).is_link_local
-        ]
-        if usable:
-            found[name] = usable
+        for family in (socket.AF_INET, socket.AF_INET6):
+            for each in addresses:
+                numeric = each.address.partition("%")[0]
+                if each.family == family and not ip_address(numeric).is_link_local:
+                    found.setdefault(name, []).append(numeric)
     return found

@@ -1,33 +1,29 @@
 """How nodes join the driver: the credentials of a run, and a private file for each."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from distributed.security import Security
+from pydantic import TypeAdapter
 
 from scalelab.records.attempt_io import storing
 
-if TYPE_CHECKING:
-    from distributed.security import Security
-
 _NAME = "scalelab-run"
-VALID = timedelta(days=3650)
-"""Before and after now. What ends a run's credentials is that nobody keeps them; a
-certificate that began just now would shut out nodes whose clock is behind."""
+# Before and after now. What ends a run's credentials is that nobody keeps them; a
+# certificate that began just now would shut out nodes whose clock is behind.
+_VALID = timedelta(days=3650)
 
 
 def run_security() -> Security:
     """Make credentials for all that take part in a run; they exist in memory only."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-    from distributed.security import Security
-
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _NAME)])
     now = datetime.now(UTC)
@@ -40,8 +36,8 @@ def run_security() -> Security:
         )
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - VALID)
-        .not_valid_after(now + VALID)
+        .not_valid_before(now - _VALID)
+        .not_valid_after(now + _VALID)
         .sign(key, hashes.SHA256())
         .public_bytes(serialization.Encoding.PEM)
         .decode()
@@ -66,6 +62,8 @@ class NodeOptions:
 
     Parameters
     ----------
+    tls_files
+        Paths of the credentials, as ``distributed.security.Security`` names them.
     group
         The site's node group it belongs to; None where its nodes are alike.
     interface
@@ -73,7 +71,7 @@ class NodeOptions:
     """
 
     scheduler: str
-    tls_files: tuple[str, str, str]
+    tls_files: dict[str, str]
     device_type: str
     num_devices: int
     group: str | None = None
@@ -82,12 +80,9 @@ class NodeOptions:
     entry: str | None = None
 
     @classmethod
-    def read(cls, path: Path) -> NodeOptions:
+    def read(cls, path: Path) -> Self:
         """Read a file that :meth:`write` has written."""
-        values = json.loads(path.read_bytes())
-        for name in ("tls_files", "preload"):
-            values[name] = tuple(values[name])
-        return cls(**values)
+        return TypeAdapter(cls).validate_json(path.read_bytes())
 
     def write(self, path: Path) -> None:
         """Write the file."""
@@ -103,24 +98,10 @@ def write_private(path: Path, text: str) -> None:
             file.write(text)
 
 
-def write_tls_files(security: Security, directory: Path) -> tuple[str, str, str]:
-    """Write the credentials that workers need and return the files' paths."""
-    role = security.get_tls_config_for_role("worker")
-    paths = []
-    for part in ("ca_file", "cert", "key"):
-        paths.append(directory / f"{part.removesuffix('_file')}.pem")
-        write_private(paths[-1], role[part])
-    return str(paths[0]), str(paths[1]), str(paths[2])
-
-
-def worker_security(tls_files: tuple[str, str, str]) -> Security:
-    """Return the credentials that :func:`write_tls_files` has written."""
-    from distributed.security import Security
-
-    authority, certificate, key = tls_files
-    return Security(
-        require_encryption=True,
-        tls_ca_file=authority,
-        tls_worker_cert=certificate,
-        tls_worker_key=key,
-    )
+def write_tls_files(security: Security, directory: Path) -> dict[str, str]:
+    """Write the credentials that workers need; return paths by their setting."""
+    files = {"tls_ca_file": "ca", "tls_worker_cert": "cert", "tls_worker_key": "key"}
+    paths = {setting: directory / f"{name}.pem" for setting, name in files.items()}
+    for setting, path in paths.items():
+        write_private(path, getattr(security, setting))
+    return {setting: str(path) for setting, path in paths.items()}

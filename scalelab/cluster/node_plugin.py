@@ -1,24 +1,23 @@
 """The plugin of a node's Dask worker: its agent, and the tasks the driver sends."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import socket
 import tempfile
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import psutil
-from distributed import WorkerPlugin, get_worker
+from distributed import Worker, WorkerPlugin, batched, get_worker
 from distributed.comm.addressing import get_address_host
+from distributed.security import Security
 
 from scalelab.cluster.devices import device_name
 from scalelab.cluster.nodes import Node
-from scalelab.cluster.worker import NodeWorker
 from scalelab.errors import LaunchError
 from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.outcome import Outcome
@@ -27,9 +26,39 @@ from scalelab.launch.rendezvous import bracketed
 from scalelab.records.attempt import AttemptSpec
 from scalelab.records.attempt_io import write_atomically
 
-if TYPE_CHECKING:
-    from distributed import Worker
-    from distributed.security import Security
+
+def keep_batches_steady() -> None:
+    """Make this process count the time between batches on the monotonic clock.
+
+    Dask sends messages in batches, a few milliseconds apart by the time of day
+    (``distributed/batched.py``). A clock that is set back just after a batch, as when
+    NTP corrects it, would hold the next one for as long as the step.
+    """
+
+    def until(sender: Any) -> float | None:
+        due_s: float | None = getattr(sender, "_scalelab_due_s", None)
+        # In the past once it is due: Dask compares it with a time read just before.
+        return due_s and time.time() + due_s - time.monotonic()
+
+    def wait(sender: Any, deadline: float | None) -> None:
+        ahead_s = time.monotonic() - time.time()
+        sender._scalelab_due_s = deadline and deadline + ahead_s
+
+    batched.BatchedSend.next_deadline = property(until, wait)
+
+
+class NodeWorker(Worker):
+    """A Dask worker without an HTTP server.
+
+    Dask's own listens on all addresses and asks nobody who they are.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        keep_batches_steady()
+        super().__init__(*args, **kwargs)
+
+    def start_http_server(self, *args: Any, **kwargs: Any) -> None:
+        """Start no HTTP server."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -61,7 +90,10 @@ class NodePlugin(WorkerPlugin):
         """Build the agent."""
         if self.own_session:
             os.setsid()
-            _unblock_ctrl_c()
+            # Let it be interrupted again, but not by what came while it started.
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, before)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         else:
             # A batch system sends it to every process of a job; the nanny decides.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -107,20 +139,12 @@ def nanny_options(
     }
 
 
-def _unblock_ctrl_c() -> None:
-    """Let this process be interrupted again, but not by what came while it started."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, before)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-
-
 def describe_node() -> Node:
     """Return the node this task runs on, once it can start ranks.
 
     Else ranks on a node that is ready would wait for those of one that is not.
     """
-    worker = get_worker()
-    plugin = _plugin()
+    worker, plugin = get_worker(), _plugin()
     plugin.is_ready.wait()
     plugin.agent.device_name = device_name(plugin.device_type, plugin.device_ids)
     return Node(
@@ -172,6 +196,4 @@ def prune_attempt(spec_json: str, reason: str) -> None:
 
 
 def _plugin() -> NodePlugin:
-    plugin = get_worker().plugins[NodePlugin.name]
-    assert isinstance(plugin, NodePlugin)
-    return plugin
+    return cast(NodePlugin, get_worker().plugins[NodePlugin.name])

@@ -3,8 +3,6 @@
 A nanny of Dask's keeps the node's worker running. Both end when the driver does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -16,11 +14,12 @@ from pathlib import Path
 
 import dask
 from distributed import Nanny
+from distributed.security import Security
 
 from scalelab.cluster.dask_nodes import DASK_SETTINGS
 from scalelab.cluster.devices import granted_devices
-from scalelab.cluster.network import address_of_interface, address_towards
-from scalelab.cluster.node_options import NodeOptions, worker_security
+from scalelab.cluster.network import address_of_node
+from scalelab.cluster.node_options import NodeOptions
 from scalelab.cluster.node_plugin import NodePlugin, nanny_options
 from scalelab.errors import ScaleLabError
 from scalelab.launch.gang_agent import CLOSE_WITHIN_S
@@ -28,25 +27,13 @@ from scalelab.launch.scratch import make_scratch
 
 # What nodes wait for their attempts to save, a little for the rest, and Dask's share.
 _CLOSE_WITHIN_S = (CLOSE_WITHIN_S + 3) / 0.8
-REACH_WITHIN_S = 60.0
-"""How long a node tries to reach the driver before it gives up."""
-
-
-def worker_name(host: str, job_name: str) -> str:
-    """Return the name of a node's worker, unique since a host has one node of a job.
-
-    >>> worker_name("n1.cluster.org", "vit-3")
-    'n1/vit-3'
-    """
-    return f"{host.partition('.')[0]}/{job_name}"
+# How long a node tries to reach the driver before it gives up.
+_REACH_WITHIN_S = 60.0
 
 
 async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
     """Run a node's Dask worker until the driver or the job ends."""
-    if options.interface is not None:
-        host = address_of_interface(options.interface)
-    else:
-        host = address_towards(options.scheduler)
+    host = address_of_node(options.interface, options.scheduler)
     plugin = NodePlugin(
         device_type=options.device_type,
         device_ids=granted_devices(options.device_type, options.num_devices),
@@ -54,16 +41,17 @@ async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
         preload=options.preload,
         entry=options.entry,
     )
+    security = Security(require_encryption=True, **options.tls_files)
     nanny = Nanny(
         options.scheduler,
-        name=worker_name(socket.gethostname(), job_name),
-        death_timeout=REACH_WITHIN_S,
+        # Unique, since a host has one node of a job.
+        name=f"{socket.gethostname().partition('.')[0]}/{job_name}",
+        death_timeout=_REACH_WITHIN_S,
         silence_logs=logging.WARNING,
-        **nanny_options(plugin, host, worker_security(options.tls_files), str(scratch)),
+        **nanny_options(plugin, host, security, str(scratch)),
     )
-    loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, ended.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     async with nanny:
         finished = asyncio.ensure_future(nanny.finished())
         told = asyncio.ensure_future(ended.wait())

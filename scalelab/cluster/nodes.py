@@ -1,7 +1,3 @@
-"""Nodes and their devices."""
-
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,24 +1,25 @@
 """Node events: a Dask worker has joined, has fallen silent or has left the cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
-from distributed import SchedulerPlugin
+from distributed import Client, Scheduler, SchedulerPlugin
 from distributed.scheduler import NoValidWorkerError
 
 from scalelab.cluster.node_plugin import describe_node
 from scalelab.cluster.nodes import Node
 
-if TYPE_CHECKING:
-    from distributed import Client, Scheduler
-
+TOPIC = "scalelab-nodes"
+_SHOWN_AFTER_S = 60.0  # silence that is worth a word
+_RESTART_S = 30.0
+# Between the round trips to a worker that does not answer.
+_PAUSES_S = (0.2, 1.0, 5.0)
 LISTEN_EVERY_S = 1.0
 _AT_EASE = 3.0  # times as long between two looks as planned, before they count as late
 
@@ -35,8 +36,7 @@ class Silences:
 
     def update(self, beats: Mapping[str, object], now_s: float) -> dict[str, float]:
         """Return the seconds of silence by node."""
-        looked_s = now_s if self._looked_s is None else self._looked_s
-        late_s = now_s - looked_s
+        late_s = now_s - (now_s if self._looked_s is None else self._looked_s)
         missed_s = late_s if late_s > _AT_EASE * LISTEN_EVERY_S else 0.0
         known = {}
         for node, beat in beats.items():
@@ -44,14 +44,6 @@ class Silences:
             known[node] = (beat, now_s if beat != before else since_s + missed_s)
         self._beats, self._looked_s = known, now_s
         return {node: now_s - since_s for node, (_, since_s) in known.items()}
-
-
-TOPIC = "scalelab-nodes"
-SHOWN_AFTER_S = 60.0
-"""Silence that is worth a word."""
-_RESTART_S = 30.0
-PAUSES_S = (0.2, 1.0, 5.0)
-"""Between the round trips to a worker that does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +72,6 @@ NodeEvent = NodeJoined | NodeSilent | NodeLeft
 
 
 class _NodeEvents(SchedulerPlugin):
-    """Scheduler plugin that reports workers that join or leave."""
-
     name = TOPIC
     idempotent = True
 
@@ -109,25 +99,22 @@ class NodeWatch:
         self._client = client
         self._deliver = deliver
         self._lost_after_s = lost_after_s
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[Future[None]] = set()
 
     def __enter__(self) -> Self:
-        """Subscribe to node events, and listen for heartbeats."""
         self._client.register_plugin(_NodeEvents())
         self._client.subscribe_topic(TOPIC, self._hear)
-        loop: Any = self._client.loop  # of tornado's, around asyncio's
-        loop.asyncio_loop.call_soon_threadsafe(self._begin, self._listen())
+        self._begin(self._listen())
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Unsubscribe from node events, and stop listening."""
         self._client.unsubscribe_topic(TOPIC)
-        loop: Any = self._client.loop
         for task in list(self._tasks):
-            loop.asyncio_loop.call_soon_threadsafe(task.cancel)
+            task.cancel()
 
     def _begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(coroutine)
+        loop: Any = self._client.loop  # of tornado's, around asyncio's
+        task = asyncio.run_coroutine_threadsafe(coroutine, loop.asyncio_loop)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -140,14 +127,13 @@ class NodeWatch:
             self._begin(self._meet(message["joined"]))
 
     async def _meet(self, address: str) -> None:
-        for node in await _describe(self._client, [address]):
+        for node in await ask_nodes(self._client, [address]):
             self._deliver(NodeJoined(node))
 
     async def _listen(self) -> None:
-        """Say which nodes fall silent, and give up those that stay so."""
         scheduler: Any = cast(Any, self._client.cluster).scheduler
         silences, shown = Silences(), set[str]()
-        shown_after_s = min(SHOWN_AFTER_S, self._lost_after_s / 2)
+        shown_after_s = min(_SHOWN_AFTER_S, self._lost_after_s / 2)
         while True:
             await asyncio.sleep(LISTEN_EVERY_S)
             beats = {name: each.last_seen for name, each in scheduler.workers.items()}
@@ -171,20 +157,14 @@ async def _restart(scheduler: Any, nanny: str) -> None:
             await asyncio.wait_for(remote.restart(), _RESTART_S)
 
 
-def ask_nodes(client: Client, addresses: list[str]) -> list[Node]:
+async def ask_nodes(client: Client, addresses: list[str]) -> list[Node]:
     """Make a round trip to each worker and return the nodes that answered."""
-    nodes: list[Node] = client.sync(_describe, client, addresses)
-    return nodes
-
-
-async def _describe(client: Client, addresses: list[str]) -> list[Node]:
     answers = await asyncio.gather(*(_ask(client, each) for each in addresses))
     return [answer for answer in answers if answer is not None]
 
 
 async def _ask(client: Client, address: str) -> Node | None:
-    """Make a round trip to a worker; an answer that is lost is asked for again."""
-    for pause_s in PAUSES_S:
+    for pause_s in _PAUSES_S:
         future = client.submit(
             describe_node, workers=[address], allow_other_workers=False, pure=False
         )
@@ -192,6 +172,6 @@ async def _ask(client: Client, address: str) -> Node | None:
             return cast(Node, await future)
         except NoValidWorkerError:  # it has left
             return None
-        except (Exception, asyncio.CancelledError):
+        except (Exception, asyncio.CancelledError):  # the answer is lost: ask again
             await asyncio.sleep(pause_s)
     return None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from scalelab.doctor.machine import Finding, Health
+from scalelab.doctor.machine import Finding, broken, note, ok
 from scalelab.errors import SpecError
 from scalelab.kinds.registry import Registry, imported
 
@@ -34,23 +34,20 @@ def examine_kinds() -> Iterator[Finding]:
 def _examined(subject: str, registry: Registry[Any], name: str) -> Finding:
     is_built_in = name in {row.name for row in registry.built_in}
     origin = "part of ScaleLab" if is_built_in else registry.outside[name]
-    health, text = Health.OK, origin
     try:
         row = registry[name]
         _check(row, f"{registry.key}={name}")
     except SpecError as error:
-        health, text = Health.BROKEN, str(error)
+        return broken(subject, str(error))
     except ImportError as error:
-        health, text = Health.BROKEN, f"{origin}: {error}. {_MEND}"
-        if is_built_in or origin.startswith("scalelab."):
-            extra = getattr(row, "extra", "") or "run"
-            health = Health.NOTE
-            text = f"{origin}; {error}. To use it: pip install 'scalelab[{extra}]'"
-    return Finding(subject=subject, health=health, text=text)
+        if not is_built_in and not origin.startswith("scalelab."):
+            return broken(subject, f"{origin}: {error}. {_MEND}")
+        install = f"pip install 'scalelab[{getattr(row, 'extra', '') or 'run'}]'"
+        return note(subject, f"{origin}; {error}. To use it: {install}")
+    return ok(subject, origin)
 
 
 def _check(row: Any, said: str) -> None:
-    """Refuse a row without one of the attributes of its kind, or with a wrong path."""
     declared = [
         name
         for each in type(row).__mro__

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
 
@@ -21,12 +22,7 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.kinds.trainers import DEFAULT_TRAINER, TRAINERS, Trainer
-from scalelab.records.attempt import (
-    AttemptSpec,
-    KnownWorkload,
-    NodeShare,
-    Placement,
-)
+from scalelab.records.attempt import AttemptSpec, KnownWorkload, NodeShare, Placement
 from scalelab.records.attempt_io import existing_place
 from scalelab.site.profile import num_cores, num_visible_gpus
 
@@ -79,35 +75,24 @@ def broken(subject: str, text: str) -> Finding:
 
 def examine(runs: Path) -> Iterator[Finding]:
     """Check what a sweep needs, cheap checks first."""
-    version = ".".join(map(str, sys.version_info[:3]))
-    yield ok("Python", f"{version}, {sys.executable}")
-    yield _devices()
-    trainers = list(TRAINERS)
-    for trainer in trainers:
+    yield ok("Python", f"{platform.python_version()}, {sys.executable}")
+    gpus, cores = num_visible_gpus(), num_cores()
+    on_cores = "" if gpus else "; trials run on cores, one thread per rank"
+    yield ok("devices", f"{gpus} GPUs, {cores} cores this process may use{on_cores}")
+    for trainer in TRAINERS:
         if trainer.framework:
             yield _package(trainer.framework, trainer.extra, is_needed=False)
-    yield _package("distributed", "run")
+    yield _package("distributed", "run", is_needed=True)
     yield _frameworks()
     yield from _mpi_as_root()
     yield run_directory_finding(runs)
-    for trainer in trainers:
-        if trainer.self_test is not None:
-            yield _tried("multi-rank trial", partial(_two_ranks, trainer))
+    yield from (_self_test(each) for each in TRAINERS if each.self_test is not None)
     programs = [system.programs[0] for system in BATCH_SYSTEMS]
-    found = [name for name in programs if shutil.which(name)]
-    text = f"{', '.join(found)} found" if found else f"no {' or '.join(programs)} found"
-    yield note("batch system", text)
+    found = ", ".join(filter(shutil.which, programs)) or f"no {' or '.join(programs)}"
+    yield note("batch system", f"{found} found")
 
 
-def _devices() -> Finding:
-    gpus, cores = num_visible_gpus(), num_cores()
-    text = f"{gpus} GPUs, {cores} cores this process may use"
-    if gpus == 0:
-        text += "; trials run on cores, one thread per rank"
-    return ok("devices", text)
-
-
-def _package(name: str, extra: str, *, is_needed: bool = True) -> Finding:
+def _package(name: str, extra: str, *, is_needed: bool) -> Finding:
     try:
         import_module(name)
     except ImportError as error:
@@ -123,34 +108,28 @@ def _package(name: str, extra: str, *, is_needed: bool = True) -> Finding:
 
 
 def _frameworks() -> Finding:
-    """Tell which frameworks a command finds that names no interpreter of its own."""
-    found = {name: _version(name) for name in _FRAMEWORKS}
-    here = [f"{name} {version}" for name, version in found.items() if version]
-    said = [", ".join(here) or "none besides torch in this environment"]
-    said += [why for name, why in _UNBUILT.items() if not found[name]]
+    # Those that a command finds which names no interpreter of its own.
+    found: dict[str, str] = {}
+    for name in _FRAMEWORKS:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    here = ", ".join(f"{name} {version}" for name, version in found.items())
+    why_not = [why for name, why in _UNBUILT.items() if name not in found]
+    said = [here or "none besides torch in this environment", *why_not]
     return ok("frameworks", "; ".join(said))
 
 
 def _mpi_as_root() -> Iterator[Finding]:
-    """Say what Open MPI wants set before root may run anything with it."""
-    if os.geteuid() != 0 or not shutil.which("mpirun"):
-        return
-    said = answered(["mpirun", "--version"]).output
     is_set = all(os.environ.get(name) == "1" for name in _OPEN_MPI_AS_ROOT)
-    if "Open MPI" in said and not is_set:
+    if os.geteuid() != 0 or is_set or not shutil.which("mpirun"):
+        return
+    if "Open MPI" in answered(["mpirun", "--version"]).output:
         wanted = ", ".join(f"{name}: 1" for name in _OPEN_MPI_AS_ROOT)
         yield note(
             "mpirun",
             "Open MPI starts nothing as root unless both are set; in experiments "
             f"with launcher: mpirun write env: {{{wanted}}}",
         )
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def run_directory_finding(runs: Path) -> Finding:
@@ -172,9 +151,10 @@ def run_directory_finding(runs: Path) -> Finding:
     return find("run directory", text)
 
 
-def _tried(subject: str, attempt: Callable[[], str]) -> Finding:
+def _self_test(trainer: Trainer) -> Finding:
+    subject = "multi-rank trial"
     try:
-        return ok(subject, attempt())
+        return ok(subject, _two_ranks(trainer))
     except ImportError as error:
         say = note if isinstance(error, ModuleNotFoundError) else broken
         return say(subject, f"not tried: {error}")
@@ -187,8 +167,8 @@ def _two_ranks(trainer: Trainer) -> str:
 
     if trainer.framework:
         import_module(trainer.framework)
-    is_default = trainer.name == DEFAULT_TRAINER
-    workload = f"{'' if is_default else f'{trainer.name}/'}{trainer.self_test}"
+    prefix = "" if trainer.name == DEFAULT_TRAINER else f"{trainer.name}/"
+    workload = f"{prefix}{trainer.self_test}"
     trial = Trial(
         kind=TrialKind.THROUGHPUT,
         workload=workload,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalelab.cluster.batch.client import survey
+from scalelab.cluster.batch.queue import survey
 from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import SpecError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
@@ -42,7 +42,7 @@ def init_site(
     """Survey this cluster and write a profile of it."""
     found = survey(None if scheduler is None else BATCH_SYSTEMS[scheduler])
     chosen = found.queue(queue)
-    kind = None if device_type is None else DeviceType(device_type)
+    kind = DeviceType(device_type) if device_type else None
     text = profile_text(found, chosen, device_type=kind)
     return WrittenProfile(
         path=write_profile(text, name_or_path or found.cluster_name, force=force),
@@ -56,114 +56,94 @@ def profile_text(
     inventory: Inventory, queue: Queue, *, device_type: DeviceType | None = None
 ) -> str:
     """Return a commented profile for the nodes of a queue."""
-    group = queue.largest_group
+    noun, name, scheduler = inventory.noun, inventory.cluster_name, inventory.scheduler
     nodes = _nodes if len(queue.kinds) == 1 else _unlike_nodes
-    kind = device_type or (DeviceType.CUDA if group.gpus else DeviceType.CPU)
+    has_gpus = bool(queue.kinds[0].gpus)
+    kind = device_type or (DeviceType.CUDA if has_gpus else DeviceType.CPU)
+    others = [each for each in inventory.queues if each is not queue and each.groups]
+    first, *further = inventory.accounts or ("",)
+    or_others = f"  # or: {', '.join(further)}" if further else ""
+    wanted_s = min(queue.max_walltime_s or DEFAULT_WALLTIME_S, DEFAULT_WALLTIME_S)
+    limit = f"  # {_limit(queue)}" if _limit(queue) else ""
     lines = [
-        *_head(inventory, queue),
+        f"# {name}, as {scheduler} described itself.",
+        "# Check it with: scalelab doctor --site NAME [--job]. All settings:",
+        "# docs/clusters.md.",
+        *(f"# {noun} {_described(other)}" for other in others[:MAX_OTHERS]),
         "",
-        *_where(inventory, queue),
+        f"scheduler: {scheduler}",
+        f"{noun}: {_word(queue.name)}  # {'; '.join(map(str, queue.groups))}",
+        f"account: {_word(first)}{or_others}"
+        if first
+        else "# account: my-project  # what jobs are charged to",
+        f"walltime: {_duration(wanted_s)}{limit}",
         "",
-        *nodes(inventory, queue, group, kind),
+        f"device_type: {kind}  # what a rank runs on: a GPU (cuda) or a core (cpu)",
+        *nodes(inventory, queue, kind),
         "",
-        *_further(inventory),
+        "# prologue: [module load cuda]  # shell lines before anything starts",
+        "# python: /shared/env/bin/python  # default: the one you sweep with",
+        "# interface: ib0  # network interface of the nodes",
+        "# provision: one_job  # all nodes in one job, granted together",
+        f"# driver_job: {{walltime: 24h, {noun}: NAME}}  # for sweep --detach",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _head(inventory: Inventory, queue: Queue) -> Iterator[str]:
-    yield f"# {inventory.cluster_name}, as {inventory.scheduler} described itself."
-    yield "# Check it with: scalelab doctor --site NAME [--job]. All settings:"
-    yield "# docs/clusters.md."
-    others = [each for each in inventory.queues if each is not queue and each.groups]
-    for other in others[:MAX_OTHERS]:
-        groups = "; ".join(map(str, other.groups))
-        yield f"# {inventory.noun} {other.name}: {groups}{_limit(other)}"
+def _described(queue: Queue) -> str:
+    parts = f"{queue.name}: {'; '.join(map(str, queue.groups))}", _limit(queue)
+    return ", ".join(filter(None, parts))
 
 
 def _limit(queue: Queue) -> str:
-    closed = "" if queue.is_open else ", closed"
-    if queue.max_walltime_s is None:
-        return closed
-    return f", at most {_duration(queue.max_walltime_s)}{closed}"
+    limit_s = queue.max_walltime_s
+    longest = "" if limit_s is None else f"at most {_duration(limit_s)}"
+    return ", ".join(filter(None, (longest, "" if queue.is_open else "closed")))
 
 
-def _where(inventory: Inventory, queue: Queue) -> Iterator[str]:
-    groups = "; ".join(map(str, queue.groups))
-    yield f"scheduler: {inventory.scheduler}"
-    yield f"{inventory.noun}: {_word(queue.name)}  # {groups}"
-    first, *others = inventory.accounts or ("",)
-    if not first:
-        yield "# account: my-project  # what jobs are charged to"
-    elif others:
-        yield f"account: {_word(first)}  # or: {', '.join(others)}"
-    else:
-        yield f"account: {_word(first)}"
-    wanted_s = min(queue.max_walltime_s or DEFAULT_WALLTIME_S, DEFAULT_WALLTIME_S)
-    limit = _limit(queue).removeprefix(", ")
-    yield f"walltime: {_duration(wanted_s)}{f'  # {limit}' if limit else ''}"
-
-
-def _nodes(
-    inventory: Inventory, queue: Queue, group: NodeGroup, kind: DeviceType
-) -> Iterator[str]:
-    yield f"device_type: {kind}  # what a rank runs on: a GPU (cuda) or a core (cpu)"
-    if kind is DeviceType.CPU and not group.gpus:
-        yield f"gpus_per_node: {group.cores}  # devices, here cores"
-    else:
-        yield f"gpus_per_node: {group.gpus or group.cores}"
-    if kind is DeviceType.CPU and group.gpus:
-        yield "request_gpus: true  # ranks on cores hold the GPUs' places"
+def _nodes(inventory: Inventory, queue: Queue, kind: DeviceType) -> Iterator[str]:
+    group = queue.kinds[0]
+    are_cores = "  # devices, here cores" if kind is DeviceType.CPU else ""
+    yield f"gpus_per_node: {group.gpus or f'{group.cores}{are_cores}'}"
     if group.gpus:
-        yield from _gpu_settings(inventory)
+        yield from _gpu_settings(inventory, kind)
     if group.gpus and group.gpu_type:
         types = {each.gpu_type for each in queue.groups if each.gpus}
-        needed = "" if len(types) > 1 else "# "
-        yield f"{needed}gpu_type: {_word(group.gpu_type)}"
-    yield f"cores_per_node: {group.cores}"
-    if group.memory_bytes is not None:
-        yield f"memory_per_node: {group.memory_bytes // 2**20}MiB"
+        yield f"{'' if len(types) > 1 else '# '}gpu_type: {_word(group.gpu_type)}"
+    yield from _of_one_node(group)
     yield f"# nodes: {group.num_nodes}  # at most; default: those of the largest trial"
     if len(queue.groups) > 1:
         yield "# Nodes are not all alike here: add a constraint, or directives."
 
 
 def _unlike_nodes(
-    inventory: Inventory, queue: Queue, group: NodeGroup, kind: DeviceType
+    inventory: Inventory, queue: Queue, kind: DeviceType
 ) -> Iterator[str]:
-    yield f"device_type: {kind}  # what a rank runs on: a GPU (cuda) or a core (cpu)"
-    if kind is DeviceType.CPU:
-        yield "request_gpus: true  # ranks on cores hold the GPUs' places"
-    yield from _gpu_settings(inventory)
-    names = {_group_name(each): each for each in queue.kinds}
+    yield from _gpu_settings(inventory, kind)
+    names = {
+        re.sub(r"[^A-Za-z0-9]+", "-", str(each.gpu_type)).strip("-")[:32]: each
+        for each in queue.kinds
+    }
     yield f"# Experiments choose, node_group: [{', '.join(names)}]; else the first."
     yield "node_groups:"
     for name, each in names.items():
         yield f"  {_word(name)}:  # {each}"
         yield f"    gpu_type: {_word(str(each.gpu_type))}"
         yield f"    gpus_per_node: {each.gpus}"
-        yield f"    cores_per_node: {each.cores}"
-        if each.memory_bytes is not None:
-            yield f"    memory_per_node: {each.memory_bytes // 2**20}MiB"
+        yield from (f"    {line}" for line in _of_one_node(each))
         yield f"    # nodes: {each.num_nodes}  # at most"
 
 
-def _gpu_settings(inventory: Inventory) -> Iterator[str]:
-    for key, value in inventory.gpu_settings.items():
-        yield f"{key}: {value}"
+def _gpu_settings(inventory: Inventory, kind: DeviceType) -> Iterator[str]:
+    if kind is DeviceType.CPU:
+        yield "request_gpus: true  # ranks on cores hold the GPUs' places"
+    yield from (f"{key}: {value}" for key, value in inventory.gpu_settings.items())
 
 
-def _group_name(group: NodeGroup) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "-", str(group.gpu_type)).strip("-")[:32]
-
-
-def _further(inventory: Inventory) -> Iterator[str]:
-    yield "# prologue: [module load cuda]  # shell lines before anything starts"
-    yield "# python: /shared/env/bin/python  # default: the one you sweep with"
-    yield "# interface: ib0  # network interface of the nodes"
-    yield "# provision: one_job  # all nodes in one job, granted together"
-    noun = inventory.noun
-    yield f"# driver_job: {{walltime: 24h, {noun}: NAME}}  # for sweep --detach"
+def _of_one_node(group: NodeGroup) -> Iterator[str]:
+    yield f"cores_per_node: {group.cores}"
+    if group.memory_bytes is not None:
+        yield f"memory_per_node: {group.memory_bytes // 2**20}MiB"
 
 
 def _word(text: str) -> str:
@@ -190,31 +170,21 @@ def _duration(seconds: float) -> str:
 
 def write_profile(text: str, name_or_path: str, *, force: bool = False) -> Path:
     """Write a site profile and return its path."""
-    directory = sites_directory()
     path = (
         Path(name_or_path).expanduser()
         if is_path(name_or_path)
-        else directory / f"{name_or_path}.yaml"
+        else sites_directory() / f"{name_or_path}.yaml"
     )
     site_in(text, path)
-    try:
-        if not path.parent.is_dir():
-            path.parent.mkdir(parents=True)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    try:
-        with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
+    if path.exists() and not force:
         raise SpecError(
             f"{path} exists. Give another name, or replace it with --force."
-        ) from None
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise SpecError(
+            f"{path} cannot be written: {error.strerror}. Choose another place."
+        ) from error
     return path
-
-
-def _unwritable(path: Path, error: OSError) -> SpecError:
-    return SpecError(
-        f"{path} cannot be written: {error.strerror}. Choose another place."
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import shutil
 import socket
 import sys
 import tempfile
@@ -43,7 +42,7 @@ Some of it is here already, or nothing is.
 LEAVES_S = 30.0
 """Seconds the job may take to leave before its folder is removed all the same."""
 _LOOK_AGAIN_S = 0.5
-_NAME = "scalelab-doctor"
+_NAME, _LOG = "scalelab-doctor", "job.log"
 
 
 def try_nodes(site: Site, runs: Path, say: Callable[[str], None]) -> Iterator[Finding]:
@@ -53,16 +52,12 @@ def try_nodes(site: Site, runs: Path, say: Callable[[str], None]) -> Iterator[Fi
             f"--job submits a job, and site {site.name!r} uses one that is held "
             "already. Leave it out."
         )
-    return _each_tried(site, runs, say)
-
-
-def _each_tried(
-    site: BatchSite, runs: Path, say: Callable[[str], None]
-) -> Iterator[Finding]:
-    # Report each at once: the job of the next group may wait long in its queue.
-    for name, group in site.groups.items():
-        for finding in try_node(group, runs, say):
-            yield of_groups([name], finding)
+    # Reported each at once: the job of the next group may wait long in its queue.
+    return (
+        of_groups([name], finding)
+        for name, group in site.groups.items()
+        for finding in try_node(group, runs, say)
+    )
 
 
 def try_node(
@@ -71,20 +66,19 @@ def try_node(
     """Run one short job on one node and report what it found there."""
     try:
         place = existing_place(runs.absolute())
-        folder = Path(tempfile.mkdtemp(prefix=f".{_NAME}-", dir=place))
-        try:
-            with _Listener(site.driver_interface) as listener:
-                found = _visited(site, folder, listener, say)
-                yield from _findings(site, found, listener)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with (
+            tempfile.TemporaryDirectory(
+                prefix=f".{_NAME}-", dir=place, ignore_cleanup_errors=True
+            ) as folder,
+            _Listener(site.driver_interface) as listener,
+        ):
+            found = _visited(site, Path(folder), listener, say)
+            yield from _findings(site, found, listener)
     except (ScaleLabError, OSError) as error:
         yield broken("job", str(error))
 
 
 class _Listener:
-    """Accepts the connection of a node, and connects back to it."""
-
     def __init__(self, interface: str | None) -> None:
         self._socket = listening(own_address(interface))
         self.url = port_text(self._socket)
@@ -113,22 +107,19 @@ class _Listener:
                     if call["token"] != self.token:
                         continue
                     self.skew_s = call["time"] - time.time()
-                    self._call_back(call)
-                    self.call = call
+                    address = call["address"], call["port"]
                 except (OSError, ValueError, TypeError, KeyError):
                     continue
-
-    def _call_back(self, call: Mapping[str, Any]) -> None:
-        try:
-            socket.create_connection((call["address"], call["port"]), 10).close()
-        except OSError as error:
-            self.refusal = str(error)
+                try:
+                    socket.create_connection(address, 10).close()
+                except OSError as error:
+                    self.refusal = str(error)
+                self.call = call
 
 
 def _visited(
     site: BatchSite, folder: Path, listener: _Listener, say: Callable[[str], None]
 ) -> Mapping[str, Any]:
-    log = folder / "job.log"
     refuse_log_directory(site, folder, option="--runs")
     task = {
         "token": listener.token,
@@ -146,30 +137,27 @@ def _visited(
         [f"exec {shlex.join([*words, str(folder)])}"],
         job_name=_NAME,
         walltime_s=min(site.walltime or JOB_WALLTIME_S, JOB_WALLTIME_S),
-        log=log,
+        log=folder / _LOG,
     )
     record = submit_script(site.scheduler, _NAME, script)
     say(f"job {record.job_id} is submitted")
     try:
-        return _answer(record, folder, log, say)
+        return _answer(record, folder, say)
     finally:
         cancel(record)
-        _await_departure(record)
+        deadline_s = time.monotonic() + LEAVES_S
+        with suppress(ClusterError):  # what the job found counts all the same
+            while time.monotonic() < deadline_s and not _has_left(look_at(record)):
+                time.sleep(_LOOK_AGAIN_S)
 
 
-def _await_departure(record: DriverRecord) -> None:
-    """Wait a while until a job has left: its log is copied to the folder after it."""
-    deadline_s = time.monotonic() + LEAVES_S
-    with suppress(ClusterError):  # what the job found counts all the same
-        while time.monotonic() < deadline_s:
-            view = look_at(record)
-            if view is None or (view.state is JobState.ENDED and not view.is_leaving):
-                return
-            time.sleep(_LOOK_AGAIN_S)
+def _has_left(view: JobView | None) -> bool:
+    # The log of a job is copied to its folder after its end.
+    return view is None or (view.state is JobState.ENDED and not view.is_leaving)
 
 
 def _answer(
-    record: DriverRecord, folder: Path, log: Path, say: Callable[[str], None]
+    record: DriverRecord, folder: Path, say: Callable[[str], None]
 ) -> Mapping[str, Any]:
     started_s = time.monotonic()
     ended_s: float | None = None
@@ -179,46 +167,38 @@ def _answer(
         view = look_at(record)
         if view is not None and view.state is JobState.PENDING:
             queued_s = now_s - started_s
-            _require_start(record, view, queued_s)
+            _require_start(view, queued_s, f"job {record.job_id}")
             if view.reason and view.reason != said:
                 said = view.reason
                 say(f"job {record.job_id} waits in the queue: {said}")
         elif view is None or view.state is JobState.ENDED:
             ended_s = ended_s or now_s
-            _require_answer(record, view, log, now_s - ended_s)
+            how = f"ended ({view.reason})" if view else "ended"
+            _require_answer(folder, now_s - ended_s, f"job {record.job_id} {how}")
         time.sleep(_LOOK_AGAIN_S)
     found = dict(json.loads((folder / ANSWER).read_bytes()))
     return {**found, "queued_s": queued_s, "job_id": record.job_id}
 
 
-def _require_start(record: DriverRecord, view: JobView, queued_s: float) -> None:
+def _require_start(view: JobView, queued_s: float, job: str) -> None:
     if view.can_never_run:
-        raise ClusterError(
-            f"job {record.job_id} can never run: {view.reason}. Correct the site."
-        )
+        raise ClusterError(f"{job} can never run: {view.reason}. Correct the site.")
     if queued_s > QUEUED_S:
         raise ClusterError(
-            f"job {record.job_id} did not start within {QUEUED_S / 60:g} min "
-            f"({view.reason}) and was cancelled. Try again when there is room."
+            f"{job} did not start within {QUEUED_S / 60:g} min ({view.reason}) and was "
+            "cancelled. Try again when there is room."
         )
 
 
-def _require_answer(
-    record: DriverRecord, view: JobView | None, log: Path, since_s: float
-) -> None:
-    words = " ".join(last_log_lines(log).split())
-    if since_s < (SOON_S if words else LATE_S):
-        return
-    how = f" ({view.reason})" if view is not None else ""
-    if words:
+def _require_answer(folder: Path, since_s: float, job: str) -> None:
+    words = " ".join(last_log_lines(folder / _LOG).split())
+    if words and since_s >= SOON_S:
+        raise ClusterError(f"{job} and wrote no findings. Its log: {words}")
+    if since_s >= LATE_S:
         raise ClusterError(
-            f"job {record.job_id} ended{how} and wrote no findings. Its log: {words}"
+            f"{job}, and nothing it wrote is seen here, not even its log: nodes do not "
+            f"share {folder.parent}. Sweep into a folder that they do: --run."
         )
-    raise ClusterError(
-        f"job {record.job_id} ended{how}, and nothing it wrote is seen here, not even "
-        f"its log: nodes do not share {log.parent.parent}. Sweep into a folder that "
-        "they do: --run."
-    )
 
 
 def _findings(
@@ -230,35 +210,37 @@ def _findings(
     )
     yield ok("shared folder", f"{host} read and wrote what this machine did")
     yield from _calls(found, listener)
-    yield from _software(site, found)
+    if "torch" in found:
+        yield ok("torch", f"{found['torch']}, {found['python']}")
+    else:
+        yield broken(
+            "torch",
+            f"{found.get('torch_error')}. Set python in the site to an interpreter "
+            "that has it, or load it in prologue.",
+        )
     yield _devices(site, found)
-    if site.cores_per_node and found["num_cores"] < site.cores_per_node:
-        yield _few_cores(site.cores_per_node, found)
+    num_cores, asked = found["num_cores"], site.cores_per_node or 0
+    if num_cores < asked and num_cores == found["num_cores_of_node"]:
+        yield note(
+            "cores",
+            f"{host} has {num_cores}, though the batch system gave {asked}. Ranks will "
+            "share cores; correct cores_per_node.",
+        )
+    elif num_cores < asked:
+        yield broken(
+            "cores",
+            f"the job may use {num_cores} of the {asked} cores it asked for. Look for "
+            "what binds it in the site's directives.",
+        )
     yield _submission(site, found)
 
 
-def _few_cores(asked: int, found: Mapping[str, Any]) -> Finding:
-    num_cores = found["num_cores"]
-    if num_cores == found["num_cores_of_node"]:
-        return note(
-            "cores",
-            f"{found['host']} has {num_cores}, though the batch system gave {asked}. "
-            "Ranks will share cores; correct cores_per_node.",
-        )
-    return broken(
-        "cores",
-        f"the job may use {num_cores} of the {asked} cores it asked for. Look for what "
-        "binds it in the site's directives.",
-    )
-
-
 def _calls(found: Mapping[str, Any], listener: _Listener) -> Iterator[Finding]:
-    host = found["host"]
     if listener.call is None or "call_error" in found:
-        words = found.get("call_error", "it did not arrive")
         yield broken(
             "node to driver",
-            f"{host} does not reach {listener.url}: {words}. Set driver_interface or "
+            f"{found['host']} does not reach {listener.url}: "
+            f"{found.get('call_error', 'it did not arrive')}. Set driver_interface or "
             "interface in the site, or ask for these ports to be opened.",
         )
         return
@@ -274,43 +256,31 @@ def _calls(found: Mapping[str, Any], listener: _Listener) -> Iterator[Finding]:
     yield clock_finding("node's clock", listener.skew_s)
 
 
-def _software(site: Site, found: Mapping[str, Any]) -> Iterator[Finding]:
-    if "torch" in found:
-        yield ok("torch", f"{found['torch']}, {found['python']}")
-    else:
-        yield broken(
-            "torch",
-            f"{found.get('torch_error')}. Set python in the site to an interpreter "
-            "that has it, or load it in prologue.",
-        )
-
-
 def _devices(site: BatchSite, found: Mapping[str, Any]) -> Finding:
-    visible = found["visible"]
-    said = "not set" if visible is None else visible
     if "devices_error" in found:
         return broken("devices", f"{found['devices_error']}")
+    visible = "not set" if found["visible"] is None else found["visible"]
+    said = f"; CUDA_VISIBLE_DEVICES is {visible}"
     if site.device_type is DeviceType.CPU:
-        extra = f"; CUDA_VISIBLE_DEVICES is {said}" if site.asks_for_gpus else ""
-        return ok("devices", f"{found['num_cores']} cores{extra}")
+        cores = f"{found['num_cores']} cores"
+        return ok("devices", f"{cores}{said}" if site.asks_for_gpus else cores)
     if found["num_torch_devices"] < site.devices_per_node:
         return broken(
             "devices",
             f"torch sees {found['num_torch_devices']} GPUs, the job asked for "
-            f"{site.devices_per_node}; CUDA_VISIBLE_DEVICES is {said}. Correct the GPU "
-            "request, or install a torch that fits the nodes' driver.",
+            f"{site.devices_per_node}{said}. Correct the GPU request, or install a "
+            "torch that fits the nodes' driver.",
         )
-    return ok("devices", f"{', '.join(found['names'])}; CUDA_VISIBLE_DEVICES is {said}")
+    return ok("devices", f"{', '.join(found['names'])}{said}")
 
 
 def _submission(site: BatchSite, found: Mapping[str, Any]) -> Finding:
-    may, words = found.get("may_submit"), found.get("submission_words", "")
+    subject, host, may = "submit from nodes", found["host"], found.get("may_submit")
     if may:
-        return ok("submit from nodes", f"{found['host']} may")
+        return ok(subject, f"{host} may")
     if may is None:
-        return note("submit from nodes", "not tried: only a job would show it")
-    if site.driver_job is not None:
-        return broken(
-            "submit from nodes", f"{found['host']} may not: {words} Remove driver_job."
-        )
-    return note("submit from nodes", f"{found['host']} may not; keep no driver_job")
+        return note(subject, "not tried: only a job would show it")
+    if site.driver_job is None:
+        return note(subject, f"{host} may not; keep no driver_job")
+    why = f"{host} may not: {found.get('submission_words', '')}"
+    return broken(subject, f"{why} Remove driver_job.")

@@ -40,7 +40,7 @@ def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> Non
         trainer.check_name(own_name)
         trainer.check_keys(own_name, workload.parameters, experiment.options)
     facts = facts_of(name)
-    if facts is None or set(experiment.measure.kind) == {TrialKind.THROUGHPUT}:
+    if facts is None or not _evaluates(experiment):
         return
     if not facts.metrics:
         raise SpecError(
@@ -55,6 +55,10 @@ def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> Non
         )
 
 
+def _evaluates(experiment: ExperimentKeys) -> bool:
+    return {*experiment.measure.kind} != {TrialKind.THROUGHPUT}
+
+
 def check_kinds(experiment: ExperimentKeys) -> None:
     """Refuse a launcher or a strategy that is not installed, or its wrong options.
 
@@ -64,37 +68,29 @@ def check_kinds(experiment: ExperimentKeys) -> None:
     for program, alone in experiment.by_program().items():
         with naming(program):
             _check_reported(alone)
-            _check_launcher(alone)
+            launcher = alone.launcher.row()
+            if used := values_received(alone) & {*launcher.unknown_placeholders}:
+                raise SpecError(
+                    f"launcher={launcher.name} starts and numbers the ranks by "
+                    f"itself, so it cannot fill in {{{min(used)}}}. Let the program "
+                    "ask its framework for its rank."
+                )
     if experiment.workload:
         for strategy in experiment.parallelism:
             _check_strategy(STRATEGIES[strategy], experiment, experiment.workload)
 
 
 def _check_reported(experiment: ExperimentKeys) -> None:
-    """Refuse output in which no expression finds the metric that is to be reached."""
     metrics = experiment.metrics
     target = experiment.job.target if experiment.job else None
-    is_asked = {*experiment.measure.kind} != {TrialKind.THROUGHPUT}
-    if metrics is None or metrics.regex is None or target is None or not is_asked:
+    if metrics is None or not metrics.groups or target is None:
         return
-    found = sorted(metrics.groups)
-    if target.metric not in found:
+    if target.metric not in metrics.groups and _evaluates(experiment):
         raise SpecError(
             f"metrics.regex has no group named {target.metric}, the metric of "
-            f"job.target, so no trial would reach it. It has: {', '.join(found)}. Add "
-            f"an expression such as {target.metric} (?P<{target.metric}>\\S+)."
-        )
-
-
-def _check_launcher(experiment: ExperimentKeys) -> None:
-    """Refuse a launcher that is not there, and placeholders that it cannot fill in."""
-    launcher = experiment.launcher.row()
-    used = values_received(experiment) & {*launcher.unknown_placeholders}
-    if used:
-        raise SpecError(
-            f"launcher={launcher.name} starts and numbers the ranks by itself, so it "
-            f"cannot fill in {{{min(used)}}}. Let the program ask its framework for "
-            "its rank."
+            "job.target, so no trial would reach it. It has: "
+            f"{', '.join(sorted(metrics.groups))}. Add an expression such as "
+            f"{target.metric} (?P<{target.metric}>\\S+)."
         )
 
 
@@ -109,15 +105,12 @@ def check_workload(asked: ExperimentKeys, site: Site, code_directory: Path) -> N
     names = trainer.names(own_name, code_directory if is_run_by_this else None)
     if names is None:
         return
-    axes = {axis: values[0] for axis, values in asked.options.items()}
-    for strategy in asked.parallelism:
-        for axis in STRATEGIES[strategy].options:
-            axes.pop(axis, None)
-    name = asked.workload.name
-    given = {**asked.workload.parameters, **axes}
+    of_strategies = {o for each in asked.parallelism for o in STRATEGIES[each].options}
+    axes = {name: values[0] for name, values in asked.options.items()}
+    own = {name: value for name, value in axes.items() if name not in of_strategies}
+    name, given = asked.workload.name, {**asked.workload.parameters, **own}
     names.check_parameters(name, given, trainer.process_parameters)
-    evaluates = set(asked.measure.kind) != {TrialKind.THROUGHPUT}
-    if evaluates and asked.job and asked.job.target:
+    if _evaluates(asked) and asked.job and asked.job.target:
         names.check_metric(name, asked.job.target.metric)
     for condition in asked.accept:
         names.check_metric(name, condition.metric, ACCEPT)
@@ -154,16 +147,13 @@ def _check_strategy(
     strategy.check_options(experiment.options)
     facts = facts_of(workload.name)
     if facts and not facts.trains_model:
-        lacks = {
-            "parameters to serve": strategy.num_servers(2, {}) > 0,
-            "layers to divide": strategy.splits_model,
-        }
-        for what, is_lacking in lacks.items():
-            if is_lacking:
-                raise SpecError(
-                    f"workload={workload.name} trains no model, so parallelism="
-                    f"{strategy.name} has no {what}. Leave it out."
-                )
+        serves = strategy.num_servers(2, {}) > 0
+        if serves or strategy.splits_model:
+            what = "parameters to serve" if serves else "layers to divide"
+            raise SpecError(
+                f"workload={workload.name} trains no model, so parallelism="
+                f"{strategy.name} has no {what}. Leave it out."
+            )
     if strategy.splits_model and isinstance(experiment.local_batch_size, AutoBatch):
         raise SpecError(
             f"local_batch_size=auto does not go with parallelism={strategy.name}, "

@@ -8,7 +8,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from scalelab.errors import SpecError
-from scalelab.experiment.batch_sizes import samples_on_node
 from scalelab.experiment.keys import ExperimentKeys
 from scalelab.experiment.sections import AutoBatch, LayoutAxes
 from scalelab.experiment.trial import Trial, TrialKind
@@ -106,15 +105,14 @@ def untold_batches(experiment: ExperimentKeys) -> Mapping[str | None, Set[Untold
 
     The only command has the name None. A workload receives everything.
     """
-    found: dict[str | None, Set[Untold]] = {}
-    for name, alone in commands_of(experiment):
-        received = values_received(alone)
-        names = {
-            Untold.LOCAL_BATCH: _local_batch(alone),
-            Untold.ACCUMULATION: _ACCUMULATION,
-        }
-        found[name] = {each for each in Untold if not received & {*names[each]}}
-    return found
+    names = {
+        Untold.LOCAL_BATCH: _local_batch(experiment),
+        Untold.ACCUMULATION: _ACCUMULATION,
+    }
+    return {
+        name: {each for each in Untold if not values_received(alone) & {*names[each]}}
+        for name, alone in commands_of(experiment)
+    }
 
 
 def check_commands(experiment: ExperimentKeys) -> None:
@@ -175,7 +173,6 @@ def _check_command(experiment: ExperimentKeys) -> None:
 def _check_layout(
     experiment: ExperimentKeys, layout: LayoutAxes, received: Set[str]
 ) -> None:
-    """Refuse what has no meaning with a layout, and degrees that change nothing."""
     if "batch_size_per_node" in received:
         raise SpecError(
             "the command uses {batch_size_per_node}, but with a layout the ranks of a "
@@ -240,32 +237,21 @@ def _check_values(experiment: ExperimentKeys, trials: Sequence[Trial]) -> None:
         _check_axis("local_batch_size", local, names, received)
     for axis in ("precision", "parallelism", "seed"):
         _check_axis(axis, (getattr(trial, axis) for trial in trials), [axis], received)
-    _check_rates(received, trials)
-    _check_batches(received & {*names, *_ACCUMULATION}, trials)
-
-
-def _local_batch(experiment: ExperimentKeys) -> Sequence[str]:
-    return _LOCAL_BATCH_OF_LAYOUT if experiment.layout else _LOCAL_BATCH
-
-
-def _check_rates(received: Set[str], trials: Sequence[Trial]) -> None:
     rates = [trial.learning_rate for trial in trials if trial.learning_rate]
-    names = ["learning_rate"]
-    if len({rate.rule for rate in rates}) == 1:
-        names.append("base_learning_rate")  # the command may apply the one rule
-        if all(trial.kind is TrialKind.THROUGHPUT for trial in trials):
-            return  # no time depends on it
-    _check_axis("learning_rate", (rate.value for rate in rates), names, received)
-
-
-def _check_batches(received: Set[str], trials: Sequence[Trial]) -> None:
-    """Refuse trials on the same devices whose batches the command cannot tell apart."""
+    has_one_rule = len({rate.rule for rate in rates}) == 1
+    are_timed = all(trial.kind is TrialKind.THROUGHPUT for trial in trials)
+    if not (has_one_rule and are_timed):  # where no time depends on the rate
+        # Of one rule, the command may apply it.
+        base = ["base_learning_rate"] if has_one_rule else []
+        rated = (rate.value for rate in rates)
+        _check_axis("learning_rate", rated, ["learning_rate", *base], received)
     first: dict[object, Trial] = {}
-    for trial in trials:
+    for trial in trials:  # on the same devices, batches must be told apart
         on_node = max(trial.allocation.devices_per_node)
         values = placeholder_values(trial, devices_on_node=on_node, directory="")
         # The command knows its layout, since it must receive its axes.
-        alike = tuple(values[name] for name in sorted(received))
+        told = sorted(received & {*names, *_ACCUMULATION})
+        alike = tuple(values[name] for name in told)
         other = first.setdefault((trial.allocation, trial.layout, *alike), trial)
         for axis in ("local_batch_size", "gradient_accumulation_steps"):
             _check_axis(axis, (getattr(each, axis) for each in (other, trial)), [axis])
@@ -277,10 +263,13 @@ def _check_axis(
     names: Sequence[str],
     received: Set[str] = frozenset(),
 ) -> None:
-    """Refuse an axis with several values that no placeholder passes to the command."""
     distinct = list(dict.fromkeys(values))
     if len(distinct) > 1 and not received & {*names}:
         raise _not_received(axis, distinct, names)
+
+
+def _local_batch(experiment: ExperimentKeys) -> Sequence[str]:
+    return _LOCAL_BATCH_OF_LAYOUT if experiment.layout else _LOCAL_BATCH
 
 
 def _not_received(
@@ -305,17 +294,15 @@ def placeholder_values(
 ) -> dict[str, object]:
     """Return the values of the placeholders that all processes of a node share."""
     accumulation = trial.gradient_accumulation_steps
+    replicas = trial.data_parallel_size
+    # At least one: a replica may be spread over nodes.
+    on_node = max(1, devices_on_node * replicas // trial.world_size)
     values: dict[str, object] = {
         "local_batch_size": trial.local_batch_size,
         "global_batch_size": trial.global_batch_size,
-        "batch_size_per_node": samples_on_node(
-            trial.local_batch_size,
-            devices=devices_on_node,
-            world_size=trial.world_size,
-            data_parallel_size=trial.data_parallel_size,
-        ),
+        "batch_size_per_node": trial.local_batch_size * on_node,
         "gradient_accumulation_steps": accumulation,
-        "accumulation_steps_of_all_ranks": accumulation * trial.data_parallel_size,
+        "accumulation_steps_of_all_ranks": accumulation * replicas,
         "world_size": trial.world_size,
         "num_nodes": trial.allocation.num_nodes,
         "gpus_per_node": devices_on_node,

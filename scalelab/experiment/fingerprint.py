@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scalelab.experiment.hidden import is_recorded_as
-from scalelab.inputs.device_words import DeviceWords, device_words
+from scalelab.inputs.numerals import DeviceWords, device_words
 from scalelab.inputs.problems import shown
 from scalelab.kinds.trainers import COMMAND, facts_of
 
@@ -58,10 +58,9 @@ def _changes(key: str, before: Any, after: Any) -> list[str]:
     if key == "env" or (key.startswith(_OF_PROGRAM) and key.endswith(".env")):
         return _env_changes(key, before or {}, after or {})
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        inner = sorted({*before, *after})
         return [
             clause
-            for name in inner
+            for name in sorted({*before, *after})
             for clause in _changes(f"{key}.{name}", before.get(name), after.get(name))
         ]
     return [f"{key}: {' -> '.join(map(shown, _from_first_difference(before, after)))}"]
@@ -91,7 +90,7 @@ def _from_first_difference(before: Any, after: Any) -> tuple[Any, Any]:
 def _env_changes(
     key: str, before: Mapping[str, str], after: Mapping[str, str]
 ) -> list[str]:
-    """Return the variables that changed; their values may be secrets."""
+    # Their values may be secrets.
     return [
         *(f"{key}.{name}: removed" for name in sorted(before.keys() - after.keys())),
         *(f"{key}.{name}: added" for name in sorted(after.keys() - before.keys())),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Self, TypeVar
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from scalelab.errors import SpecError
-from scalelab.experiment.batch_sizes import ScalingMode
 from scalelab.experiment.job import Job
 from scalelab.experiment.measure import Measure, Metrics
 from scalelab.experiment.rates import Rates
@@ -20,6 +19,7 @@ from scalelab.experiment.sections import (
     LauncherChoice,
     LayoutAxes,
     Precision,
+    ScalingMode,
     SourceChoice,
     Stop,
     WorkloadChoice,
@@ -65,21 +65,16 @@ Variables = Annotated[dict[Text, EnvironmentValue], AfterValidator(_named_as_var
 VariableNames = Annotated[OneOrMany[Text], AfterValidator(_named_as_variables)]
 
 
-def _kind_of_batch(value: Any) -> str:
-    return "<auto>" if isinstance(value, str | dict | AutoBatch) else "<sizes>"
-
-
-def _kind_of_site(value: Any) -> str:
-    return "<name>" if isinstance(value, str) else "<inline>"
+def _has_type(*types: type) -> Discriminator:
+    return Discriminator(lambda value: "<yes>" if isinstance(value, types) else "<no>")
 
 
 LocalBatch = Annotated[
-    Annotated[AutoBatch, Tag("<auto>")] | Annotated[OneOrMany[Count], Tag("<sizes>")],
-    Discriminator(_kind_of_batch),
+    Annotated[AutoBatch, Tag("<yes>")] | Annotated[OneOrMany[Count], Tag("<no>")],
+    _has_type(str, dict, AutoBatch),
 ]
 SiteChoice = Annotated[
-    Annotated[Text, Tag("<name>")] | Annotated[AnySite, Tag("<inline>")],
-    Discriminator(_kind_of_site),
+    Annotated[Text, Tag("<yes>")] | Annotated[AnySite, Tag("<no>")], _has_type(str)
 ]
 
 
@@ -244,10 +239,8 @@ class ExperimentKeys(Section):
                 f"exactly one: a workload ({', '.join((*known, 'module:Class'))}), "
                 "a command, or several programs."
             )
-        if self.program is None:
-            return self
-        names = [each.name for each in self.program]
-        if not names:
+        names = [each.name for each in self.program or ()]
+        if self.program is not None and not names:
             raise SpecError(
                 "program is empty. List programs, such as program: [{name: torch, "
                 "command: ...}, {name: jax, command: ...}], or write one command."
@@ -257,7 +250,7 @@ class ExperimentKeys(Section):
                 f"program: the name {twice[0]} stands there twice, but it tells curves "
                 "apart. Rename one."
             )
-        if PROGRAM in self.options:
+        if self.program and PROGRAM in self.options:
             raise SpecError(
                 f"options.{PROGRAM} has the name of the axis of programs. Rename the "
                 "option."
@@ -319,12 +312,11 @@ class ExperimentKeys(Section):
                     "operations. Give both, or neither."
                 )
         warmup = self.learning_rate and self.learning_rate.warmup
-        if warmup and warmup.epochs:
-            if not (job and job.samples_per_epoch):
-                raise SpecError(
-                    "learning_rate.warmup.epochs needs job.samples_per_epoch. Add it, "
-                    "or give the warm-up in samples."
-                )
+        if warmup and warmup.epochs and not (job and job.samples_per_epoch):
+            raise SpecError(
+                "learning_rate.warmup.epochs needs job.samples_per_epoch. Add it, "
+                "or give the warm-up in samples."
+            )
         if self.accept and {*self.measure.kind} == {TrialKind.THROUGHPUT}:
             raise SpecError(
                 f"accept: {self.accept[0]} judges trained models, and throughput "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
@@ -153,26 +153,15 @@ class Measure(Section):
         )
         if kind is TrialKind.THROUGHPUT or job is None:
             return shared
+        cap = self.max_samples
+        if self.max_epochs and job.samples_per_epoch:
+            cap = math.ceil(self.max_epochs * job.samples_per_epoch)
         return replace(
             shared,
             target=job.target,
-            max_samples=self._cap(job) or job.num_samples(global_batch_size),
+            max_samples=cap or job.num_samples(global_batch_size),
             evaluate_every_samples=self.evaluate_every_samples or job.samples_per_epoch,
         )
-
-    def _cap(self, job: Job) -> int | None:
-        if self.max_epochs and job.samples_per_epoch:
-            return math.ceil(self.max_epochs * job.samples_per_epoch)
-        return self.max_samples
-
-
-def _list_presets(schema: dict[str, Any]) -> None:
-    """Add the names of all presets to the JSON schema, for editors."""
-    schema["enum"] = [*PRESETS, None]
-
-
-def _groups(patterns: Iterable[str]) -> set[str]:
-    return {name for pattern in patterns for name in re.compile(pattern).groupindex}
 
 
 def _compiling(patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -198,7 +187,7 @@ class Metrics(Section):
         default=None,
         # What it stands for is under regex and evaluation, where fingerprints have it.
         exclude=True,
-        json_schema_extra=_list_presets,
+        json_schema_extra={"enum": [*PRESETS, None]},
         description=(
             "Framework whose output is known: "
             f"{', '.join(PRESETS)}. Or metrics: NAME alone."
@@ -256,7 +245,7 @@ class Metrics(Section):
         if self.columns and self.csv is None:
             raise SpecError("columns names columns of metrics.csv. Add that file.")
         counts = {"step", "samples", BATCH_OF_EPOCH, STEP_OF_EPOCH, SAMPLES_OF_EPOCH}
-        if self.regex and not _groups(self.regex) & counts:
+        if self.regex and not self.groups & counts:
             raise SpecError(
                 f"regex={shown(self.regex)} has no group named step. Add one, such as "
                 r"step (?P<step>\d+): intervals are measured between steps. Where "
@@ -269,16 +258,16 @@ class Metrics(Section):
     @property
     def groups(self) -> set[str]:
         """Names of the groups of the expressions under regex."""
-        return _groups(self.regex or ())
+        return {
+            name for each in self.regex or () for name in re.compile(each).groupindex
+        }
 
     def source(self) -> MetricsSource:
         """Return what the launch side reads."""
-        is_in_jsonl = not (self.regex or self.csv or self.tensorboard)
-        jsonl = (self.jsonl or METRICS_FILE) if is_in_jsonl else None
-        for variable in ("${SCALELAB_METRICS}", "$SCALELAB_METRICS"):
-            jsonl = jsonl and jsonl.replace(variable, METRICS_FILE)
+        variable = r"\$(SCALELAB_METRICS|\{SCALELAB_METRICS\})"
+        jsonl = re.sub(variable, METRICS_FILE, self.jsonl or METRICS_FILE)
         return MetricsSource(
-            jsonl=jsonl,
+            jsonl=None if self.regex or self.csv or self.tensorboard else jsonl,
             regex=self.regex or (),
             evaluation=self.evaluation or (),
             csv=self.csv,

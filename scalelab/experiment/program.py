@@ -16,40 +16,21 @@ if TYPE_CHECKING:
 METRICS_FILE = "{trial_dir}/metrics.jsonl"
 """Path template of the file that ``$SCALELAB_METRICS`` names inside a trial."""
 
-BATCH_OF_EPOCH = "batch_of_epoch"
-"""Name of the value that counts the forward passes of one rank in each epoch anew."""
-BATCHES_OF_EPOCH = "batches_of_epoch"
-"""Name of the value that says how many of them an epoch has."""
-STEP_OF_EPOCH = "step_of_epoch"
-"""Name of the value that counts optimiser steps in each epoch anew."""
-STEPS_OF_EPOCH = "steps_of_epoch"
-"""Name of the value that says how many of them an epoch has."""
-SAMPLES_OF_EPOCH = "samples_of_epoch"
-"""Name of the value that counts the samples of all ranks in each epoch anew."""
-SAMPLES_IN_EPOCH = "samples_in_epoch"
-"""Name of the value that says how many of them an epoch has."""
-EPOCH = "epoch"
-"""Name of the value that tells two epochs apart that report at the same count."""
-STEPS_IN_ALL = "steps_in_all"
-"""Name of the value that says how many steps the training has."""
+# Values that a program may report. Counted in each epoch anew, and how many an epoch
+# has: the forward passes of one rank, optimiser steps, the samples of all ranks.
+BATCH_OF_EPOCH, BATCHES_OF_EPOCH = "batch_of_epoch", "batches_of_epoch"
+STEP_OF_EPOCH, STEPS_OF_EPOCH = "step_of_epoch", "steps_of_epoch"
+SAMPLES_OF_EPOCH, SAMPLES_IN_EPOCH = "samples_of_epoch", "samples_in_epoch"
+# What tells two epochs apart that report at the same count; steps of the training.
+EPOCH, STEPS_IN_ALL = "epoch", "steps_in_all"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricsSource:
-    """Where a command workload reports its steps: in one kind of file, or its output.
+    """Where a command reports its steps: in one kind of file, or in its output."""
 
-    Parameters
-    ----------
-    jsonl
-        Path template of a JSON-lines file the command appends to. The default,
-        :data:`METRICS_FILE`, is what ``$SCALELAB_METRICS`` holds inside a trial.
-    regex
-        Regular expressions with named groups, matched against each line of standard
-        output and error of rank 0.
-    """
-
-    jsonl: str | None = None
-    regex: tuple[str, ...] = ()
+    jsonl: str | None = None  # a path template, as are csv and tensorboard
+    regex: tuple[str, ...] = ()  # matched against each line that rank 0 prints
     evaluation: tuple[str, ...] = ()
     csv: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -82,50 +63,30 @@ class StopRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkloadProgram:
-    """A workload class, built in or the user's own, run in forked ranks.
-
-    Parameters
-    ----------
-    code_directory
-        Put first on ``sys.path`` of the ranks; None for built-in workloads.
-    """
+    """A workload class, built in or the user's own, run in forked ranks."""
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    code_directory: str | None = None
+    code_directory: str | None = None  # first on sys.path of the ranks; None: built in
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandProgram:
     """Any command line, started as it is, in the environment its launcher sets.
 
-    Parameters
-    ----------
-    launcher
-        Name of the row of :data:`~scalelab.kinds.launchers.LAUNCHERS` that starts its
-        processes.
-    code_directory
-        Snapshot of the user's code; the working directory of the command.
-    name
-        What the command is called in records: the experiment's name. It changes nothing
-        of what runs.
-    stop
-        How it is asked to save what it has; None: it is not. It changes nothing of what
-        runs.
-    samples_per_epoch, tokens_per_sample
-        What the job says of its data, to hold against what the command prints; None:
-        nothing. They change nothing of what runs.
+    Name, stop and what the job says of its data change nothing of what runs.
     """
 
     command: str
-    launcher: str
+    launcher: str  # name of its row in LAUNCHERS
     env: Mapping[str, str]
     metrics: MetricsSource
-    code_directory: str
-    name: str = ""
+    code_directory: str  # snapshot of the user's code, its working directory
+    name: str = ""  # what records call it: the experiment's name
     inherited: Mapping[str, str] = field(default_factory=dict)
-    stop: StopRequest | None = None
+    stop: StopRequest | None = None  # how it is asked to save what it has
     launcher_options: Mapping[str, Scalar] = field(default_factory=dict)
+    # What the job says of its data, to hold against what the command prints.
     samples_per_epoch: int | None = None
     tokens_per_sample: int | None = None
 
@@ -163,23 +124,22 @@ def program_to_json(program: Program) -> dict[str, Any]:
         return {"kind": "workload", **asdict(program)}
     values = {"kind": "command", **asdict(program)}
     # What is not used is left out, as hashes of older programs have it.
-    for name in ("evaluation", "csv", "columns", "tensorboard"):
-        if not values["metrics"][name]:
-            del values["metrics"][name]
-    of_job = ("samples_per_epoch", "tokens_per_sample")
-    for name in ("inherited", "stop", "launcher_options", *of_job):
-        if not values[name]:
-            del values[name]
-    return values
+    always = ("kind", "command", "launcher", "env", "metrics", "code_directory", "name")
+    values["metrics"] = {
+        name: value
+        for name, value in values["metrics"].items()
+        if value or name in ("jsonl", "regex")
+    }
+    return {name: of for name, of in values.items() if of or name in always}
 
 
 def program_from_json(values: Mapping[str, Any]) -> Program:
     """Rebuild a program from :func:`program_to_json`."""
-    fields = {name: value for name, value in values.items() if name != "kind"}
-    if values["kind"] == "workload":
+    fields = dict(values)
+    if fields.pop("kind") == "workload":
         return WorkloadProgram(**fields)
-    metrics = dict(fields.pop("metrics"))
+    metrics = dict(fields["metrics"])
     metrics |= {name: tuple(metrics.get(name, ())) for name in ("regex", "evaluation")}
-    source = MetricsSource(**metrics)
-    stop = StopRequest(**fields.pop("stop")) if "stop" in fields else None
-    return CommandProgram(metrics=source, stop=stop, **fields)
+    fields["metrics"] = MetricsSource(**metrics)
+    fields["stop"] = StopRequest(**fields["stop"]) if "stop" in fields else None
+    return CommandProgram(**fields)

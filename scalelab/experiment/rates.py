@@ -32,11 +32,6 @@ class LearningRateRule(StrEnum):
     SQRT = "sqrt"
     STALENESS = "staleness"
 
-    @property
-    def scales_with_batch(self) -> bool:
-        """Whether it needs the batch that the rate was tuned at."""
-        return self in (LearningRateRule.LINEAR, LearningRateRule.SQRT)
-
 
 class Warmup(Section):
     """The length of the warm-up; exactly one of the three is set."""
@@ -49,10 +44,8 @@ class Warmup(Section):
 
     @model_validator(mode="after")
     def _has_one_length(self) -> Warmup:
-        if (
-            sum(value is not None for value in (self.epochs, self.samples, self.steps))
-            != 1
-        ):
+        lengths = (self.epochs, self.samples, self.steps)
+        if sum(value is not None for value in lengths) != 1:
             raise SpecError("must have exactly one of epochs, samples and steps.")
         return self
 
@@ -97,7 +90,8 @@ class Rates(Section):
 
     @model_validator(mode="after")
     def _scales_from_somewhere(self) -> Rates:
-        scaling = [rule for rule in self.rule if rule.scales_with_batch]
+        of_batch = (LearningRateRule.LINEAR, LearningRateRule.SQRT)
+        scaling = [rule for rule in self.rule if rule in of_batch]
         if scaling and self.at_batch is None:
             raise SpecError(
                 f"rule={scaling[0]} scales base from the batch it was tuned at. Add "
@@ -119,11 +113,9 @@ class Rates(Section):
         steps_in_flight: int = 1,
     ) -> LearningRate:
         """Return the learning rate of a trial."""
-        length = (
-            self.warmup.num_samples(global_batch_size, samples_per_epoch)
-            if self.warmup
-            else 0
-        )
+        length = 0
+        if self.warmup:
+            length = self.warmup.num_samples(global_batch_size, samples_per_epoch)
         return LearningRate(
             base=self.base,
             at_batch=self.at_batch,

@@ -45,13 +45,18 @@ class Precision(StrEnum):
     FP16 = "fp16"
 
 
+class ScalingMode(StrEnum):
+    """Strong scaling fixes the global batch, weak scaling the local one."""
+
+    STRONG = "strong"
+    WEAK = "weak"
+
+
 MAX_GRACE_S = 100.0
 """Seconds; ``scalelab stop --now`` waits a little longer."""
 
 
 class _NamedChoice(Section):
-    """The name of a class and the arguments of its constructor."""
-
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Json]
     shorthand: ClassVar[JsonSchemaValue | None] = {"type": "string"}
@@ -65,7 +70,6 @@ class _NamedChoice(Section):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Arguments of the constructor."""
         return dict(self.__pydantic_extra__)
 
 
@@ -292,12 +296,12 @@ class ConfirmAbove(Section):
         self, num_trials: int | None, gpu_hours: float | None, device_hour_word: str
     ) -> str | None:
         """Return what to ask the user, or None below both thresholds."""
-        if num_trials is not None and num_trials > self.trials:
+        if (num_trials or 0) > self.trials:
             return (
                 f"This sweep runs {num_trials:,} trials; confirm_above.trials is "
                 f"{self.trials:,}. Go on?"
             )
-        if gpu_hours is not None and gpu_hours > self.gpu_hours:
+        if gpu_hours and gpu_hours > self.gpu_hours:
             hours = f"{gpu_hours:,.1f}" if gpu_hours >= 10 else f"{gpu_hours:.2g}"
             return (
                 f"This sweep takes about {hours} {device_hour_word}; "

@@ -181,7 +181,7 @@ class Experiment(ExperimentKeys):
         return fingerprint
 
     def _fingerprint_of_metrics(self) -> dict[str, Any]:
-        """Return the metrics; keys that are not used as runs before them have it."""
+        # Keys that are not used are left out, unless runs before them have them.
         values = (self.metrics or DEFAULT_METRICS).model_dump(mode="json")
         old = ("jsonl", "regex")
         return {name: of for name, of in values.items() if of or name in old}

@@ -39,16 +39,10 @@ class TrialKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LearningRate:
-    """The learning rate of a trial and the rule that produced it.
-
-    Parameters
-    ----------
-    at_batch
-        Global batch size (samples) for which ``base`` was tuned; None: no scaling.
-    """
+    """The learning rate of a trial and the rule that produced it."""
 
     base: float
-    at_batch: int | None
+    at_batch: int | None  # global batch, for which base was tuned; None: no scaling
     rule: str
     warmup_samples: int
     value: float
@@ -69,33 +63,19 @@ class LearningRate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """How long a trial runs. Not part of the trial's identity.
-
-    Parameters
-    ----------
-    relative_precision
-        A throughput trial stops early when the half-width of the 95% block-bootstrap
-        interval of its mean step time is below this fraction of it.
-    target
-        The metric to reach; None for throughput trials.
-    timeout_s
-        Seconds after which the attempt is ended as ``timed_out``; None: no limit.
-    stall_timeout_s
-        Seconds without progress, at least, before the attempt is ended as ``stalled``;
-        None: what is usual for such a program.
-    start_up_timeout_s
-        The same before the first step; None: 600, or ``stall_timeout_s`` if longer.
-    """
+    """How long a trial runs. Not part of the trial's identity."""
 
     warmup_steps: int = 5
     steps: int = 50
+    # A throughput trial stops early when the half-width of the 95% block-bootstrap
+    # interval of its mean step time is below this fraction of it.
     relative_precision: float = 0.02
     max_samples: int | None = None
     evaluate_every_samples: int | None = None
-    target: Target | None = None
-    timeout_s: float | None = None
-    stall_timeout_s: float | None = None
-    start_up_timeout_s: float | None = None
+    target: Target | None = None  # None for throughput trials
+    timeout_s: float | None = None  # of the attempt; None: no limit
+    stall_timeout_s: float | None = None  # without progress; None: as such programs do
+    start_up_timeout_s: float | None = None  # None: 600, or stall_timeout_s if longer
     judged_by: tuple[str, ...] = ()
 
 
@@ -111,8 +91,6 @@ class Trial:
         The rate and its rule; None for a workload that has none (``emulated``).
     node_group
         The site's node group it runs on; None where its nodes are alike.
-    parallelism, precision
-        ``ddp``, ...; ``fp32``, ``bf16``, ``fp16``.
     repeat
         0-based index among otherwise equal trials; from 1,000 on it is a canary.
     layout
@@ -120,8 +98,7 @@ class Trial:
     program
         Name of the program it runs; None: the experiment has only one.
     measurement
-        How long the trial runs. Not hashed: a change of it is one of the fingerprint,
-        which the run's frozen experiment detects.
+        Not hashed: a change of it is one of the fingerprint.
 
     Notes
     -----
@@ -170,12 +147,10 @@ class Trial:
     @property
     def data_parallel_size(self) -> int:
         """Ranks that see different samples; layout or strategy say how many."""
-        size, strategy = self.world_size, strategy_of(self.parallelism)
-        return (
-            self.layout.data_parallel_size(size)
-            if self.layout
-            else strategy.data_parallel_size(size, self.options)
-        )
+        if self.layout:
+            return self.layout.data_parallel_size(self.world_size)
+        strategy = strategy_of(self.parallelism)
+        return strategy.data_parallel_size(self.world_size, self.options)
 
     @property
     def further_axes(self) -> dict[str, Scalar]:

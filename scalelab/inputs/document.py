@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -39,8 +40,6 @@ _SCALARS = {
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader with its own scalars and without aliases and tags."""
-
     yaml_implicit_resolvers = {}  # noqa: RUF012  yaml's own, emptied
     yaml_constructors: ClassVar[dict[str | None, Any]] = {}
     _depth = 0
@@ -66,9 +65,6 @@ class _Loader(yaml.SafeLoader):
             values[key] = self.construct_object(value_node, deep=True)
         return values
 
-    def sequence(self, node: yaml.SequenceNode) -> list[Any]:
-        return [self.construct_object(child, deep=True) for child in node.value]
-
     def integer(self, node: yaml.ScalarNode) -> int:
         if len(node.value) > MAX_DIGITS:
             _refuse(f"a number of more than {MAX_DIGITS} digits", node)
@@ -78,30 +74,21 @@ class _Loader(yaml.SafeLoader):
             _refuse(f"{node.value!r} is not a whole number", node)
 
     def floating(self, node: yaml.ScalarNode) -> float:
-        try:
-            value = float(node.value)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            _refuse(f"{node.value[:MAX_DIGITS]} is not a finite number", node)
-        return value
-
-    def text(self, node: yaml.ScalarNode) -> str:
-        return str(node.value)
+        with suppress(ValueError):
+            if math.isfinite(value := float(node.value)):
+                return value
+        _refuse(f"{node.value[:MAX_DIGITS]} is not a finite number", node)
 
     def truth(self, node: yaml.ScalarNode) -> bool:
         return bool(node.value.lower() == "true")
-
-    def nothing(self, node: yaml.ScalarNode) -> None:
-        return None
 
     def unknown(self, node: yaml.Node) -> NoReturn:
         _refuse(f"the tag {node.tag} is not read; leave it out", node)
 
 
 def _refuse(problem: str, at: Any) -> NoReturn:
-    mark = at.start_mark if isinstance(at, yaml.Node) else at.peek_event().start_mark
-    raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+    place = at if isinstance(at, yaml.Node) else at.peek_event()
+    raise yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
 
 
 for _name, (_pattern, _first) in _SCALARS.items():
@@ -110,12 +97,12 @@ for _name, (_pattern, _first) in _SCALARS.items():
     )
 _Loader.yaml_constructors = {
     _TAG + "map": _Loader.mapping,
-    _TAG + "seq": _Loader.sequence,
-    _TAG + "str": _Loader.text,
+    _TAG + "seq": _Loader.construct_yaml_seq,
+    _TAG + "str": _Loader.construct_yaml_str,
     _TAG + "int": _Loader.integer,
     _TAG + "float": _Loader.floating,
     _TAG + "bool": _Loader.truth,
-    _TAG + "null": _Loader.nothing,
+    _TAG + "null": _Loader.construct_yaml_null,
     None: _Loader.unknown,
 }
 
@@ -146,7 +133,7 @@ def parse_document(text: str, *, source: str) -> dict[str, Any]:
     if len(text) > MAX_BYTES:
         raise paragraph(f"{source} is longer than {MAX_BYTES} characters.")
     try:
-        values = _load(text)
+        values = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise paragraph(f"{source} is not valid YAML: {_reason(error)}") from error
     if values is None:
@@ -167,12 +154,7 @@ def with_values(text: str, path: Sequence[str | int], values: Mapping[str, str])
 
     Everything else stays as it was written, comments too.
     """
-    loader = _Loader(text)
-    try:
-        document = loader.get_single_node()
-    finally:
-        loader.dispose()
-    found = document
+    found = yaml.compose(text, Loader=_Loader)
     for part in path:
         found = _child(found, part)
     places = [
@@ -181,15 +163,13 @@ def with_values(text: str, path: Sequence[str | int], values: Mapping[str, str])
         if name.value in values
     ]
     for start, end, value in reversed(places):
-        written = text[start:end]
-        blank = written[len(written.rstrip()) :]  # a block's text ends in one
+        end = start + len(text[start:end].rstrip())  # a block's text ends in a blank
         quoted = value.replace("'", "''")
-        text = f"{text[:start]}'{quoted}'{blank}{text[end:]}"
+        text = f"{text[:start]}'{quoted}'{text[end:]}"
     return text
 
 
 def _child(node: yaml.Node | None, part: str | int) -> yaml.Node | None:
-    """Return what a mapping has under a key, or a list at a position; None: nothing."""
     if isinstance(node, yaml.MappingNode):
         return next((value for key, value in node.value if key.value == part), None)
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
@@ -205,19 +185,10 @@ def paragraph(message: str) -> SpecError:
     return SpecError("".join(c if c.isprintable() else "?" for c in words))
 
 
-def _load(text: str) -> Any:
-    loader = _Loader(text)
-    try:
-        return loader.get_single_data()
-    finally:
-        loader.dispose()
-
-
 def _reason(error: yaml.YAMLError) -> str:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return f"{error}."
-    mark = error.problem_mark
-    place = f" (line {mark.line + 1}, column {mark.column + 1})"
+    mark, context = error.problem_mark, f"{error.context}, " if error.context else ""
     remedy = " Indent with spaces." if "\\t" in str(error.problem) else ""
-    context = f"{error.context}, " if error.context else ""
-    return f"{context}{error.problem}{place}.{remedy}"
+    place = f"(line {mark.line + 1}, column {mark.column + 1})"
+    return f"{context}{error.problem} {place}.{remedy}"

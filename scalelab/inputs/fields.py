@@ -101,8 +101,7 @@ def _environment_value(value: Any) -> str:
 
 
 def _read_by(parse: Callable[[str], Any], otherwise: str) -> PlainValidator:
-    """Return what reads a text; of another value it says what is wrong with it."""
-
+    # otherwise: what is wrong with a value that is no text
     def read(value: Any) -> Any:
         if not isinstance(value, str):
             raise SpecError(f"{shown(value)} {otherwise}")
@@ -112,8 +111,6 @@ def _read_by(parse: Callable[[str], Any], otherwise: str) -> PlainValidator:
 
 
 def _amount(parse: Callable[[str], float], noun: str, examples: str) -> PlainValidator:
-    """Return what reads a number, or a text with or without a unit."""
-
     def read(value: Any) -> float:
         if isinstance(value, str):
             return parse(value)
@@ -130,7 +127,7 @@ def _amount(parse: Callable[[str], float], noun: str, examples: str) -> PlainVal
 
 
 class _OneOrMany:
-    """A list of values: a single value makes a list of one, duplicates are dropped."""
+    # A single value makes a list of one, duplicates are dropped.
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
-_DURATIONS = ((1e-3, 1e-6, "us"), (1.0, 1e-3, "ms"), (120.0, 1.0, "s"))
-_LONG_DURATIONS = ((7200.0, 60.0, "min"), (48 * 3600.0, 3600.0, "h"))
-_DAY_S = 86400.0
+_DURATIONS = (
+    *((1e-3, 1e-6, "us"), (1.0, 1e-3, "ms"), (120.0, 1.0, "s")),
+    *((7200.0, 60.0, "min"), (48 * 3600.0, 3600.0, "h")),
+)
+_DAY = 86400.0, "days"
 _FEW_HOURS = 0.01
 
 
@@ -48,10 +51,8 @@ def duration_unit(seconds: float) -> tuple[float, str]:
     """Return the unit for a duration: its length in seconds and its name."""
     if seconds == 0:
         return 1.0, "s"
-    for limit, scale, unit in (*_DURATIONS, *_LONG_DURATIONS):
-        if seconds < limit:
-            return scale, unit
-    return _DAY_S, "days"
+    fitting = ((scale, unit) for limit, scale, unit in _DURATIONS if seconds < limit)
+    return next(fitting, _DAY)
 
 
 def duration_ends(interval: Interval) -> str:
@@ -78,15 +79,12 @@ def _told_apart(lo: float, hi: float) -> tuple[str, str]:
     """
     texts = number(lo), number(hi)
     for digits in range(3, 16):
-        if lo == hi or not math.isfinite(lo) or _differ(*texts):
+        told = {float(text.replace(",", "")) for text in texts}
+        if lo == hi or not math.isfinite(lo) or len(told) > 1:
             break
         decimals = max(0, digits - 1 - math.floor(math.log10(abs(hi))))
         texts = f"{lo:,.{decimals}f}", f"{hi:,.{decimals}f}"
     return texts
-
-
-def _differ(*texts: str) -> bool:
-    return len({float(text.replace(",", "")) for text in texts}) > 1
 
 
 def duration_range(interval: Interval) -> str:
@@ -174,3 +172,27 @@ def every(count: int, word: str) -> str:
     ('The one run', 'All 3 runs')
     """
     return f"The one {word}" if count == 1 else f"All {counted(count, word)}"
+
+
+class DeviceWords(NamedTuple):
+    """The name of one device, and of one device for an hour."""
+
+    device: str
+    hour: str
+
+
+_DEVICE_WORDS = {
+    "cpu": DeviceWords("CPU slot", "core-h"),
+    "tpu": DeviceWords("TPU", "TPU-h"),
+}
+
+
+def device_words(device_type: str | None, *, is_emulated: bool) -> DeviceWords:
+    """Return the words for devices of this type.
+
+    >>> device_words("cpu", is_emulated=False).hour
+    'core-h'
+    """
+    if is_emulated:
+        return DeviceWords("emulated GPU", "emulated GPU-h")
+    return _DEVICE_WORDS.get(device_type or "", DeviceWords("GPU", "GPU-h"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -81,9 +81,8 @@ def did_you_mean(names: Iterable[str], wrong: str) -> str:
 def shown(value: Any) -> str:
     """Return a value as a message shows it: one line, at most 60 characters."""
     if isinstance(value, Mapping | list | tuple) and len(value) > 5:
-        return (
-            f"a {'mapping' if isinstance(value, Mapping) else 'list'} of {len(value)}"
-        )
+        kind = "mapping" if isinstance(value, Mapping) else "list"
+        return f"a {kind} of {len(value)}"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:56]} ..."
 
@@ -95,10 +94,9 @@ def bracketed(value: Any) -> str:
     (' A list needs brackets: [1, 2].', '', '')
     """
     parts = value.split(",") if isinstance(value, str) else []
-    words = [part.strip() for part in parts]
-    if len(words) < 2 or not all(words):
-        return ""
-    return f" A list needs brackets: [{', '.join(words)[:60]}]."
+    words = ", ".join(part.strip() for part in parts)
+    is_list = len(parts) > 1 and all(map(str.strip, parts))
+    return f" A list needs brackets: [{words[:60]}]." if is_list else ""
 
 
 def _explain(
@@ -115,17 +113,18 @@ def _explain(
     if isinstance(source, Call):
         paths = [source.argument(path) for path in paths]
     sentence = _sentence(details[0], paths[0], model)
-    others = [path for path in dict.fromkeys(paths) if path not in ("", paths[0])]
-    more = f" Also wrong: {', '.join(others[:5])}." if others else ""
+    if others := [p for p in dict.fromkeys(paths) if p not in ("", paths[0])]:
+        sentence += f" Also wrong: {', '.join(others[:5])}."
     where = source if isinstance(source, Call) else f"{source}: "
-    return paragraph(f"{where}{sentence}{more}")
+    return paragraph(f"{where}{sentence}")
 
 
 def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     owner, field = _owner(model, detail["loc"])
     meaning = f" {field.description}" if field and field.description else ""
-    is_listed = field is not None and _is_listed(field.annotation)
+    parts = _parts(field.annotation) if field else ()
+    is_listed = any(typing.get_origin(part) is tuple for part in parts)
     brackets = bracketed(detail["input"]) if is_listed else ""
     if kind == "value_error":
         return f"{path}: {context['error']}" if path else str(context["error"])
@@ -146,13 +145,12 @@ def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:
         return f"{path}={shown(detail['input'])} is one text.{brackets}{meaning}"
     rule = _RULES.get(kind, "has the wrong form").format(**context)
     # A field without repr may hold secrets, and messages go to logs.
-    is_secret = field is not None and not field.repr
-    found = "" if is_secret else f"={shown(detail['input'])}"
-    return f"{path}{found} {rule}.{meaning}"
+    if field is None or field.repr:
+        path += f"={shown(detail['input'])}"
+    return f"{path} {rule}.{meaning}"
 
 
 def _path(loc: tuple[int | str, ...], values: Any) -> str:
-    """Return a location in the user's notation; a single value has no index."""
     path, here = "", values
     for part in loc:
         if isinstance(part, int):
@@ -168,14 +166,13 @@ def _path(loc: tuple[int | str, ...], values: Any) -> str:
 def _owner(
     model: type[BaseModel], loc: tuple[int | str, ...]
 ) -> tuple[type[BaseModel], FieldInfo | None]:
-    """Return the model that holds a location, and the location's field."""
     owner, field = model, None
     inside: Any = None  # what the words after the field lead into
     for word in loc:
         if isinstance(word, int):
             continue
         if word[0:1] == "<":
-            inside = _tagged(inside, word) or inside
+            inside = next((a for a in _parts(inside) if _has_tag(a, word)), inside)
             continue
         if inner := model_in(inside):
             owner, field, inside = inner, None, None
@@ -185,29 +182,23 @@ def _owner(
     return owner, field
 
 
-def _tagged(annotation: Any, tag: str) -> Any:
-    """Return the member of a discriminated union that has a tag."""
+def _has_tag(annotation: Any, tag: str) -> bool:
     from pydantic import Tag
 
     marks = getattr(annotation, "__metadata__", ())
-    if any(isinstance(mark, Tag) and mark.tag == tag for mark in marks):
-        return annotation
-    members = (_tagged(each, tag) for each in typing.get_args(annotation))
-    return next((found for found in members if found), None)
+    return any(isinstance(mark, Tag) and mark.tag == tag for mark in marks)
 
 
-def _is_listed(annotation: Any) -> bool:
-    """Tell whether a field takes one value or several."""
-    if typing.get_origin(annotation) is tuple:
-        return True
-    return any(map(_is_listed, typing.get_args(annotation)))
+def _parts(annotation: Any) -> Iterator[Any]:
+    # The type itself, and all that it is made of.
+    yield annotation
+    for argument in typing.get_args(annotation):
+        yield from _parts(argument)
 
 
 def model_in(annotation: Any) -> type[BaseModel] | None:
     """Return the first model that a type is or is made of, if any."""
     from pydantic import BaseModel
 
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    inner = (model_in(argument) for argument in typing.get_args(annotation))
-    return next((found for found in inner if found), None)
+    types = (part for part in _parts(annotation) if isinstance(part, type))
+    return next((part for part in types if issubclass(part, BaseModel)), None)

@@ -35,10 +35,7 @@ _USD = {"usd": 1.0}
 _NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,18})(?:\.[0-9]{1,18})?(?:e[+-]?[0-9]+)?"
 _QUANTITY = re.compile(rf"({_NUMBER})\s*((?:emulated\s+)?[a-z-]+)", re.ASCII)
 _BARE = re.compile(_NUMBER, re.ASCII)
-_CLOCK = re.compile(
-    r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]\d):([0-5]\d)",
-    re.ASCII,
-)
+_CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]\d):([0-5]\d)", re.ASCII)
 
 
 def parse_duration(text: str) -> float:
@@ -56,8 +53,8 @@ def parse_duration(text: str) -> float:
 
 def parse_bytes(text: str) -> int:
     """Return a size in bytes."""
-    size = _sum(text, _BYTES)
-    return math.ceil(_positive(size, text, "size", "'16GB', '512MB' or '1.5GiB'"))
+    examples = "'16GB', '512MB' or '1.5GiB'"
+    return math.ceil(_positive(_sum(text, _BYTES), text, "size", examples))
 
 
 def parse_gpu_hours(text: str) -> float:
@@ -73,21 +70,15 @@ def parse_usd(text: str) -> float:
 
 
 def _sum(text: str, units: Mapping[str, float], bare: float = math.nan) -> float:
-    """Return the sum of the parts of a quantity; NaN if the text is no quantity.
-
-    ``bare`` is the unit of a number that stands alone.
-    """
+    # NaN if the text is no quantity; bare is the unit of a number that stands alone.
     rest, total = text.strip().lower(), 0.0
     if _BARE.fullmatch(rest):
-        return _value(rest) * bare
+        return float(rest.replace(",", "")) * bare
     while found := _QUANTITY.match(rest):
-        total += _value(found[1]) * units.get(" ".join(found[2].split()), math.nan)
+        value = float(found[1].replace(",", ""))
+        total += value * units.get(" ".join(found[2].split()), math.nan)
         rest = rest[found.end() :].lstrip()
     return math.nan if rest else total
-
-
-def _value(digits: str) -> float:
-    return float(digits.replace(",", ""))
 
 
 def _positive(value: float, text: str, noun: str, examples: str) -> float:

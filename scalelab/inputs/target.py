@@ -6,6 +6,7 @@ import math
 import operator
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -49,15 +50,13 @@ class Target:
     @classmethod
     def parse(cls, text: str) -> Target:
         """Read a target as users write it."""
-        found = _TARGET.fullmatch(text)
-        value = _finite(found)
-        if found is None or value is None:
-            raise SpecError(
-                f"{text[:60]!r} is not a target. A target is a metric, >= or <=, and a "
-                "number, such as 'val_loss <= 2.9' or 'val_acc >= 0.75'."
-            )
-        mode = MetricMode.MAX if found["sign"] == ">=" else MetricMode.MIN
-        return cls(metric=found["metric"], mode=mode, value=value)
+        rule = (
+            "is not a target. A target is a metric, >= or <=, and a number, such as "
+            "'val_loss <= 2.9' or 'val_acc >= 0.75'."
+        )
+        metric, sign, value = _parsed(_TARGET, text, rule)
+        mode = MetricMode.MAX if sign == ">=" else MetricMode.MIN
+        return cls(metric=metric, mode=mode, value=value)
 
     def is_reached_by(self, value: float) -> bool:
         """Tell whether a measured metric value reaches the target."""
@@ -81,14 +80,12 @@ class Condition:
     @classmethod
     def parse(cls, text: str) -> Condition:
         """Read a condition as users write it."""
-        found = _CONDITION.fullmatch(text)
-        value = _finite(found)
-        if found is None or value is None:
-            raise SpecError(
-                f"{text[:60]!r} is not a condition. A condition is a metric, one of "
-                ">=, <=, > and <, and a number, such as 'val_acc >= 0.9'."
-            )
-        return cls(metric=found["metric"], sign=found["sign"], value=value)
+        rule = (
+            "is not a condition. A condition is a metric, one of >=, <=, > and <, and "
+            "a number, such as 'val_acc >= 0.9'."
+        )
+        metric, sign, value = _parsed(_CONDITION, text, rule)
+        return cls(metric=metric, sign=sign, value=value)
 
     def holds_for(self, value: float) -> bool:
         """Tell whether a measured metric value holds the condition."""
@@ -108,10 +105,12 @@ def hold(
     return all(value is not None and each.holds_for(value) for each, value in values)
 
 
-def _finite(found: re.Match[str] | None) -> float | None:
-    """Return the number that a text compares with; None: there is no finite one."""
-    try:
-        value = float(found["value"]) if found else math.nan
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+def _parsed(pattern: re.Pattern[str], text: str, rule: str) -> tuple[str, str, float]:
+    found = pattern.fullmatch(text)
+    value = math.nan
+    if found:
+        with suppress(ValueError):
+            value = float(found["value"])
+    if found is None or not math.isfinite(value):
+        raise SpecError(f"{text[:60]!r} {rule}")
+    return found["metric"], found["sign"], value

@@ -1,13 +1,12 @@
 """Batch systems: programs that queue jobs and hand out a cluster's nodes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from scalelab.errors import ClusterError
 from scalelab.kinds.registry import Registry
 
 Environment = Mapping[str, str]
@@ -28,7 +27,7 @@ class BatchSystem(ABC):
         request for nodes; a :class:`~scalelab.site.batch_site.BatchSite`.
     client
         Path of what runs its programs; a
-        :class:`~scalelab.cluster.batch.client.BatchClient`.
+        :class:`~scalelab.cluster.batch.queue.BatchClient`.
     directive
         Beginning of the lines of a job script that it reads, e.g. ``#SBATCH``.
     queue_noun
@@ -317,3 +316,28 @@ def system_of_job(environment: Environment) -> BatchSystem | None:
     """Return the batch system in whose job a process runs; None: it is in no job."""
     systems = (each for each in BATCH_SYSTEMS if environment.get(each.job_variable))
     return next(systems, None)
+
+
+def held_allocation(environment: Environment) -> tuple[BatchSystem, str, int]:
+    """Return the batch system, name and nodes of the job that this process runs in.
+
+    Examples
+    --------
+    >>> held_allocation({"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "4"})[1:]
+    ('job-17', 4)
+    """
+    if system := system_of_job(environment):
+        # An id may end in the name of a server.
+        number = environment[system.job_variable].partition(".")[0]
+        if num_nodes := system.num_held_nodes(environment):
+            return system, f"job-{number}", num_nodes
+        raise ClusterError(
+            f"scheduler=allocation: {system.name} does not say which nodes job "
+            f"{number} has. Write scheduler: {system.name}."
+        )
+    variables = " or ".join(each.job_variable for each in BATCH_SYSTEMS)
+    raise ClusterError(
+        f"scheduler=allocation, but this process runs in no batch job: no {variables} "
+        "is set. Sweep inside a job, or name the batch system as the scheduler: "
+        f"{' or '.join(BATCH_SYSTEMS.names)}."
+    )

@@ -30,7 +30,6 @@ class Row(Protocol):
     @property
     def name(self) -> str:
         """Name of the row in experiments, sites and records."""
-        ...
 
 
 R = TypeVar("R", bound=Row)
@@ -67,7 +66,6 @@ class Registry(Generic[R]):
         self._loaded: dict[str, R] = {}
 
     def __getitem__(self, name: str) -> R:
-        """Return the row of this name."""
         if name in self._built_in:
             return self._built_in[name]
         if name not in self._loaded:
@@ -78,7 +76,6 @@ class Registry(Generic[R]):
         return name in self._built_in or name in self._outside
 
     def __iter__(self) -> Iterator[R]:
-        """Yield every row; those from outside are loaded for it."""
         return (self[name] for name in self.names)
 
     @property

@@ -1,7 +1,5 @@
 """Trial sources: what decides which trials a sweep runs (key ``source``)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from scalelab.kinds.registry import Registry

@@ -1,8 +1,6 @@
 """Strategies: the ways to train one model on several devices (axis ``parallelism``)."""
 
-from __future__ import annotations
-
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -14,8 +12,6 @@ from scalelab.kinds.strategy import ListedValues, Strategy, TrialOptions, TrialS
 Count = Annotated[int, Field(ge=1)]
 Schedule = Literal["gpipe", "1f1b"]
 ServerRule = Literal["downpour", "adag", "dynsgd", "elastic"]
-SERVER_RULES: tuple[ServerRule, ...] = get_args(ServerRule)
-SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 
 class SlowRankStrategy(Strategy):
@@ -32,9 +28,8 @@ class SlowRankStrategy(Strategy):
 
     def check(self, sizes: TrialSizes) -> None:
         """Refuse a slow rank that nobody waits for."""
-        if sizes.allocation.world_size > 1:
-            return
-        if (factor := slow_rank_factor(sizes.options)) > 1:
+        factor = slow_rank_factor(sizes.options)
+        if factor > 1 and sizes.allocation.world_size == 1:
             raise SpecError(
                 f"options.slow_rank_factor={factor:g} makes one of several ranks slow, "
                 "and one device has one rank. Use more devices."
@@ -110,9 +105,8 @@ class Ddp(SlowRankStrategy):
         """
         super().check(sizes)
         passes = sizes.gradient_accumulation_steps
-        if min(sizes.allocation.world_size, passes) == 1:
-            return
-        if self.Options.of(sizes.options).static_graph:
+        is_static = self.Options.of(sizes.options).static_graph
+        if is_static and min(sizes.allocation.world_size, passes) > 1:
             raise SpecError(
                 "parallelism=ddp: options.static_graph does not go with "
                 f"gradient_accumulation_steps={passes}: torch fails where a pass "
@@ -280,8 +274,6 @@ STRATEGIES = Registry(
 
 
 class _Foreign(Strategy):
-    """A strategy that only somebody else's program knows."""
-
     shards_state = True
 
     def __init__(self, name: str) -> None:

@@ -1,7 +1,5 @@
 """The base class of strategies, and what they are asked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -117,8 +115,8 @@ class Strategy:
         own = {name: listed[name] for name in self.options if name in listed}
         for number in range(max(map(len, own.values()), default=0)):
             row = {name: own[name][min(number, len(own[name]) - 1)] for name in own}
-            model = _section(self.Options)
-            validated(model, {"options": row}, source=f"parallelism={self.name}")
+            source = f"parallelism={self.name}"
+            validated(_section(self.Options), {"options": row}, source=source)
 
     def effective_options(self, options: TrialOptions) -> TrialOptions:
         """Return those of a trial's options that say something beside the others.
@@ -172,6 +170,6 @@ class Strategy:
 
 @cache
 def _section(options: type[BaseModel]) -> type[BaseModel]:
-    """Return the part of an experiment that holds options: messages name them so."""
+    # Messages name options as an experiment does.
     fields: dict[str, Any] = {"options": (options, ...)}
     return create_model("Experiment", **fields)

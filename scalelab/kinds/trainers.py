@@ -5,8 +5,6 @@ that ScaleLab has to know of a trainer is asked of its :class:`Trainer`, whose m
 loads no framework: what needs one is named by its path, ``module:attribute``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

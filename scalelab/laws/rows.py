@@ -50,8 +50,7 @@ class FitRows:
     def frame(self) -> pd.DataFrame:
         """The rows of ``completed`` that are fit for a law, each measurement once."""
         fit = self.completed[self.reasons == ""]
-        identity = [*curve_columns(fit), *CONFIGURATION, "step_time_s"]
-        return fit.drop_duplicates(identity)
+        return fit.drop_duplicates([*curve_columns(fit), *CONFIGURATION, "step_time_s"])
 
     @cached_property
     def curves(self) -> Mapping[CurveKey, pd.DataFrame]:
@@ -89,13 +88,9 @@ def prepared(observations: Observed) -> FitRows:
 
 def curve_columns(observations: pd.DataFrame) -> list[str]:
     """Return the columns that separate curves: what is held fixed along a curve."""
-    options = [
-        str(name)
-        for name in observations.columns
-        if str(name).startswith(OPTION_PREFIX)
-    ]
-    known = [name for name in CURVE_COLUMNS if name in observations.columns]
-    return known + sorted(options)
+    names = list(map(str, observations.columns))
+    options = sorted(name for name in names if name.startswith(OPTION_PREFIX))
+    return [*(name for name in CURVE_COLUMNS if name in names), *options]
 
 
 def split_curves(frame: pd.DataFrame) -> dict[CurveKey, pd.DataFrame]:
@@ -167,6 +162,11 @@ def numbers(frame: pd.DataFrame, name: str) -> np.ndarray:
     return np.asarray(values.astype("Float64").to_numpy(dtype=float, na_value=np.nan))
 
 
+def known_or(values: np.ndarray, otherwise: np.ndarray | float) -> np.ndarray:
+    """Return values, and where one is not finite what stands for it."""
+    return np.where(np.isfinite(values), values, otherwise)
+
+
 def configurations(frame: pd.DataFrame) -> pd.DataFrame:
     """Complete the configuration columns of a frame."""
     batches = ("local_batch_size", "global_batch_size")
@@ -177,22 +177,15 @@ def configurations(frame: pd.DataFrame) -> pd.DataFrame:
             "the table's own columns to these names."
         )
     world = numbers(frame, "world_size")
-    nodes = numbers(frame, "num_nodes")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        implied = np.ceil(world / numbers(frame, "gpus_per_node"))
-    nodes = np.where(
-        np.isfinite(nodes), nodes, np.where(np.isfinite(implied), implied, 1)
-    )
-    accumulation = numbers(frame, "gradient_accumulation_steps")
-    accumulation = np.where(np.isfinite(accumulation), accumulation, 1.0)
+    accumulation = known_or(numbers(frame, "gradient_accumulation_steps"), 1.0)
     local, total = (numbers(frame, name) for name in batches)
     with np.errstate(divide="ignore", invalid="ignore"):
+        nodes = known_or(np.ceil(world / numbers(frame, "gpus_per_node")), 1.0)
+        nodes = known_or(numbers(frame, "num_nodes"), nodes)
         parallel = total / (local * accumulation)
         parallel = np.where(parallel < world * (1 - 1e-9), parallel, world)
-        given = numbers(frame, "data_parallel_size")
-        parallel = np.where(np.isfinite(given), given, parallel)
-        implied = total / (parallel * accumulation)
-        local = np.where(np.isfinite(local), local, implied)
+        parallel = known_or(numbers(frame, "data_parallel_size"), parallel)
+        local = known_or(local, total / (parallel * accumulation))
         total = local * parallel * accumulation
     values = {
         "world_size": world,
@@ -209,26 +202,17 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
     """Complete the observations and find out which step times may be fitted."""
     observations = observations.reset_index(drop=True)
     completed = configurations(observations)
-    world = completed["world_size"].to_numpy()
-    step_time = numbers(observations, "step_time_s")
     throughput = numbers(observations, "throughput_samples_per_s")
     with np.errstate(divide="ignore", invalid="ignore"):
         implied = completed["global_batch_size"].to_numpy() / throughput
-    step_time = np.where(np.isfinite(step_time), step_time, implied)
+    step_time = known_or(numbers(observations, "step_time_s"), implied)
     is_timed = np.isfinite(step_time) & (step_time > 0)
     counts = completed[list(CONFIGURATION)].to_numpy()
     is_possible = (np.isfinite(counts) & (counts >= 1)).all(axis=1)
-    is_possible &= completed["num_nodes"].to_numpy() <= world
+    is_possible &= (completed["num_nodes"] <= completed["world_size"]).to_numpy()
+    said = (cells(observations, name) for name in ("kind", "outcome", "validity"))
     reasons = [
-        _why_unfit(*row)
-        for row in zip(
-            cells(observations, "kind"),
-            cells(observations, "outcome"),
-            cells(observations, "validity"),
-            is_possible,
-            is_timed,
-            strict=True,
-        )
+        _why_unfit(*row) for row in zip(*said, is_possible, is_timed, strict=True)
     ]
     columns = curve_columns(observations)
     frame = pd.concat([observations[columns], completed], axis=1)
@@ -251,22 +235,12 @@ def altering_options(frame: pd.DataFrame) -> list[dict[str, Scalar]]:
     ways = strategies(frame)
     listed = {axis for way in set(ways) for axis in way.options}
     axes = sorted(axis for axis in listed if OPTION_PREFIX + axis in frame.columns)
-    columns = [cells(frame, OPTION_PREFIX + axis) for axis in axes]
-    rows: Iterable[tuple[Any, ...]] = (
-        zip(*columns, strict=True) if columns else [()] * len(frame)
-    )
-    return [
-        dict(
-            way.altering_options(
-                {
-                    name: value
-                    for name, value in zip(axes, row, strict=True)
-                    if not _is_missing(value)
-                }
-            )
-        )
-        for way, row in zip(ways, rows, strict=True)
-    ]
+    given: list[dict[str, Any]] = [{} for _ in ways]
+    for axis in axes:
+        for row, value in zip(given, cells(frame, OPTION_PREFIX + axis), strict=True):
+            if not _is_missing(value):
+                row[axis] = value
+    return [dict(w.altering_options(row)) for w, row in zip(ways, given, strict=True)]
 
 
 def cells(frame: pd.DataFrame, name: str) -> Sequence[object]:
@@ -294,12 +268,11 @@ def checked_configurations(frame: pd.DataFrame) -> pd.DataFrame:
     completed = configurations(frame)
     for name in CONFIGURATION:
         values = completed[name].to_numpy()
+        known, rule = values >= 1, "1 or more"
         if name == "local_batch_size":
             known, rule = values > 0, "a positive number"
-        else:
-            known, rule = values >= 1, "1 or more"
         _refuse(completed, name, ~(np.isfinite(values) & known), rule)
-    idle = completed["num_nodes"].to_numpy() > completed["world_size"].to_numpy()
+    idle = (completed["num_nodes"] > completed["world_size"]).to_numpy()
     _refuse(completed, "num_nodes", idle, "world_size at most: every node has a device")
     return completed
 
@@ -319,10 +292,9 @@ def positive(frame: pd.DataFrame, name: str) -> np.ndarray:
 
 def positive_if_given(frame: pd.DataFrame, name: str) -> np.ndarray:
     """Return a column as :func:`positive` does, NaN where a value is missing."""
-    if name not in frame.columns:
-        return np.full(len(frame), np.nan)
     values = numbers(frame, name)
-    wrong = frame[name].notna().to_numpy(bool) & ~(np.isfinite(values) & (values > 0))
+    given = [not _is_missing(cell) for cell in cells(frame, name)]
+    wrong = np.array(given, bool) & ~(np.isfinite(values) & (values > 0))
     _refuse(frame, name, wrong, "a positive number, or missing")
     return values
 

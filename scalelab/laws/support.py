@@ -12,7 +12,9 @@ from scalelab.inputs.numerals import counted
 from scalelab.inputs.support import Support
 from scalelab.laws.step_time.physics import Configurations
 
-_OF_MACHINE = ("intra_node_latency", "inter_node_latency")
+_INTRA = ("intra_node_latency", "intra_node_transfer")
+_INTER = ("inter_node_latency", "inter_node_transfer")
+_COMPUTE = ("compute_fixed", "compute_per_sample")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,85 +54,53 @@ class Coverage:
 
     def gaps(self) -> tuple[Gap, ...]:
         """Return the parameters that no row contains."""
-        found = (self._intra_gap(), self._inter_gap(), self._compute_gap())
-        return tuple(
-            gap
-            for gap in found
-            if gap is not None and self.informed.isdisjoint(gap.parameters)
-        )
-
-    def determined(self) -> frozenset[str]:
-        """Return the parameters of the machine that the rows contain."""
-        every = {"intra_node_latency", "intra_node_transfer"}
-        every |= {"inter_node_latency", "inter_node_transfer"}
-        return frozenset(every.difference(*(gap.parameters for gap in self.gaps())))
-
-    def gaps_at(self, query: Configurations) -> tuple[Gap, ...]:
-        """Return the gaps that widen the prediction of some configuration."""
-        open_at = self._open_at(query)
-        return tuple(gap for gap in self.gaps() if open_at[gap.parameters[0]].any())
-
-    def _batch(self) -> int:
-        samples = float(np.median(self.at.samples))
-        return max(1, round(samples * self.devices_per_replica))
+        at, found = self.at, []
+        batch = max(1, round(float(np.median(at.samples)) * self.devices_per_replica))
+        if not at.is_shared.any():
+            why = "within a node no more than one device was measured"
+            found.append(self._gap(_INTRA, why, "1 node x 2", (2, 1), batch))
+        if not at.crosses.any():
+            why = "no devices were measured on more than one node"
+            per_node = int(at.per_node.max())
+            place = (2 * per_node, 2)
+            found.append(self._gap(_INTER, why, f"2 nodes x {per_node}", place, batch))
+        if len(np.unique(at.samples)) == 1:
+            why = f"only the local batch {batch} was measured"
+            other = batch // 2 if batch > 1 else 2
+            size = int(at.world_size.min())
+            place = (size, int(at.num_nodes[at.world_size == size].min()))
+            trial = f"local batch {other} on {counted(size, 'device')}"
+            found.append(self._gap(_COMPUTE, why, trial, place, other))
+        return tuple(gap for gap in found if self.informed.isdisjoint(gap.parameters))
 
     def _gap(
         self,
         names: tuple[str, ...],
         why: str,
-        remedy: str,
+        trial: str,
         place: tuple[int, int],
         local_batch_size: int,
     ) -> Gap:
-        """Return a gap that a trial on these devices and nodes would close."""
         devices, nodes = place
         return Gap(
             parameters=names,
             why=why,
-            remedy=remedy,
+            remedy=f"Measure {trial}.",
             world_size=devices,
             num_nodes=nodes,
             local_batch_size=local_batch_size,
             data_parallel_size=max(1, round(devices / self.devices_per_replica)),
         )
 
-    def _inter_gap(self) -> Gap | None:
-        if self.at.crosses.any():
-            return None
-        per_node = int(self.at.per_node.max())
-        return self._gap(
-            ("inter_node_latency", "inter_node_transfer"),
-            "no devices were measured on more than one node",
-            f"Measure 2 nodes x {per_node}.",
-            (2 * per_node, 2),
-            self._batch(),
-        )
+    def determined(self) -> frozenset[str]:
+        """Return the parameters of the machine that the rows contain."""
+        missing = (gap.parameters for gap in self.gaps())
+        return frozenset({*_INTRA, *_INTER}.difference(*missing))
 
-    def _intra_gap(self) -> Gap | None:
-        if self.at.is_shared.any():
-            return None
-        return self._gap(
-            ("intra_node_latency", "intra_node_transfer"),
-            "within a node no more than one device was measured",
-            "Measure 1 node x 2.",
-            (2, 1),
-            self._batch(),
-        )
-
-    def _compute_gap(self) -> Gap | None:
-        if len(np.unique(self.at.samples)) > 1:
-            return None
-        batch = self._batch()
-        other = batch // 2 if batch > 1 else 2
-        size = int(self.at.world_size.min())
-        nodes = int(self.at.num_nodes[self.at.world_size == size].min())
-        return self._gap(
-            ("compute_fixed", "compute_per_sample"),
-            f"only the local batch {batch} was measured",
-            f"Measure local batch {other} on {counted(size, 'device')}.",
-            (size, nodes),
-            other,
-        )
+    def gaps_at(self, query: Configurations) -> tuple[Gap, ...]:
+        """Return the gaps that widen the prediction of some configuration."""
+        open_at = self._open_at(query)
+        return tuple(gap for gap in self.gaps() if open_at[gap.parameters].any())
 
     def support(self, query: Configurations) -> np.ndarray:
         """Return a :class:`Support` value per configuration, shape (n,), as text."""
@@ -142,46 +112,37 @@ class Coverage:
         kind = np.where(outside, Support.EXTRAPOLATED.value, Support.INTERPOLATED.value)
         open_at = self._open_at(query)
         for gap in self.gaps():
-            if gap.parameters[0] in _OF_MACHINE:
-                unknown = open_at[gap.parameters[0]]
+            if gap.parameters != _COMPUTE:
+                unknown = open_at[gap.parameters]
                 kind = np.where(unknown, Support.NOT_MEASURED.value, kind)
         return np.where(measured, Support.MEASURED.value, kind)
 
     def distance(self, query: Configurations) -> np.ndarray:
         """Return doublings of scale and batch beyond the measured range, (n, 2)."""
-        across = query.crosses
+        at, sizes = self.at, self.at.world_size
+        across = sizes[at.crosses] if at.crosses.any() else sizes
+        within = np.append(sizes[~at.crosses & at.is_parallel], sizes.min())
         scale = np.where(
-            across,
-            _beyond(query.world_size, self._tier_range(across_nodes=True)),
-            _beyond(query.world_size, self._tier_range(across_nodes=False)),
+            query.crosses,
+            _beyond(query.world_size, across),
+            _beyond(query.world_size, within),
         )
-        nodes = _beyond(query.num_nodes, self.at.num_nodes)
-        batch = _beyond(query.samples, self.at.samples)
+        nodes = _beyond(query.num_nodes, at.num_nodes)
+        batch = _beyond(query.samples, at.samples)
         return np.column_stack([np.maximum(scale, nodes), batch])
 
-    def _tier_range(self, *, across_nodes: bool) -> np.ndarray:
-        """Return the measured world sizes on one node or on several, or all of them."""
-        sizes = self.at.world_size
-        tier = sizes[(self.at.crosses == across_nodes) & (sizes > 1)]
-        if across_nodes:
-            return tier if len(tier) else sizes
-        return np.append(tier, sizes.min())
-
-    def _open_at(self, query: Configurations) -> dict[str, np.ndarray]:
-        """Return, by the first parameter of a gap, which configurations need it."""
+    def _open_at(self, query: Configurations) -> dict[tuple[str, ...], np.ndarray]:
+        """Return, by the parameters of a gap, which configurations need them."""
         return {
-            "intra_node_latency": query.is_shared,
-            "inter_node_latency": query.crosses,
-            "compute_fixed": _outside(query.samples, self.at.samples),
+            _INTRA: query.is_shared,
+            _INTER: query.crosses,
+            _COMPUTE: _outside(query.samples, self.at.samples),
         }
 
 
 def _outside(values: np.ndarray, measured: np.ndarray) -> np.ndarray:
-    if not len(measured):
-        return np.ones(len(values), dtype=bool)
-    return np.asarray(
-        (values < measured.min() * (1 - 1e-9)) | (values > measured.max() * (1 + 1e-9))
-    )
+    below = values < measured.min() * (1 - 1e-9)
+    return np.asarray(below | (values > measured.max() * (1 + 1e-9)))
 
 
 def _beyond(values: np.ndarray, measured: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
-from scalelab.experiment.batch_sizes import BatchRequest, BatchSizes
 from scalelab.experiment.sections import AutoBatch
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
@@ -24,6 +24,77 @@ if TYPE_CHECKING:
 
 MAX_TRIALS = 100_000
 DEFAULT_LARGEST_LOCAL_BATCH = 16_384
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchSizes:
+    """The batch sizes of a trial."""
+
+    local_batch_size: int
+    gradient_accumulation_steps: int
+    global_batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """The batch sizes that were asked for; those that are None follow from the other.
+
+    Local: samples per rank per forward pass. Global: samples per optimiser step.
+    """
+
+    local_batch_size: int | None = None
+    global_batch_size: int | None = None
+    gradient_accumulation_steps: int = 1
+
+    def at(self, data_parallel_size: int, largest: int | None = None) -> BatchSizes:
+        """Return the batch on ranks that see different samples.
+
+        ``largest`` is the largest local batch that fits, where that is looked for: then
+        it is accumulated in the fewest steps.
+
+        >>> BatchRequest(local_batch_size=16).at(8).global_batch_size
+        128
+        """
+        local, total = self.local_batch_size, self.global_batch_size
+        accumulation = self.gradient_accumulation_steps
+        if total is None:
+            local = local or largest or 1
+            total = local * data_parallel_size * accumulation
+        elif largest is not None:
+            per_rank = _share(total, data_parallel_size)
+            local = min(per_rank, largest)
+            while per_rank % local:
+                local -= 1
+            accumulation = per_rank // local
+        elif local is not None:
+            one_pass = local * data_parallel_size
+            if total % one_pass:
+                raise SpecError(
+                    f"global_batch_size={total} is not divisible by data_parallel_size="
+                    f"{data_parallel_size} * local_batch_size={local} (={one_pass}). "
+                    f"Use a multiple of {one_pass} or change local_batch_size."
+                )
+            accumulation = total // one_pass
+        else:
+            local = _share(total, data_parallel_size, accumulation)
+        return BatchSizes(
+            local_batch_size=local,
+            gradient_accumulation_steps=accumulation,
+            global_batch_size=total,
+        )
+
+
+def _share(total: int, data_parallel_size: int, accumulation: int = 1) -> int:
+    shares = data_parallel_size * accumulation
+    if total % shares:
+        divisor = f"data_parallel_size={data_parallel_size}"
+        if accumulation > 1:
+            divisor += f" * gradient_accumulation_steps={accumulation} (={shares})"
+        raise SpecError(
+            f"global_batch_size={total} is not divisible by {divisor}. Use a multiple "
+            f"of {shares} or change the number of devices."
+        )
+    return total // shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +174,15 @@ class Setup:
         raise refused
 
     def __str__(self) -> str:
-        axes = (f"{name}={value}" for name, value in self.axes)
-        group = [f"node_group={self.node_group}"] if self.node_group else []
-        layout = [str(self.layout)] if self.layout else []
-        program = [f"program={self.program}"] if self.program else []
-        words = [*program, self.precision, self.parallelism, *axes, *layout, *group]
-        return " ".join(words)
+        words = [
+            self.program and f"program={self.program}",
+            self.precision,
+            self.parallelism,
+            *(f"{name}={value}" for name, value in self.axes),
+            str(self.layout or ""),
+            self.node_group and f"node_group={self.node_group}",
+        ]
+        return " ".join(filter(None, words))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,29 +202,25 @@ class AutoBatchSearch:
     allocations: Mapping[Setup, Allocation]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Configurations:
-    """The feasible configurations, and why other combinations are not run."""
-
-    feasible: tuple[Configuration, ...]
-    left_out: tuple[str, ...]
-    search: AutoBatchSearch
-
-
 def configurations(
     experiment: Experiment,
     site: Site,
     local_batch_sizes: Mapping[Setup, int] | None = None,
-) -> Configurations:
-    """Return every feasible configuration; every listed value occurs in one.
+) -> tuple[list[Configuration], list[str], AutoBatchSearch]:
+    """Return feasible configurations, why others are not run, and the search of auto.
 
-    Without ``local_batch_sizes`` an ``auto`` batch is assumed to be the largest that
-    will be tried.
+    Every listed value occurs in one. Without ``local_batch_sizes`` an ``auto`` batch is
+    assumed to be the largest that will be tried.
     """
     refuse_above_limit(_num_combinations(experiment))
     left_out: list[str] = []
     allocations = _allocations(experiment, site, left_out)
-    requests = _requests(experiment)
+    listed = experiment.local_batch_size
+    sizes = listed if isinstance(listed, tuple) else (None,)
+    requests = [
+        BatchRequest(local, total, experiment.gradient_accumulation_steps or 1)
+        for local, total in product(sizes, experiment.global_batch_size or (None,))
+    ]
     every = [(each, allocations[each.node_group]) for each in setups(experiment, site)]
     most = _largest(experiment, every)
     searched_on: dict[Setup, Allocation] = {}
@@ -159,7 +229,7 @@ def configurations(
     used: set[tuple[str, Scalar | None]] = set()
     for setup, places in every:
         largest = None
-        if isinstance(experiment.local_batch_size, AutoBatch):
+        if isinstance(listed, AutoBatch):
             try:
                 searched_on[setup] = setup.smallest(places, most)
                 why = f"{setup}: not even local_batch_size=1 fits into memory."
@@ -189,11 +259,8 @@ def configurations(
     for value, problem in problems.items():
         if value not in used:
             raise problem
-    return Configurations(
-        feasible=tuple(feasible),
-        left_out=tuple(dict.fromkeys(left_out)),
-        search=AutoBatchSearch(at_most=most, allocations=searched_on),
-    )
+    search = AutoBatchSearch(at_most=most, allocations=searched_on)
+    return feasible, list(dict.fromkeys(left_out)), search
 
 
 def refuse_above_limit(num_trials: int) -> None:
@@ -206,7 +273,6 @@ def refuse_above_limit(num_trials: int) -> None:
 
 
 def _num_combinations(experiment: Experiment) -> int:
-    """Count the combinations of listed values without making them."""
     local = experiment.local_batch_size
     axes = [
         experiment.gpus or (),
@@ -248,7 +314,6 @@ def setups(experiment: Experiment, site: Site) -> Iterator[Setup]:
 
 
 def _node_groups(experiment: Experiment, site: Site) -> tuple[str | None, ...]:
-    """Return the node groups that trials run on: those asked for, else the first."""
     return experiment.node_group or tuple(site.groups)[:1]
 
 
@@ -276,16 +341,12 @@ def _axes(
 def _allocations(
     experiment: Experiment, site: Site, left_out: list[str]
 ) -> Mapping[str | None, list[Allocation]]:
-    """Return the allocations that trials get in each node group."""
-    asked: list[tuple[int | None, int]]
-    if experiment.gpus:
-        asked = [(None, num_devices) for num_devices in experiment.gpus]
-    else:
-        asked = [*product(experiment.nodes or (), experiment.gpus_per_node or ())]
+    asked: list[tuple[int | None, int]] = [
+        *((None, num_devices) for num_devices in experiment.gpus or ()),
+        *product(experiment.nodes or (), experiment.gpus_per_node or ()),
+    ]
     found: dict[str | None, list[Allocation]] = {}
-    problems: dict[tuple[int | None, int], list[SpecError]] = {
-        each: [] for each in asked
-    }
+    problems: dict[tuple[int | None, int], list[SpecError]] = defaultdict(list)
     for name in _node_groups(experiment, site):
         found[name] = []
         for each in asked:
@@ -305,7 +366,6 @@ def _allocations(
 def _allocation(
     nodes: int | None, devices: int, site: Site, node_group: str | None
 ) -> Allocation:
-    """Return devices on each of the nodes; None: on as few nodes as possible."""
     site = site.in_group(node_group)
     limit, per_node = site.num_devices, site.devices_per_node
     word = "GPUs" if site.device_type == "cuda" else "cores"
@@ -353,16 +413,3 @@ def _largest(
         smallest = min(sizes, default=1)
         limits.append(max(1, max(experiment.global_batch_size) // smallest))
     return min(limits)
-
-
-def _requests(experiment: Experiment) -> list[BatchRequest]:
-    local = experiment.local_batch_size
-    sizes = (None,) if isinstance(local, AutoBatch) or not local else local
-    return [
-        BatchRequest(
-            local_batch_size=size,
-            global_batch_size=total,
-            gradient_accumulation_steps=experiment.gradient_accumulation_steps or 1,
-        )
-        for size, total in product(sizes, experiment.global_batch_size or (None,))
-    ]

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
-from scalelab.experiment.batch_sizes import BatchRequest
 from scalelab.experiment.command_values import check_received
 from scalelab.experiment.rates import LearningRateRule
 from scalelab.experiment.sections import AutoBatch
@@ -22,6 +21,7 @@ from scalelab.experiment.trial import Trial, TrialKind, with_canaries
 from scalelab.inputs.allocation import Allocation
 from scalelab.plan.configurations import (
     AutoBatchSearch,
+    BatchRequest,
     Configuration,
     Setup,
     configurations,
@@ -41,27 +41,19 @@ _Axes = tuple[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """The trials of an experiment.
+    """The trials of an experiment, in the order they are proposed.
 
-    Parameters
-    ----------
-    trials
-        In the order they are proposed: repeats interleaved, so that slow drifts of the
-        machine spread over all configurations; canaries where they are due.
-    left_out
-        Why combinations of listed values are not run, one sentence each.
-    search
-        How ``local_batch_size: auto`` is resolved; the trials assume the largest size
-        that will be tried. None: the local batches are known.
+    Repeats are interleaved, so that slow drifts of the machine spread over all
+    configurations; canaries stand where they are due.
     """
 
     trials: tuple[Trial, ...]
-    left_out: tuple[str, ...] = ()
-    search: AutoBatchSearch | None = None
+    left_out: tuple[str, ...] = ()  # why other combinations are not run
+    search: AutoBatchSearch | None = None  # None: the local batches are known
 
     @property
     def assumes_local_batch(self) -> bool:
-        """``local_batch_size: auto`` is not resolved yet."""
+        """``auto`` is not resolved yet: trials have the largest batch to be tried."""
         return self.search is not None
 
     def counts(self) -> dict[str, int]:
@@ -85,10 +77,9 @@ def plan(
     Without ``local_batch_sizes`` an ``auto`` batch is assumed to be the largest that
     will be tried.
     """
-    found = configurations(experiment, site, local_batch_sizes)
+    feasible, left_out, search = configurations(experiment, site, local_batch_sizes)
     families = [
-        (kind, _varied(experiment, kind, found.feasible))
-        for kind in experiment.measure.kind
+        (kind, _varied(experiment, kind, feasible)) for kind in experiment.measure.kind
     ]
     refuse_above_limit(sum(math.prod(map(len, axes)) for _, axes in families))
     distinct: dict[str, Trial] = {}
@@ -103,15 +94,14 @@ def plan(
     is_open = isinstance(experiment.local_batch_size, AutoBatch)
     return Plan(
         trials=tuple(trials),
-        left_out=found.left_out,
-        search=found.search if is_open and local_batch_sizes is None else None,
+        left_out=tuple(left_out),
+        search=search if is_open and local_batch_sizes is None else None,
     )
 
 
 def _varied(
     experiment: Experiment, kind: TrialKind, feasible: Sequence[Configuration]
 ) -> _Axes:
-    """Return what trials of a kind vary, with ``product: true`` the full grid."""
     rates, seeds = experiment.learning_rate, experiment.seed
     rules = rates.rule if rates else (LearningRateRule.NONE,)
     is_convergence = kind is TrialKind.CONVERGENCE
@@ -170,15 +160,11 @@ def _where_convergence_runs(
 def _place_for(
     setup: Setup, places: Iterable[Allocation], local: int, total: int, limit: int
 ) -> Allocation:
-    """Return the most devices up to a limit whose batches divide, else the fewest."""
-    fitting = sorted(
-        (
-            place
-            for place in places
-            if total % (local * setup.data_parallel_size(place)) == 0
-        ),
-        key=lambda place: place.world_size,
-    )
+    fitting = [
+        place
+        for place in sorted(places, key=lambda place: place.world_size)
+        if total % (local * setup.data_parallel_size(place)) == 0
+    ]
     allowed = [place for place in fitting if place.world_size <= limit]
     return allowed[-1] if allowed else fitting[0]
 

@@ -1,21 +1,27 @@
-"""The check of a first trial: what its row says of the program, and what to change.
+"""First trials: the smallest of each program runs alone, and is checked.
 
-No figure of a program is believed because it could be read. What the row holds is held
-against what else knows: the rate that the program prints, the batch arithmetic, and
-what showed that its ranks met.
+A sweep of a program that cannot be measured, or is read wrongly, would only find that
+out after paying for its widest trial. No figure of a program is believed because it
+could be read: its row is held against the rate that the program prints, the batch
+arithmetic, and what showed that its ranks met.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import fmean
+from typing import TYPE_CHECKING
 
+from scalelab.experiment.trial import PROGRAM, Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
-from scalelab.plan.source import Observation
+from scalelab.plan.source import Decision, Observation, TrialSource
+
+if TYPE_CHECKING:
+    from scalelab.plan.tracked import TrackedSource
 
 DOUBTED_BEYOND = 1.1
 """Factor between two rates of one program from which on they disagree."""
@@ -68,18 +74,21 @@ def findings(
         return [_of_no_measurement(row, outcome)]
     if outcome is Outcome.OUT_OF_MEMORY:
         return [Finding(sign=Sign.DOES_NOT_FIT, stops=False, advice=_halved(row))]
-    found = [each for each in [_of_rates(row, regex)] if each is not None]
-    found += [
+    doubts = (
         Finding(sign=sign, stops=False, figures=figures)
         for sign, figures in _doubts(row, losses)
-    ]
-    return found
+    )
+    return [*_of_rates(row, regex), *doubts]
+
+
+def is_measurement(row: Observation) -> bool:
+    """Tell whether a row is a measurement."""
+    return Outcome(row["outcome"]).is_measurement
 
 
 def is_sound(row: Observation) -> bool:
     """Tell whether a row is a measurement in which the check finds nothing wrong."""
-    is_measurement = Outcome(row["outcome"]).is_measurement
-    return is_measurement and not any(finding.stops for finding in findings(row))
+    return is_measurement(row) and not any(each.stops for each in findings(row))
 
 
 def _of_no_measurement(row: Observation, outcome: Outcome) -> Finding:
@@ -102,17 +111,10 @@ def _halved(row: Observation) -> Mapping[str, object]:
     return {"local_batch_size": local // 2} if local > 1 else {}
 
 
-def _of_rates(row: Observation, regex: Sequence[str]) -> Finding | None:
-    """Hold the measured step time against the one that the program's own rate says."""
+def _of_rates(row: Observation, regex: Sequence[str]) -> Iterator[Finding]:
     ours, own = row["step_time_s"], row["reported_step_time_s"]
     if not (ours and own) or _factor(ours, own) <= DOUBTED_BEYOND:
-        return None
-    figures = {
-        "step_time_s": ours,
-        "reported_step_time_s": own,
-        "throughput_samples_per_s": row["global_batch_size"] / ours,
-        "reported_samples_per_s": row["global_batch_size"] / own,
-    }
+        return
     accumulation = row["gradient_accumulation_steps"]
     batches = {row["local_batch_size"], row["global_batch_size"]} - {1}
     factor = own / ours
@@ -123,24 +125,28 @@ def _of_rates(row: Observation, regex: Sequence[str]) -> Finding | None:
         sign, group = Sign.STEPS_AS_PASSES, "step_of_epoch"
     elif any(_factor(factor, batch) < _ALIKE for batch in batches):
         sign, group = Sign.SAMPLES_AS_STEPS, "samples_of_epoch"
-    return Finding(
+    yield Finding(
         sign=sign,
         stops=_factor(ours, own) > WRONG_BEYOND,
-        figures=figures,
+        figures={
+            "step_time_s": ours,
+            "reported_step_time_s": own,
+            "throughput_samples_per_s": row["global_batch_size"] / ours,
+            "reported_samples_per_s": row["global_batch_size"] / own,
+        },
         advice=_renamed(regex, group) if group and regex else {},
     )
 
 
+# The group that says how many there are in all, by the group that counts.
 _LENGTHS = {
     "samples_of_epoch": "samples_in_epoch",
     "batch_of_epoch": "batches_of_epoch",
     "step_of_epoch": "steps_of_epoch",
 }
-"""The group that says how many there are in all, by the group that counts."""
 
 
 def _renamed(regex: Sequence[str], group: str) -> Mapping[str, object]:
-    """Return the expressions, with the group that counts under another name."""
     names = dict.fromkeys(("step", "step_of_epoch", "batch_of_epoch"), group)
     lengths = ("steps_in_all", "steps_of_epoch", "batches_of_epoch")
     names |= dict.fromkeys(lengths, _LENGTHS[group])
@@ -170,11 +176,166 @@ def _doubts(
     wait, step = row["data_wait_s"], row["step_time_s"]
     if wait and step and wait >= MUCH_WAITING * step:
         yield Sign.WAITS_FOR_INPUT, {"share": wait / step}
-    marks = [mark for mark in row["validity"] or () if mark != RATE_DISAGREES]
-    if marks:
+    if marks := [mark for mark in row["validity"] or () if mark != RATE_DISAGREES]:
         yield Sign.MARKED, {"marks": ", ".join(marks)}
 
 
 def _factor(one: float, other: float) -> float:
-    """Return how many times the larger of two positive numbers is the smaller."""
     return math.exp(abs(math.log(one / other)))
+
+
+_Group = tuple[bool, str | None]
+"""Several ranks or one, and the program."""
+
+
+def _group_of(trial: Trial) -> _Group:
+    return trial.world_size > 1, trial.program
+
+
+def _smallest(trials: Iterable[Trial]) -> Trial | None:
+    """Return the trial that tells soonest and cheapest whether a program works.
+
+    A throughput trial, since others run until a target is reached; of those the one on
+    the fewest devices and nodes, with the smallest batch; of repeats the canary that is
+    due first, then the first.
+    """
+    return min(
+        trials,
+        key=lambda trial: (
+            trial.kind is not TrialKind.THROUGHPUT,
+            trial.world_size,
+            trial.allocation.num_nodes,
+            trial.global_batch_size,
+            -1 if trial.canary_after == 0 else trial.repeat,
+        ),
+        default=None,
+    )
+
+
+def first_trials(
+    trials: Collection[Trial], programs: Iterable[str | None]
+) -> list[Trial]:
+    """Return the smallest trial of each program, then the smallest of several ranks."""
+    groups = [(several, name) for several in (False, True) for name in programs]
+    found = (_smallest(t for t in trials if _group_of(t) == group) for group in groups)
+    return [trial for trial in found if trial is not None]
+
+
+class FirstTrials(TrialSource):
+    """Holds a source's trials back until the first of each program has ended well.
+
+    For each program that is the smallest trial, and then the smallest of several ranks.
+    A trial that runs until a target is reached holds the others back until its first
+    step only. What an earlier sweep has measured well is not checked again. Where a
+    first trial is unsound no further trial of its program is proposed.
+
+    Where the source does not know its trials, or looks for a local batch, its own first
+    trial is the first one. ``failures`` are rows of unsound first trials, by program.
+    """
+
+    def __init__(
+        self, source: TrackedSource, programs: Iterable[str | None] = (None,)
+    ) -> None:
+        self._source = source
+        self._programs = frozenset(programs)
+        self._unchecked = {
+            (several, name) for name in self._programs for several in (False, True)
+        }
+        self._first: dict[str, Trial] = {}
+        self._held: str | None = None
+        self.wants_progress = source.wants_progress
+        self.failures: dict[str | None, Observation] = {}
+
+    @property
+    def name(self) -> str:
+        """Name of the source in the experiment."""
+        return self._source.name
+
+    def ask(self) -> Trial | None:
+        """Return the next first trial, or the source's next where all were checked."""
+        if self._held is not None or self.has_stopped:
+            return None
+        if first := self._next_first():
+            return self._begin(first)
+        while (trial := self._source.ask()) is not None:
+            if trial.trial_id in self._first or trial.program in self.failures:
+                continue
+            is_unchecked = _group_of(trial) in self._unchecked
+            return self._begin(trial) if is_unchecked else trial
+        return None
+
+    def tell(self, observation: Observation) -> None:
+        """Learn how a trial ended; check it if it was a first one."""
+        self._source.tell(observation)
+        trial = self._first.get(observation["trial_id"])
+        if trial is None:
+            if self._unchecked and is_sound(observation):
+                program = observation.get(f"options.{PROGRAM}")
+                self._pass((observation["world_size"] > 1, program))
+            return
+        self._release(trial)
+        found = findings(observation)
+        if any(finding.sign is Sign.LOST for finding in found):
+            self._unchecked.add(_group_of(trial))
+        elif any(finding.stops for finding in found):
+            self.failures[trial.program] = observation
+        else:
+            self._pass(_group_of(trial))
+
+    def tell_progress(
+        self, trial: Trial, step: int, metrics: Mapping[str, float]
+    ) -> Decision:
+        """Let other trials start beside a long one that steps; ask the source."""
+        if trial.kind is not TrialKind.THROUGHPUT:
+            self._release(trial)
+        if self._source.wants_progress:
+            return self._source.tell_progress(trial, step, metrics)
+        return Decision.KEEP
+
+    @property
+    def has_stopped(self) -> bool:
+        """No trial is proposed any more, since the first ones were unsound."""
+        if not self.failures:
+            return False
+        return self.failures.keys() == self._programs or not self._knows_trials
+
+    def includes(self, trial_id: str) -> bool:
+        """Tell whether a trial is one of the first, which are checked."""
+        return trial_id in self._first
+
+    def withheld(self) -> list[Trial]:
+        """Return the trials that were not proposed because a first one was unsound."""
+        return [t for t in self._source.left or [] if t.program in self.failures]
+
+    @property
+    def _knows_trials(self) -> bool:
+        plan = self._source.plan
+        return plan is not None and not plan.assumes_local_batch
+
+    def _next_first(self) -> Trial | None:
+        if not self._unchecked or not self._knows_trials:
+            return None
+        left = [t for t in self._source.left or [] if t.trial_id not in self._first]
+        for group in sorted(self._unchecked, key=str):
+            ours = [trial for trial in left if _group_of(trial) == group]
+            if group[1] not in self.failures and (found := _smallest(ours)):
+                return found
+            self._unchecked.discard(group)
+        return None
+
+    def _begin(self, trial: Trial) -> Trial:
+        self._unchecked.discard(_group_of(trial))
+        self._first[trial.trial_id] = trial
+        self._held = trial.trial_id
+        is_long = trial.kind is not TrialKind.THROUGHPUT
+        self.wants_progress = is_long or self._source.wants_progress
+        return trial
+
+    def _release(self, trial: Trial) -> None:
+        if self._held == trial.trial_id:
+            self._held = None
+            self.wants_progress = self._source.wants_progress
+
+    def _pass(self, group: _Group) -> None:
+        # Who works with several ranks does with one.
+        self._unchecked -= {group, (False, group[1])}

@@ -23,20 +23,13 @@ _MOST_SAID = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryLimit:
-    """The local batch at which trials of one setting ran out of device memory.
+    """The local batch at which trials of one setting ran out of device memory."""
 
-    Parameters
-    ----------
-    settings
-        What tells the setting from the others that were measured, by column;
-        ``world_size`` where ranks share the model's state.
-    largest_fitting
-        The largest below it that did; None: none was measured.
-    """
-
+    # What tells the setting from the others that were measured, by column; world_size
+    # where ranks share the model's state.
     settings: Mapping[str, Scalar]
     local_batch_size: int
-    largest_fitting: int | None
+    largest_fitting: int | None  # below it; None: none was measured
     num_trials: int
 
     def __str__(self) -> str:
@@ -89,9 +82,8 @@ def memory_limits(rows: Iterable[Observation]) -> tuple[MemoryLimit, ...]:
 def limits_in_words(limits: Iterable[MemoryLimit]) -> list[str]:
     """Return sentences about memory limits, of many the first."""
     texts = list(map(str, limits))
-    more = len(texts) - _MOST_SAID
-    if more > 0:
-        texts[_MOST_SAID:] = [f"So in {counted(more, 'further setting')}."]
+    if more := texts[_MOST_SAID:]:
+        texts[_MOST_SAID:] = [f"So in {counted(len(more), 'further setting')}."]
     return texts
 
 

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
-from scalelab.experiment.batch_sizes import BatchRequest
 from scalelab.experiment.sections import AutoBatch
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import paragraph
 from scalelab.inputs.numerals import counted
-from scalelab.plan.configurations import Configuration, Setup
+from scalelab.plan.configurations import BatchRequest, Configuration, Setup
 from scalelab.plan.expand import Plan, plan, trial_of
 from scalelab.plan.source import Observation, TrialSource
 
@@ -51,12 +50,11 @@ class PlannedTrials(TrialSource):
         self._paced_by: set[str] = set()
         self._num_finished = 0
         self._searches: dict[Setup, LargestFit] = {}
-        self._searched_on: Mapping[Setup, Allocation] = {}
         # Batch arithmetic that cannot work is refused before anything runs.
         self._expand()
         auto, search = experiment.local_batch_size, self._plan.search
         if search is not None and isinstance(auto, AutoBatch):
-            self._searched_on = search.allocations
+            self._searched_on: Mapping[Setup, Allocation] = search.allocations
             self._searches = {
                 setup: LargestFit(at_most=search.at_most, granularity=auto.multiple_of)
                 for setup in search.allocations
@@ -65,18 +63,13 @@ class PlannedTrials(TrialSource):
     def ask(self) -> Trial | None:
         """Return the next trial, or None when nothing can be proposed now."""
         self._advance_searches()
-        if self._plan.assumes_local_batch:
-            proposals: Iterator[Trial] = self._probes()
-        else:
-            proposals = iter(self._next, None)
-        for trial in proposals:
-            if (
-                trial.trial_id not in self._told
-                and trial.trial_id not in self._proposed
-            ):
-                self._proposed.add(trial.trial_id)
+        is_searching = self._plan.assumes_local_batch
+        for trial in self._probes() if is_searching else iter(self._next, None):
+            trial_id = trial.trial_id
+            if trial_id not in self._told and trial_id not in self._proposed:
+                self._proposed.add(trial_id)
                 return trial
-        if self._plan.assumes_local_batch and self._proposed <= self._told.keys():
+        if is_searching and self._proposed <= self._told.keys():
             raise self._unresolved()
         return None
 
@@ -117,7 +110,6 @@ class PlannedTrials(TrialSource):
         }
 
     def _expand(self, local_batch_sizes: Mapping[Setup, int] | None = None) -> None:
-        """Make the plan, and line its trials up once the local batches are known."""
         self._plan = plan(self._experiment, self._site, local_batch_sizes)
         if self._plan.assumes_local_batch:
             return
@@ -131,13 +123,11 @@ class PlannedTrials(TrialSource):
             self._num_finished = len(self._paced_by & self._told.keys())
 
     def _next(self) -> Trial | None:
-        """Return the canary that is due, else the next trial of the plan."""
         if self._canaries and self._canaries[0][0] <= self._num_finished:
             return self._canaries.popleft()[1]
         return self._waiting.popleft() if self._waiting else None
 
     def _advance_searches(self) -> None:
-        """Tell each search known outcomes; expand the plan once all are resolved."""
         if not self._plan.assumes_local_batch:
             return
         for setup, search in self._searches.items():
@@ -152,7 +142,6 @@ class PlannedTrials(TrialSource):
             self._expand(sizes)
 
     def _probes(self) -> Iterator[Trial]:
-        """Yield the trial that each search wants next."""
         for setup, search in self._searches.items():
             if (size := search.ask()) is not None:
                 yield self._probe(setup, size)

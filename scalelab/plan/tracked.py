@@ -85,37 +85,30 @@ class Durations:
         if work in self._seconds:
             return self._seconds[work]
         alike = [known for known in self._seconds if known[0] == work[0]]
-        if not alike:
-            return None
-        return self._seconds[min(alike, key=lambda known: _distance(known, work))]
+
+        def distance(known: _Work) -> tuple[int, float]:
+            # By settings first, then by doublings in size.
+            settings = sum(a != b for a, b in zip(known[5:], work[5:], strict=True))
+            sizes = zip(known[1:5], work[1:5], strict=True)
+            return settings, sum(abs(math.log2(a / b)) for a, b in sizes)
+
+        return self._seconds[min(alike, key=distance)] if alike else None
 
     def gpu_hours(self, trials: Iterable[Trial]) -> float | None:
         """Return the device-hours of trials; None where a kind is unknown."""
         total_s = 0.0
         for trial in trials:
-            seconds = self.estimate(trial)
-            if seconds is None:
+            if (seconds := self.estimate(trial)) is None:
                 return None
             total_s += seconds * trial.world_size
         return total_s / 3600
 
 
-def _distance(one: _Work, other: _Work) -> tuple[int, float]:
-    """Return how two trials differ: by settings first, then by doublings in size."""
-    settings = sum(a != b for a, b in zip(one[5:], other[5:], strict=True))
-    sizes = zip(one[1:5], other[1:5], strict=True)
-    return settings, sum(abs(math.log2(a / b)) for a, b in sizes)
-
-
 class TrackedSource(TrialSource):
     """A trial source that knows which trials are left and how long they take.
 
-    Made by :func:`source_of`. What goes wrong in the source is said with its name.
-
-    Parameters
-    ----------
-    programs
-        Names of the programs of the experiment; None alone: it has only one.
+    What goes wrong in the source is said with its name. ``programs`` are the names of
+    the experiment's programs; None alone: it has only one.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -20,17 +20,13 @@ from scalelab.laws.convergence.time_to_target import measured_factorisation
 from scalelab.laws.convergence.whole_runs import measured_whole_runs
 from scalelab.laws.published import law_named
 from scalelab.laws.rows import CONFIGURATION, Observed, numbers, prepared
-from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
-from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.failures import (
     failures,
     limits_of_memory,
     why_no_answer,
 )
 from scalelab.recommend.answer.recommendation import (
-    NextTrial,
-    OutlookRow,
     ParameterRow,
     Recommendation,
 )
@@ -49,16 +45,17 @@ from scalelab.recommend.notes import (
     not_identifiable,
     passed_over,
 )
+from scalelab.recommend.prediction.consistency import is_among
 from scalelab.recommend.prediction.efficiency import Efficiency
-from scalelab.recommend.prediction.knee import InputWait, find_knee
-from scalelab.recommend.prediction.needs import Normalization, SampleNeed, learning_rate
+from scalelab.recommend.prediction.knee import find_knee
+from scalelab.recommend.prediction.needs import SampleNeed, learning_rate
 from scalelab.recommend.prediction.next_trial import next_trial
 from scalelab.recommend.prediction.outlook import outlook_rows
 from scalelab.recommend.question.batches import AskedBatch, BatchRule
 from scalelab.recommend.question.candidates import UntoldByProgram, candidates, places
-from scalelab.recommend.question.history import History, LawWithTransfer
+from scalelab.recommend.question.history import History, fit_step_times
 from scalelab.recommend.question.memory_room import MemoryRoom
-from scalelab.recommend.question.objective import Choice, Constraints
+from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.subject import AskedCurves, choose_subject
 
 
@@ -88,15 +85,15 @@ def recommend(
         raise UnmeasuredError(why_no_answer(rows))
     index = every.observations.index
     rest = every.take(index[~index.isin(subject.frame.index)])
-    fitted = LawWithTransfer.fit(
-        law_named(law), rows, rest=rest, history=history, link=link
-    )
+    named = law_named(law)
+    fitted, learned = fit_step_times(named, rows, rest, history=history, link=link)
     need = SampleNeed.of(subject.every_group, job, limits.target)
     whole = every.take(subject.every_group.index)
-    factorisation = measured_factorisation(whole, law_named(law))
+    factorisation = measured_factorisation(whole, named)
     knowledge = Knowledge(
         subject=subject,
-        fitted=fitted,
+        law=fitted,
+        learned=learned,
         need=need,
         factorisation=factorisation if need.uses_law else None,
         whole_runs=measured_whole_runs(whole.observations, need.target)
@@ -108,24 +105,26 @@ def recommend(
             batches or AskedBatch(),
             job,
             converged=need.measured_batches() if need.uses_law else (),
-            normalizes_locally=need.normalization is Normalization.LOCAL,
+            normalizes_locally=need.normalization == "local_batch_size",
         ),
         memory=MemoryRoom.of(subject.frame),
-        job=job,
     )
     where = places(rows.frame, allocations, devices_on_node)
     asked = _fitting(candidates(rows.curves, where, knowledge.rule, untold), knowledge)
     comparison = Comparison.of(
         asked, knowledge, limits, allocations, accepts_unmeasured=accept_unmeasured
     )
-    gaps = knowledge.law.gaps_at(_in_reach(asked, within))
     wanted = sorted({place.world_size for place in allocations or ()})
-    answer = _answer(knowledge, comparison, gaps, limits, within, wanted)
+    if within is not None:
+        has_devices = asked["world_size"] <= within.world_size
+        asked = asked[has_devices & (asked["num_nodes"] <= within.num_nodes)]
+    answer = _answer(
+        knowledge, comparison, fitted.gaps_at(asked), limits, within, wanted
+    )
     return replace(answer, evidence=evidence(whole, subject.frame, factorisation))
 
 
 def _check_sequence_length(subject: AskedCurves, job: Job | None) -> None:
-    """Refuse a job whose samples are not those that were measured."""
     if job is None or job.sequence_length is None:
         return
     measured = numbers(subject.frame, "sequence_length")
@@ -147,19 +146,23 @@ def _answer(
     wanted: Sequence[int],
 ) -> Recommendation:
     subject, law, need = knowledge.subject, knowledge.law, knowledge.need
-    outlook, choice = comparison.printed, comparison.choice
+    rule, outlook, choice = knowledge.rule, comparison.printed, comparison.choice
     efficiency = Efficiency.of(
         outlook.frame, outlook.questions, law, subject.device_word
     )
-    has_limits = limits.any_limit or need.uses_law
-    table = outlook_rows(
-        outlook, choice.index, efficiency, has_limits, limits, knowledge
-    )
+    table = outlook_rows(outlook, choice.index, efficiency, limits, knowledge)
     chosen = table[choice.index]
     limit_words = limits.in_words(subject.device_hour_word)
     if need.uses_law:
         limit_words = (*limit_words, str(need.target))
     proposed = next_trial(table, outlook, knowledge, limits, gaps, within)
+    guessed = {row.world_size for row in table if row.basis == Support.NOT_MEASURED}
+    is_proposed = proposed is not None and proposed.world_size in guessed
+    spent_s = numbers(subject.every_group, "allocated_gpu_s")
+    known_s = spent_s[np.isfinite(spent_s)]
+    parameters = _parameters("step time", law.parameters(limits.interval))
+    if need.law is not None:
+        parameters += _parameters("convergence", need.law.parameters(limits.interval))
     return Recommendation(
         workload=subject.workload,
         device_name=subject.device_name,
@@ -188,7 +191,7 @@ def _answer(
             np.median(outlook.samples, axis=0),
             law,
             limits.min_marginal_return,
-            InputWait.of(knowledge.rows),
+            knowledge.rows,
         ),
         next_trial=proposed,
         price=limits.price.in_words(subject.device_hour_word) if limits.price else None,
@@ -198,101 +201,51 @@ def _answer(
             *passed_over(comparison.passed_over, limit_words),
             *assumptions(knowledge, chosen),
             *knowledge.memory.notes(outlook.questions.iloc[[choice.index]]),
-            *cut_to_an_epoch(knowledge.rule),
+            *cut_to_an_epoch(rule),
             *about_efficiency(table, efficiency.name),
-            *_left_aside(knowledge, table, choice, proposed, wanted),
+            *not_chosen(rule, table, is_proposed=is_proposed),
+            *(() if choice.meets else (considered(rule, table, wanted),)),
+            *not_considered(knowledge, table, wanted),
             *not_identifiable(gaps, subject.is_emulated),
         ),
         left_out=law.left_out,
         left_out_of_convergence=need.law.left_out if need.law else {},
         num_observations=len(subject.frame),
-        sweep_gpu_hours=_sweep_cost(subject.every_group),
+        sweep_gpu_hours=float(known_s.sum()) / 3600 if len(known_s) else None,
         is_emulated=subject.is_emulated,
         law=law.name,
         formula=law.reference,
-        parameters=_parameters(law, need, limits.interval),
+        parameters=parameters,
         memory_limits=limits_of_memory(subject.frame),
     )
 
 
-def _left_aside(
-    knowledge: Knowledge,
-    table: Sequence[OutlookRow],
-    choice: Choice,
-    proposed: NextTrial | None,
-    wanted: Sequence[int],
-) -> Iterator[Fact]:
-    """Note which rows were not chosen or not even considered."""
-    rule = knowledge.rule
-    guessed = {row.world_size for row in table if row.basis == Support.NOT_MEASURED}
-    is_proposed = proposed is not None and proposed.world_size in guessed
-    yield from not_chosen(rule, table, is_proposed=is_proposed)
-    if not choice.meets:
-        yield considered(rule, table, are_stated=bool(wanted))
-    yield from not_considered(knowledge, wanted, {row.world_size for row in table})
+def _parameters(law: str, table: pd.DataFrame) -> tuple[ParameterRow, ...]:
+    named = table.rename(columns={"identified": "is_identified"})
+    return tuple(
+        ParameterRow(law=law, **{str(name): row[name] for name in row})
+        for row in named.to_dict("records")
+    )
 
 
 def _fitting(asked: pd.DataFrame, knowledge: Knowledge) -> pd.DataFrame:
-    """Drop configurations that are not measured and are known not to fit in memory."""
-    known = asked.merge(
-        knowledge.rows.frame[list(CONFIGURATION)].astype(int).drop_duplicates(),
-        how="left",
-        indicator=True,
-    )
-    is_measured = (known["_merge"] == "both").to_numpy(bool)
-    fits = knowledge.memory.fits(asked)
-    chosen: pd.DataFrame = asked[fits | is_measured].reset_index(drop=True)
-    if chosen.empty:
-        rule = knowledge.rule
-        if rule.local_batch_size is not None and len(asked):
-            largest = knowledge.memory.largest(asked).max()
-            raise SpecError(
-                f"{Option('local_batch')}={rule.local_batch_size:,} is not known to "
-                "fit into the memory of a device: what ran leaves room for "
-                f"{largest:,} at most.",
-                "Ask for a smaller local batch.",
-            )
+    names = list(CONFIGURATION)
+    is_measured = is_among(asked[names], knowledge.rows.frame[names].astype(int))
+    is_usable = is_measured | knowledge.memory.fits(asked)
+    chosen: pd.DataFrame = asked[is_usable].reset_index(drop=True)
+    if len(chosen):
+        return chosen
+    rule = knowledge.rule
+    if rule.local_batch_size is not None and len(asked):
+        largest = knowledge.memory.largest(asked).max()
         raise SpecError(
-            f"No measured or larger allocation can share {rule.in_words()} evenly in "
-            "local batches that are known to fit and of which the measured program can "
-            "be told.",
-            "Ask for another batch or other device counts.",
+            f"{Option('local_batch')}={rule.local_batch_size:,} is not known to fit "
+            f"into the memory of a device: what ran leaves room for {largest:,} at "
+            "most.",
+            "Ask for a smaller local batch.",
         )
-    return chosen
-
-
-def _in_reach(asked: pd.DataFrame, within: Allocation | None) -> pd.DataFrame:
-    """Return the configurations there are devices and nodes for."""
-    if within is None:
-        return asked
-    has_devices = asked["world_size"] <= within.world_size
-    return asked[has_devices & (asked["num_nodes"] <= within.num_nodes)]
-
-
-def _sweep_cost(frame: pd.DataFrame) -> float | None:
-    seconds = numbers(frame, "allocated_gpu_s")
-    known = seconds[np.isfinite(seconds)]
-    return float(known.sum()) / 3600 if len(known) else None
-
-
-def _parameters(
-    law: StepTimeLaw, need: SampleNeed, interval: float
-) -> tuple[ParameterRow, ...]:
-    tables = [("step time", law.parameters(interval))]
-    if need.law is not None:
-        tables.append(("convergence", need.law.parameters(interval)))
-    return tuple(
-        ParameterRow(
-            law=title,
-            curve=str(row["curve"]),
-            name=str(row["name"]),
-            value=float(row["value"]),
-            lo=float(row["lo"]),
-            hi=float(row["hi"]),
-            unit=str(row["unit"]),
-            is_identified=bool(row["identified"]),
-            remedy=str(row["remedy"]),
-        )
-        for title, table in tables
-        for _, row in table.iterrows()
+    raise SpecError(
+        f"No measured or larger allocation can share {rule.in_words()} evenly in local "
+        "batches that are known to fit and of which the measured program can be told.",
+        "Ask for another batch or other device counts.",
     )

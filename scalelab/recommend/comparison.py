@@ -73,8 +73,7 @@ class Comparison:
             best, is_shown = best.take(np.flatnonzero(is_shown)), is_shown[is_shown]
         choice = _choose(best, limits, word)
         if not (limits.any_limit or knowledge.compares_counts):
-            rule = f"no other {word} count was measured"
-            choice = replace(choice, rule=rule)
+            choice = replace(choice, rule=f"no other {word} count was measured")
         is_shown[choice.index] = True
         position = int(is_shown[: choice.index].sum())
         alike = asked[asked["world_size"] == best.sizes[choice.index]]
@@ -112,9 +111,8 @@ def _choose(best: Outlook, limits: Constraints, device_word: str) -> Choice:
     is_known = (best.frame["support"] != Support.EXTRAPOLATED).to_numpy() & eligible
     paying = is_known & (np.arange(len(time)) <= last)
     if not paying.any():
-        paying = (
-            np.arange(len(time)) == (is_known if is_known.any() else eligible).argmax()
-        )
+        first = (is_known if is_known.any() else eligible).argmax()
+        paying = np.arange(len(time)) == first
     choice = choose(
         best.spent.medians(),
         best.probability,
@@ -139,19 +137,16 @@ def _undominated(best: Outlook, choice: Choice, is_known: np.ndarray) -> Choice:
     Returns that diminish at one doubling may come back at the next.
     """
     time, hours = best.time_s, np.median(best.spent.gpu_hours, axis=0)
-    share = 1 - _CLEARLY
-    is_less = (time < share * time[choice.index]) & (
-        hours < share * hours[choice.index]
-    )
-    better = np.flatnonzero(is_less & is_known)
-    if not len(better):
+    of, share = choice.index, 1 - _CLEARLY
+    is_less = (time < share * time[of]) & (hours < share * hours[of]) & is_known
+    if not is_less.any():
         return choice
-    index = int(better[time[better].argmin()])
     rule = (
         "it takes less time, and fewer device-hours, than the count at which returns "
         "first diminish"
     )
-    return replace(choice, index=index, rule=rule)
+    fastest = int(np.where(is_less, time, np.inf).argmin())
+    return replace(choice, index=fastest, rule=rule)
 
 
 def _passed_over(

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scalelab.experiment.job import Job
 from scalelab.inputs.document import Scalar
 from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw
-from scalelab.laws.rows import FitRows
+from scalelab.laws.rows import FitRows, numbers
 from scalelab.laws.step_time.law import StepTimeLaw
+from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.prediction.consistency import contradictions
 from scalelab.recommend.prediction.needs import SampleNeed
 from scalelab.recommend.question.batches import BatchRule
-from scalelab.recommend.question.history import LawWithTransfer
 from scalelab.recommend.question.memory_room import MemoryRoom
 from scalelab.recommend.question.subject import AskedCurves
 from scalelab.records.columns import OPTION_PREFIX
@@ -36,24 +35,19 @@ class Knowledge:
         is not used or was not measured.
     whole_runs
         The law of whole runs, where training does not factorise; else None.
-    job
-        The job in question; None: only rates are asked.
+    learned
+        Which other runs informed the step-time law; None: none did.
     """
 
     subject: AskedCurves
-    fitted: LawWithTransfer
+    law: StepTimeLaw
+    learned: Fact | None
     need: SampleNeed
     factorisation: Factorisation | None
     whole_runs: WholeRunLaw | None
     rows: FitRows
     rule: BatchRule
     memory: MemoryRoom
-    job: Job | None
-
-    @property
-    def law(self) -> StepTimeLaw:
-        """The step-time law."""
-        return self.fitted.law
 
     @property
     def compares_counts(self) -> bool:
@@ -61,8 +55,8 @@ class Knowledge:
 
         Else nothing is known of doublings, of a knee or of extremes.
         """
-        learned = self.fitted.note is not None
-        return learned or self.rows.frame["world_size"].nunique() > 1
+        has_learned = self.learned is not None
+        return has_learned or self.rows.frame["world_size"].nunique() > 1
 
     @cached_property
     def contradicted(self) -> pd.DataFrame:
@@ -78,13 +72,12 @@ class Knowledge:
 
     def recorded(self, name: str, config: Mapping[Any, Any]) -> float | None:
         """Return what the rows of a configuration's curve record in a column."""
-        frame = self.subject.frame
-        if name not in frame.columns:
-            return None
+        asked = {n: None if pd.isna(config[n]) else config[n] for n in self.swept}
         for key, rows in self.rows.curves.items():
-            values = dict(key)
-            if all(_is_same(values.get(each), config[each]) for each in self.swept):
-                found = frame.loc[rows.index, name].dropna().unique()
+            curve = dict(key)
+            if all(curve.get(column) == value for column, value in asked.items()):
+                values = numbers(self.subject.frame.loc[rows.index], name)
+                found = np.unique(values[np.isfinite(values)])
                 return float(found[0]) if len(found) == 1 else None
         return None
 
@@ -109,9 +102,3 @@ class Knowledge:
         curves = [dict(key) for key in self.rows.curves]
         names = list(dict.fromkeys(name for curve in curves for name in curve))
         return [n for n in names if len({str(c.get(n)) for c in curves}) > 1]
-
-
-def _is_same(of_curve: Scalar | None, configured: Any) -> bool:
-    if of_curve is None:
-        return bool(pd.isna(configured))
-    return bool(of_curve == configured)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from scalelab.experiment.job import Job
 from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.support import Support
@@ -21,7 +22,7 @@ from scalelab.laws.rows import (
 )
 from scalelab.laws.support import Gap
 from scalelab.plan.first_check import NOT_WITNESSED
-from scalelab.recommend.answer.facts import Contents, Fact, Kind
+from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.consistency import disagreeing_rates, is_among
@@ -39,57 +40,55 @@ _ABOVE_IDEAL = 1.05  # what lies below is noise
 
 def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
     """Note what the answer assumes or leaves open."""
-    if knowledge.fitted.note:
-        yield knowledge.fitted.note
+    if knowledge.learned:
+        yield knowledge.learned
     if knowledge.factorisation is not None:
-        yield Fact(Kind.OFF_THE_PRODUCT, knowledge.factorisation.figures())
+        yield Fact("off_the_product", knowledge.factorisation.figures())
     if knowledge.whole_runs is not None:
-        yield Fact(Kind.WHOLE_RUNS)
+        yield Fact("whole_runs")
     if pruned := knowledge.subject.num_pruned:
-        yield Fact(Kind.PRUNED, {"num_attempts": pruned})
+        yield Fact("pruned", {"num_attempts": pruned})
     yield from contradicting(knowledge.contradicted)
-    yield from doubts(knowledge)
-    yield from of_unknown_scatter(knowledge.rows)
+    yield from _doubts(knowledge)
+    yield from unknown_scatter(knowledge.rows)
     yield from not_witnessed(knowledge.rows)
     yield from disagreeing_rates(knowledge.rows)
     yield from _not_measured(knowledge, chosen.batch.global_batch_size)
-    yield Fact(Kind.TIMES_CONTAIN, {"contents": str(contents_of_times(knowledge.rows))})
+    yield Fact("times_contain", {"contents": contents_of_times(knowledge.rows)})
     known = _known_by_convergence(knowledge, chosen) | LAYOUT_PLACEHOLDERS.keys()
     for name, value in chosen.settings.items():
         if name not in known:
-            yield Fact(Kind.ACCURACY_ALIKE, {"setting": name, "value": value})
+            yield Fact("accuracy_alike", {"setting": name, "value": value})
     if chosen.batch.gradient_accumulation_steps > 1 and not knowledge.saw_accumulation:
-        yield Fact(Kind.ACCUMULATION_NOT_MEASURED)
+        yield Fact("accumulation_not_measured")
     if chosen.basis in (Support.EXTRAPOLATED, Support.NOT_MEASURED):
-        where = {
-            "world_size": chosen.world_size,
-            "local_batch_size": chosen.batch.local_batch_size,
-        }
-        yield Fact(Kind.EXTRAPOLATED, where)
+        local = chosen.batch.local_batch_size
+        where = {"world_size": chosen.world_size, "local_batch_size": local}
+        yield Fact("extrapolated", where)
 
 
 def _not_measured(knowledge: Knowledge, batch: int) -> Iterator[Fact]:
-    """Note that the length of the training is not known to suffice."""
-    need = knowledge.need
-    if need.num_missed:
-        kind, about = Kind.TARGET_NOT_REACHED, {"num_runs": need.num_missed}
-    elif need.target is not None and not need.uses_law:
-        kind, about = Kind.TARGET_NOT_MEASURED, {}
-    elif need.job and not need.uses_law and batch not in need.measured_batches():
-        kind, about = Kind.ACCURACY_NOT_MEASURED, {"global_batch_size": batch}
-    else:
-        return
+    need, job = knowledge.need, knowledge.need.job
     target = {} if need.target is None else {"target": str(need.target)}
-    amount = need.job and need.job.model_copy(update={"target": None})
-    yield Fact(kind, {**target, **about, "amount": str(amount)})
+    if need.num_missed:
+        missed = {**target, "num_runs": need.num_missed, "amount": _length(job)}
+        yield Fact("target_not_reached", missed)
+    elif need.target is not None and not need.uses_law:
+        yield Fact("target_not_measured", {**target, "amount": _length(job)})
+    elif job and not need.uses_law and batch not in need.measured_batches():
+        at = {**target, "global_batch_size": batch, "amount": _length(job)}
+        yield Fact("accuracy_not_measured", at)
+
+
+def _length(job: Job | None) -> str:
+    return str(job and job.model_copy(update={"target": None}))
 
 
 def _known_by_convergence(knowledge: Knowledge, chosen: OutlookRow) -> set[str]:
-    """Return the settings that the samples to the target were measured with."""
-    settings = {**knowledge.held, **chosen.settings}
-    strategy = strategy_of(settings.get("parallelism"))
     if not knowledge.need.uses_law:
         return set()
+    settings = {**knowledge.held, **chosen.settings}
+    strategy = strategy_of(settings.get("parallelism"))
     if strategy.is_synchronous:
         return {PROGRAM, *strategy.altering_options(settings)}
     return {PROGRAM, "parallelism", *strategy.options}
@@ -99,53 +98,49 @@ def contents_of_times(rows: FitRows) -> Contents:
     """Return what the step times of an answer contain."""
     used = rows.observations[rows.reasons == ""]
     if not set(map(str, cells(used, "kind"))) <= {*TrialKind}:
-        return Contents.GIVEN
+        return "given"
     if np.isfinite(numbers(used, "compute_s")).all():
-        return Contents.STEPS
+        return "steps"
     evaluation_s = numbers(used, "evaluation_s")
     if not np.isfinite(evaluation_s).all():
-        return Contents.ALL
+        return "all"
     if evaluation_s.any():
-        return Contents.STEPS_AND_CHECKPOINTS
-    return Contents.ALL_NO_EVALUATION_SEEN
+        return "steps_and_checkpoints"
+    return "all_no_evaluation_seen"
 
 
 def contradicting(found: pd.DataFrame) -> Iterator[Fact]:
     """Name the configurations whose runs contradict one another."""
     for row in found.iloc[:_MOST_NAMED].to_dict("records"):
         spread = {name: row[name] for name in ("num_runs", "least_s", "most_s")}
-        yield Fact(Kind.CONTRADICTING, _configuration(row) | spread)
+        yield Fact("contradicting", _configuration(row) | spread)
     if len(found) > _MOST_NAMED:
-        yield Fact(Kind.MORE_CONTRADICTING, {"count": len(found) - _MOST_NAMED})
+        yield Fact("more_contradicting", {"count": len(found) - _MOST_NAMED})
 
 
 def _configuration(row: Mapping[Any, Any]) -> dict[str, Any]:
-    size, nodes = int(row["world_size"]), int(row["num_nodes"])
+    size, nodes, local, passes = (int(row[name]) for name in CONFIGURATION[:4])
     return {
         "world_size": size,
         "allocation": allocation_label(size, nodes),
-        "local_batch_size": int(row["local_batch_size"]),
-        "gradient_accumulation_steps": int(row["gradient_accumulation_steps"]),
+        "local_batch_size": local,
+        "gradient_accumulation_steps": passes,
     }
 
 
-def doubts(knowledge: Knowledge) -> Iterator[Fact]:
-    """Name the rows that lose nearly all weight, since the other rows contradict them.
-
-    Not those of a configuration whose runs contradict one another: that is said of it.
-    """
+def _doubts(knowledge: Knowledge) -> Iterator[Fact]:
     doubted = knowledge.law.doubted
+    # of a configuration whose runs contradict one another that is said already
     rows = knowledge.rows.frame.loc[doubted.index]
-    is_said = is_among(rows, knowledge.contradicted)
-    doubted = doubted[~is_said]
+    doubted = doubted[~is_among(rows, knowledge.contradicted)]
     order = doubted["factor"].map(lambda factor: -max(factor, 1 / factor)).argsort()
     for row in doubted.iloc[order[:_MOST_NAMED]].to_dict("records"):
-        yield Fact(Kind.DOUBTED, _configuration(row) | {"factor": row["factor"]})
+        yield Fact("doubted", _configuration(row) | {"factor": row["factor"]})
     if len(doubted) > _MOST_NAMED:
-        yield Fact(Kind.MORE_DOUBTED, {"count": len(doubted) - _MOST_NAMED})
+        yield Fact("more_doubted", {"count": len(doubted) - _MOST_NAMED})
 
 
-def of_unknown_scatter(rows: FitRows) -> Iterator[Fact]:
+def unknown_scatter(rows: FitRows) -> Iterator[Fact]:
     """Note which runs have too few step times to scatter, and no repeat that tells it.
 
     A trial's row has an interval of its step time from four of them on. A program that
@@ -157,22 +152,25 @@ def of_unknown_scatter(rows: FitRows) -> Iterator[Fact]:
     is_short = np.isfinite(numbers(measured, "num_steps"))
     is_short &= ~np.isfinite(numbers(measured, "step_time_lo_s"))
     is_trial = np.array([kind in {*TrialKind} for kind in cells(measured, "kind")])
-    what = [*curve_columns(frame), *CONFIGURATION]
-    is_alone = ~frame.duplicated(what, keep=False)
+    is_alone = ~frame.duplicated([*curve_columns(frame), *CONFIGURATION], keep=False)
     if not is_trial.any() and is_alone.all():
-        yield Fact(Kind.NO_REPEATS)
+        yield Fact("no_repeats")
     if number := int((is_short & is_trial & is_alone).sum()):
-        yield Fact(Kind.FEW_READINGS, {"num_runs": number})
+        yield Fact("few_readings", {"num_runs": number})
 
 
 def not_witnessed(rows: FitRows) -> Iterator[Fact]:
     """Note which rows rest on ranks of which nothing showed that they met."""
     used = rows.observations[rows.reasons == ""]
-    found = [str(each) == NOT_WITNESSED for each in cells(used, "ranks_witness")]
-    sizes = numbers(used, "world_size")[np.array(found, dtype=bool)].astype(int)
-    if len(sizes):
-        ends = {"least": int(sizes.min()), "most": int(sizes.max())}
-        yield Fact(Kind.NOT_WITNESSED, ends)
+    sizes = [
+        int(size)
+        for size, witness in zip(
+            numbers(used, "world_size"), cells(used, "ranks_witness"), strict=True
+        )
+        if str(witness) == NOT_WITNESSED
+    ]
+    if sizes:
+        yield Fact("not_witnessed", {"least": min(sizes), "most": max(sizes)})
 
 
 def compared(programs: Mapping[str, Outlook]) -> Iterator[Fact]:
@@ -180,7 +178,7 @@ def compared(programs: Mapping[str, Outlook]) -> Iterator[Fact]:
     if len(programs) > 1:
         times = {name: float(best.time_s[0]) for name, best in programs.items()}
         size = int(next(iter(programs.values())).sizes[0])
-        yield Fact(Kind.PROGRAMS, {"world_size": size, "times_s": times})
+        yield Fact("programs", {"world_size": size, "times_s": times})
 
 
 def not_chosen(
@@ -190,42 +188,35 @@ def not_chosen(
     shown = [row for row in rows if not row.is_eligible]
     beyond = [row for row in shown if row.batch.global_batch_size > rule.largest]
     if beyond:
-        values = {
-            "world_size": beyond[0].world_size,
-            "largest": rule.largest,
-            "why": rule.why_largest,
-            "may_ask": rule.why_largest != ONE_EPOCH,
-        }
-        yield Fact(Kind.BATCH_TOO_LARGE, values)
+        why, size = rule.why_largest, {"world_size": beyond[0].world_size}
+        batch = {"largest": rule.largest, "why": why, "may_ask": why != ONE_EPOCH}
+        yield Fact("batch_too_large", size | batch)
     if any(row.basis == Support.NOT_MEASURED for row in shown):
-        yield Fact(Kind.UNMEASURED_NOT_CHOSEN, {"is_proposed": is_proposed})
+        yield Fact("unmeasured_not_chosen", {"is_proposed": is_proposed})
 
 
 def about_efficiency(rows: Sequence[OutlookRow], baseline: str) -> Iterator[Fact]:
     """Note where there is no efficiency, and where it is better than ideal."""
     base = next((row.world_size for row in rows if row.is_baseline), 0)
     values = {"baseline": baseline}
-    if not all(row.scaling_efficiency for row in rows):
-        yield Fact(Kind.NO_EFFICIENCY, values)
-    better = [
-        row.world_size
-        for row in rows
-        if row.scaling_efficiency and row.scaling_efficiency.value > _ABOVE_IDEAL
-    ]
+    shares = [(row.world_size, row.scaling_efficiency) for row in rows]
+    if not all(share for _, share in shares):
+        yield Fact("no_efficiency", values)
+    better = [size for size, at in shares if at and at.value > _ABOVE_IDEAL]
     if any(size < base for size in better):
-        yield Fact(Kind.ABOVE_IDEAL_ON_FEWER, values)
+        yield Fact("above_ideal_on_fewer", values)
     if any(size > base for size in better):
-        yield Fact(Kind.ABOVE_IDEAL_ON_MORE, values)
+        yield Fact("above_ideal_on_more", values)
 
 
 def cut_to_an_epoch(rule: BatchRule) -> Iterator[Fact]:
     """Note that larger batches than the data of an epoch are left out."""
     if rule.why_largest == ONE_EPOCH:
-        yield Fact(Kind.CUT_TO_AN_EPOCH, {"largest": rule.largest})
+        yield Fact("cut_to_an_epoch", {"largest": rule.largest})
 
 
 def considered(
-    rule: BatchRule, rows: Sequence[OutlookRow], *, are_stated: bool
+    rule: BatchRule, rows: Sequence[OutlookRow], wanted: Sequence[int]
 ) -> Fact:
     """Note among which devices and batches nothing meets the limits."""
     sizes = [row.world_size for row in rows]
@@ -233,16 +224,17 @@ def considered(
         "least": min(sizes),
         "most": max(sizes),
         "batches": rule.in_words(),
-        "may_ask_devices": not are_stated,
-        "may_ask_batches": bool(rule.why_largest) and rule.why_largest != ONE_EPOCH,
+        "may_ask_devices": not wanted,
+        "may_ask_batches": rule.why_largest not in ("", ONE_EPOCH),
     }
-    return Fact(Kind.CONSIDERED, values)
+    return Fact("considered", values)
 
 
 def not_considered(
-    knowledge: Knowledge, wanted: Sequence[int], answered: Set[int]
+    knowledge: Knowledge, rows: Sequence[OutlookRow], wanted: Sequence[int]
 ) -> Iterator[Fact]:
     """Note which of the wanted and measured world sizes have no row, and why."""
+    answered = {row.world_size for row in rows}
     measured = knowledge.rows.frame["world_size"].astype(int)
     asked = sorted({*wanted, *(measured if knowledge.rule.is_named else ())})
     missing = [size for size in asked if size not in answered]
@@ -251,14 +243,17 @@ def not_considered(
     uneven = undivided(curves, missing)
     if missing := [size for size in missing if size not in uneven]:
         values = {"world_sizes": missing, "batches": knowledge.rule.in_words()}
-        yield Fact(Kind.BATCH_NOT_SHARED, values)
+        yield Fact("batch_not_shared", values)
 
 
 def passed_over(measured: Outlook, limits: Sequence[str]) -> Iterator[Fact]:
     """Note that a measured configuration holds the limits, but not surely enough."""
-    times = zip(measured.time_s, measured.probability, strict=True)
-    rows = zip(measured.frame.to_dict("records"), times, strict=True)
-    for row, (time_s, probability) in rows:
+    for row, time_s, probability in zip(
+        measured.frame.to_dict("records"),
+        measured.time_s,
+        measured.probability,
+        strict=True,
+    ):
         values = {
             **_configuration(row),
             "global_batch_size": int(row["global_batch_size"]),
@@ -266,7 +261,7 @@ def passed_over(measured: Outlook, limits: Sequence[str]) -> Iterator[Fact]:
             "limits": [*limits],
             "probability": float(probability),
         }
-        yield Fact(Kind.NOT_SURE_ENOUGH, values)
+        yield Fact("not_sure_enough", values)
 
 
 def condition(knowledge: Knowledge, chosen: OutlookRow) -> str:
@@ -274,8 +269,7 @@ def condition(knowledge: Knowledge, chosen: OutlookRow) -> str:
     need, job = knowledge.need, knowledge.need.job
     if need.uses_law or job is None or job.steps:
         return ""
-    amount = job.model_copy(update={"target": None})
-    return f"{amount} suffice at batch {chosen.batch.global_batch_size:,}"
+    return f"{_length(job)} suffice at batch {chosen.batch.global_batch_size:,}"
 
 
 def not_identifiable(gaps: Iterable[Gap], is_emulated: bool) -> Iterator[Fact]:
@@ -283,11 +277,7 @@ def not_identifiable(gaps: Iterable[Gap], is_emulated: bool) -> Iterator[Fact]:
     known = dict.fromkeys((each.parameters, each.why, each.remedy) for each in gaps)
     for parameters, why, remedy in known:
         is_of_machine = any(name.startswith("inter_node") for name in parameters)
-        values = {
-            "parameters": [*parameters],
-            "why": why,
-            "remedy": remedy,
-            # an emulated run declares its own machine
-            "may_learn": is_of_machine and not is_emulated,
-        }
-        yield Fact(Kind.NOT_IDENTIFIABLE, values)
+        # an emulated run declares its own machine
+        advice = {"remedy": remedy, "may_learn": is_of_machine and not is_emulated}
+        cause = {"parameters": [*parameters], "why": why}
+        yield Fact("not_identifiable", cause | advice)

@@ -59,6 +59,7 @@ class KnownWorkload:
         return cls(**{each.name: getattr(facts, each.name) for each in fields(cls)})
 
 
+# The workloads of attempts that do not say it themselves; none is added here.
 _UNTOLD: Mapping[str, KnownWorkload] = {
     "digits_mlp": KnownWorkload(has_batch_norm=False, counts_flops=False),
     "resnet_cifar": KnownWorkload(has_batch_norm=True, counts_flops=False),
@@ -71,7 +72,6 @@ _UNTOLD: Mapping[str, KnownWorkload] = {
         declares_times=True, has_batch_norm=False, counts_flops=False
     ),
 }
-"""The workloads of attempts that do not say it themselves; none is added here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,13 +133,7 @@ class AttemptSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; :meth:`from_json` reads them back."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        values["trial"] = self.trial.to_json()
-        values["program"] = program_to_json(self.program)
-        values["placement"] = asdict(self.placement)
-        values["validity"] = list(self.validity)
-        values["known"] = asdict(self.known)
-        return values
+        return {**asdict(self), "program": program_to_json(self.program)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> AttemptSpec:
@@ -198,47 +192,33 @@ class AttemptResult:
         return cls(**{**values, "outcome": Outcome(values["outcome"])})
 
 
-@dataclass(frozen=True, slots=True)
 class AttemptFiles:
     """The names of an attempt's files, in one place.
 
-    ``spec`` is written by the driver before the launch, ``stream`` and ``checkpoint``
-    by rank 0, ``log(rank)`` by every rank, ``progress(rank)`` by every rank for its
-    supervisor; by write-then-rename ``evaluation`` by rank 0, ``prune`` and ``result``
-    by the first node's supervisor.
+    Attributes
+    ----------
+    spec
+        An :class:`AttemptSpec` as JSON, written by the driver before the launch.
+    stream
+        JSON lines that rank 0 appends: steps and evaluations as they happen.
+    evaluation
+        The last evaluation, with figures of each class; replaced as a whole by rank 0.
+    result
+        An :class:`AttemptResult` as JSON, of the first node's supervisor.
+    prune
+        Asks the ranks to end early, as the source wants; holds the reason.
+    checkpoint
+        The directory of rank 0's checkpoint.
     """
 
-    directory: Path
-
-    @property
-    def spec(self) -> Path:
-        """The specification: an :class:`AttemptSpec` as JSON."""
-        return self.directory / "attempt.json"
-
-    @property
-    def stream(self) -> Path:
-        """Append-only JSON lines: steps and evaluations as they happen."""
-        return self.directory / "stream.jsonl"
-
-    @property
-    def evaluation(self) -> Path:
-        """The last evaluation of a workload, with figures of each class, as JSON."""
-        return self.directory / "evaluation.json"
-
-    @property
-    def result(self) -> Path:
-        """The result: an :class:`AttemptResult` as JSON."""
-        return self.directory / "result.json"
-
-    @property
-    def prune(self) -> Path:
-        """Asks the ranks to end early, as the source wants; holds the reason."""
-        return self.directory / "prune"
-
-    @property
-    def checkpoint(self) -> Path:
-        """Directory of the attempt's checkpoint."""
-        return self.directory / "checkpoint"
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.spec = directory / "attempt.json"
+        self.stream = directory / "stream.jsonl"
+        self.evaluation = directory / "evaluation.json"
+        self.result = directory / "result.json"
+        self.prune = directory / "prune"
+        self.checkpoint = directory / "checkpoint"
 
     def log(self, rank: int) -> Path:
         """Return the file of a rank's standard output and error."""

@@ -8,14 +8,16 @@ import math
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from scalelab.errors import DiskFullError, StoreError
 from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
 from scalelab.records.plain_files import parse_json, read_file
+
+T = TypeVar("T")
 
 
 class TornRecordError(StoreError):
@@ -24,8 +26,8 @@ class TornRecordError(StoreError):
 
 _FULL = "Free space (or raise the quota) and run the same command again: it resumes."
 _FORBIDDEN = "Give yourself write permission there or choose another directory."
+# What an operating system calls a disk, a quota or a limit that leaves no space.
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What an operating system calls a disk, a quota or a limit that leaves no space."""
 _REMEDIES = {
     **dict.fromkeys(NO_SPACE, _FULL),
     errno.EACCES: _FORBIDDEN,
@@ -45,6 +47,20 @@ def storing(path: Path) -> Iterator[None]:
         kind = DiskFullError if code in NO_SPACE else StoreError
         raise kind(
             f"{path} cannot be written: {error.strerror or error}. {remedy}"
+        ) from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn a refusal to read ``path`` into a `StoreError`; absence passes through."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be read: {error.strerror or error}. Give yourself read "
+            "permission or check the file system."
         ) from error
 
 
@@ -104,11 +120,11 @@ def _without_non_finite(values: Any) -> Any:
 
 def decode_json(content: bytes, *, is_compared: bool = False) -> Any:
     """Decode JSON of a record, refusing NaN and Infinity; see :func:`parse_json`."""
-    return parse_json(content, _refuse_constant, is_compared=is_compared)
 
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is not JSON")
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+    return parse_json(content, refuse, is_compared=is_compared)
 
 
 def write_atomically(
@@ -210,42 +226,24 @@ def write_result(
 
 def read_result(files: AttemptFiles) -> AttemptResult | None:
     """Read the result of an attempt; None while there is none."""
-    values = _read(files.result)
-    if values is None:
-        return None
-    try:
-        return AttemptResult.from_json(values)
-    except (TypeError, ValueError) as error:
-        raise _torn(files.result, error) from error
+    return _read(files.result, AttemptResult.from_json)
 
 
 def read_spec(files: AttemptFiles) -> AttemptSpec | None:
     """Read the specification of an attempt; None where it was never written."""
-    values = _read(files.spec, is_compared=True)
-    if values is None:
-        return None
-    try:
-        return AttemptSpec.from_json(values)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _torn(files.spec, error) from error
+    return _read(files.spec, AttemptSpec.from_json, is_compared=True)
 
 
-def _read(path: Path, *, is_compared: bool = False) -> Any:
+def _read(
+    path: Path, made_of: Callable[[Any], T], *, is_compared: bool = False
+) -> T | None:
     try:
-        return decode_json(read_file(path), is_compared=is_compared)
+        with reading(path):
+            return made_of(decode_json(read_file(path), is_compared=is_compared))
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise _torn(path, error) from error
-    except OSError as error:
-        raise StoreError(
-            f"{path} cannot be read: {error.strerror or error}. "
-            "Give yourself read permission or check the file system."
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise TornRecordError(
+            f"{path} is torn or was changed: {error!r}. Continuing the sweep sets it "
+            "aside and runs the trial again."
         ) from error
-
-
-def _torn(path: Path, error: Exception) -> TornRecordError:
-    return TornRecordError(
-        f"{path} is torn or was changed: {error!r}. Continuing the sweep sets it aside "
-        "and runs the trial again."
-    )

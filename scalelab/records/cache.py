@@ -6,13 +6,12 @@ import errno
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from scalelab.records.attempt_io import storing, write_atomically
-from scalelab.records.columns import COLUMNS, SCHEMA_VERSION
+from scalelab.records.columns import COLUMNS
 from scalelab.records.plain_files import opened, parse_json
 
 if TYPE_CHECKING:
@@ -20,34 +19,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _KEY = b"scalelab"
+# Rows; small enough to pick one attempt out quickly, large enough to read all.
 _ROW_GROUP = 1 << 17
-"""Rows; small enough to pick one attempt out quickly, large enough to read all."""
-
-
-def signature(paths: Iterable[Path]) -> dict[str, Any]:
-    """Return a value that changes with the source file and with the reader's code.
-
-    Size and time of writing by name, and the schema's version.
-    """
-    stats: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
-    for path in paths:
-        with suppress(FileNotFoundError):
-            status = path.stat()
-            stats[path.name] = [status.st_size, status.st_mtime_ns]
-    return stats
 
 
 def write_table(
     path: Path,
     table: pa.Table,
     source: Mapping[str, Any],
-    encodings: Mapping[str, str] | None = None,
+    encodings: Mapping[str, str],
 ) -> None:
     """Write a table to the cache, with the state of its source."""
     import pyarrow.parquet as pq
 
     metadata = {**(table.schema.metadata or {}), _KEY: json.dumps(source).encode()}
-    encodings = encodings or {}
     buffer = io.BytesIO()
     pq.write_table(
         table.replace_schema_metadata(metadata),
@@ -90,15 +75,6 @@ def read_source(path: Path) -> Mapping[str, Any] | None:
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
         return None
     return source
-
-
-def write_observations(
-    path: Path, observations: pd.DataFrame, source: Mapping[str, Any]
-) -> None:
-    """Write an observations frame to the cache, with the state of its source."""
-    import pyarrow as pa
-
-    write_table(path, pa.Table.from_pandas(observations), source)
 
 
 def read_observations(path: Path, source: Mapping[str, Any]) -> pd.DataFrame | None:

@@ -9,6 +9,7 @@ import stat
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,7 +78,6 @@ def check_paths(paths: Sequence[str], root: Path) -> None:
 
 
 def _collect(paths: Sequence[str], root: Path) -> dict[str, Path]:
-    """Return the files to copy by their name in the snapshot, sorted."""
     if not paths:
         raise SpecError("snapshot=[] names no code. List files or directories to copy.")
     check_paths(paths, root)
@@ -87,8 +87,7 @@ def _collect(paths: Sequence[str], root: Path) -> dict[str, Path]:
         name = os.path.relpath(start, root)
         if name.startswith(".."):
             raise _outside(start, start, root)
-        for name_of_file, file in _walk(start, name, root, ()):
-            files[name_of_file] = file
+        files.update(_walk(start, name, root, ()))
     if not files:
         raise SpecError(f"snapshot={list(paths)} holds no files. Name some code in it.")
     return dict(sorted(files.items()))
@@ -110,10 +109,11 @@ def _walk(
     elif real.is_dir():
         if (real / "run.json").exists():
             return
-        for entry in sorted(_list(real)):
-            if entry not in _SKIPPED:
-                inner = os.path.join(name, entry)
-                yield from _walk(path / entry, inner, root, (*above, real))
+        with _readable(real):
+            entries = sorted({*os.listdir(real)} - _SKIPPED)
+        for entry in entries:
+            inner = os.path.join(name, entry)
+            yield from _walk(path / entry, inner, root, (*above, real))
     else:
         raise SpecError(
             f"{path} is neither a file nor a directory (or a link to nothing). Remove "
@@ -121,13 +121,14 @@ def _walk(
         )
 
 
-def _list(directory: Path) -> list[str]:
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
     try:
-        return os.listdir(directory)
+        yield
     except OSError as error:
         raise SpecError(
-            f"{directory} cannot be read: {error.strerror}. Give yourself read "
-            "permission or leave it out of the snapshot."
+            f"{path} cannot be read: {error.strerror}. Give yourself read permission "
+            "or leave it out of the snapshot."
         ) from error
 
 
@@ -142,13 +143,8 @@ def _outside(path: Path, real: Path, root: Path) -> SpecError:
 def _copy(files: dict[str, Path], making: Path, instead: Mapping[bytes, bytes]) -> str:
     digest = hashlib.sha256()
     for name, file in files.items():
-        try:
+        with _readable(file):
             content = file.read_bytes()
-        except OSError as error:
-            raise SpecError(
-                f"{file} cannot be read: {error.strerror}. Give yourself read "
-                "permission or leave it out of the snapshot."
-            ) from error
         mode = 0o755 if file.stat().st_mode & stat.S_IXUSR else 0o644
         copy = making / name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -180,12 +176,18 @@ def code_hash(experiment: Experiment) -> str | None:
 
     Of a command that runs where it lies, that is the files its words name.
     """
-    paths = code_paths(experiment) or tuple(_files_named(experiment))
+    root = experiment.code_root
+    paths = code_paths(experiment) or tuple(
+        word
+        for word in (experiment.command or "").split()
+        if "{" not in word
+        and (file := (root / word).resolve()).is_file()
+        and file.is_relative_to(root)
+    )
     if not paths:
         return None
     with tempfile.TemporaryDirectory() as scratch:
-        _, digest = snapshot_code(paths, experiment.code_root, Path(scratch))
-    return digest
+        return snapshot_code(paths, root, Path(scratch))[1]
 
 
 def code_of_programs(experiment: Experiment) -> dict[str, str | None]:
@@ -197,11 +199,3 @@ def code_of_programs(experiment: Experiment) -> dict[str, str | None]:
         return {}
     programs = experiment.by_program().items()
     return {name: code_hash(alone) for name, alone in programs if name}
-
-
-def _files_named(experiment: Experiment) -> Iterator[str]:
-    for word in (experiment.command or "").split():
-        path = (experiment.code_root / word).resolve()
-        is_below = path.is_relative_to(experiment.code_root)
-        if "{" not in word and path.is_file() and is_below:
-            yield word

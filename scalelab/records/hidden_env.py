@@ -15,6 +15,7 @@ from scalelab.experiment.fingerprint import of_programs, program_key
 from scalelab.experiment.hidden import is_hidden, is_recorded_as, recorded_as
 from scalelab.experiment.program import CommandProgram, Program
 from scalelab.inputs.document import with_values
+from scalelab.records.attempt import AttemptSpec
 from scalelab.records.attempt_io import decode_json, encode_json, write_atomically
 from scalelab.records.plain_files import read_file
 
@@ -38,10 +39,9 @@ def recorded_experiment(
     return text, recorded
 
 
-def recorded_program(
-    program: Program, fingerprint: Mapping[str, Any], name: str | None = None
-) -> Program:
-    """Return a program as records have it, by the fingerprint in the run's header."""
+def recorded_program(spec: AttemptSpec, fingerprint: Mapping[str, Any]) -> Program:
+    """Return an attempt's program as records have it, by the run's fingerprint."""
+    program, name = spec.program, spec.trial.program
     if isinstance(program, CommandProgram) and (program.env or program.inherited):
         own = _env(fingerprint, program_key(name)) if name else {}
         env = recorded_as(program.env, {**_env(fingerprint, None), **own})

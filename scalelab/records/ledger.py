@@ -1,4 +1,4 @@
-"""The ledger of a run: which attempts began and how they ended, in order.
+"""The ledger of a run, which attempts began and how they ended, and its recovery.
 
 Only the driver writes it, one line at a time. It is an index: the attempt directories
 hold the facts, and a ledger that is lost or damaged is rebuilt from them.
@@ -8,26 +8,47 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import shutil
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from scalelab.errors import StoreError
+from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.target import Condition, hold
 from scalelab.plan.source import Observation
+from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import (
+    TornRecordError,
     append_all,
     decode_json,
     encode_json,
+    read_result,
+    read_spec,
+    reading,
     storing,
     write_atomically,
+    write_result,
 )
-from scalelab.records.observations import check_row, check_types
-from scalelab.records.plain_files import read_file
+from scalelab.records.control.job_list import CLUSTER_DIRECTORY
+from scalelab.records.control.lease import LEASE
+from scalelab.records.observations import check_row, check_types, row
+from scalelab.records.plain_files import harmless, parse_json, read_file
 
+# The names that write_atomically and snapshot_code give to what is not whole yet.
+_HALF = re.compile(r"\.(.+\.)?[0-9a-f]{32}")
+_HALF_LIFE_S = 60.0
+_ABANDONED = AttemptResult(
+    outcome=Outcome.NODE_FAIL,
+    reason="The driver of the sweep ended before the attempt did.",
+)
+
+# Trial id and attempt number.
 AttemptKey = tuple[str, int]
-"""Trial id and attempt number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +81,7 @@ class Ledger:
             if self._descriptor is None:
                 flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
                 self._descriptor = os.open(self.path, flags, 0o644)
-            append_all(self._descriptor, line + b"\n")
+            append_all(self._descriptor, line)
 
     def close(self) -> None:
         """Close the file; a later append opens it again."""
@@ -75,19 +96,15 @@ class Ledger:
         self.close()
         lines = [_begin_line(key, at) for key, at in begun.items()]
         lines += [_end_line(observation) for observation in ended.values()]
-        write_atomically(self.path, b"".join(line + b"\n" for line in lines))
+        write_atomically(self.path, b"".join(lines))
 
     def read(self) -> LedgerContent:
         """Read the ledger; half a line at its end is left out."""
         try:
-            content = read_file(self.path)
+            with reading(self.path):
+                content = read_file(self.path)
         except FileNotFoundError:
             return LedgerContent(is_whole=False)
-        except OSError as error:
-            raise StoreError(
-                f"{self.path} cannot be read: {error.strerror}. Give yourself read "
-                "permission or check the file system."
-            ) from error
         *lines, rest = content.split(b"\n")
         begun: dict[AttemptKey, str] = {}
         ended: dict[AttemptKey, Observation] = {}
@@ -108,8 +125,8 @@ class Ledger:
 
 
 def _key(values: Mapping[str, Any]) -> AttemptKey:
-    """Return trial id and number, which name a directory; nothing else may."""
     trial_id, number = values["trial_id"], values["attempt"]
+    # They name a directory; nothing else may.
     if type(number) is not int or not re.fullmatch(r"\w{1,99}", trial_id, re.ASCII):
         raise ValueError(f"trial_id={trial_id!r}, attempt={number!r}")
     return trial_id, number
@@ -118,9 +135,195 @@ def _key(values: Mapping[str, Any]) -> AttemptKey:
 def _begin_line(key: AttemptKey, at: str) -> bytes:
     trial_id, number = key
     event = {"event": "begin", "trial_id": trial_id, "attempt": number, "at": at}
-    return encode_json(event)
+    return encode_json(event) + b"\n"
 
 
 def _end_line(observation: Observation) -> bytes:
     present = {name: value for name, value in observation.items() if value is not None}
-    return encode_json({"event": "end", "row": present})
+    return encode_json({"event": "end", "row": present}) + b"\n"
+
+
+def attempt_directory(trials: Path, trial_id: str, number: int) -> Path:
+    """Return where an attempt's files are."""
+    return trials / trial_id / f"{number:03d}"
+
+
+def attempts_on_disk(trials: Path) -> Iterator[tuple[AttemptKey, AttemptFiles]]:
+    """Yield every attempt that has a directory, by trial id and number."""
+    for trial_id in _entries(trials):
+        for number in sorted(_entries(trials / trial_id)):
+            if number.isdecimal():
+                files = AttemptFiles(trials / trial_id / number)
+                yield (trial_id, int(number)), files
+
+
+def _entries(directory: Path) -> list[str]:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return os.listdir(directory)
+    return []
+
+
+def last_number(trial_directory: Path) -> int:
+    """Return the highest attempt number of a trial; 0 if it was never tried."""
+    numbers = [name for name in _entries(trial_directory) if name.isdecimal()]
+    return max(map(int, numbers), default=0)
+
+
+def recover(ledger: Ledger, trials: Path) -> list[Observation]:
+    """End attempts that a dead driver left open; make ledger and disk agree.
+
+    What it, or a node that died with it, had only half written is deleted.
+    """
+    run = trials.parent
+    with suppress(OSError, StoreError):  # the folder may be somebody else's
+        discard_halves(run.parent, run.name, may_be_written=True)
+    for directory in (run, run / "experiments", run / "code", run / "cache"):
+        discard_halves(directory)
+    discard_halves(run / CLUSTER_DIRECTORY, "jobs.json")
+    discard_halves(run / CLUSTER_DIRECTORY, may_be_written=True)
+    content = ledger.read()
+    on_disk = dict(attempts_on_disk(trials))
+    known = {key: content.ended[key] for key in content.ended if key in on_disk}
+    settled = {
+        key: observation
+        for key, files in on_disk.items()
+        if key not in known and (observation := _settled(key, files))
+    }
+    ended = {**known, **settled}
+    if content.is_whole and not content.is_torn and len(known) == len(content.ended):
+        for observation in settled.values():
+            ledger.append_end(observation)
+    else:
+        begun = {key: content.begun[key] for key in content.begun if key in on_disk}
+        ledger.replace(begun, ended)
+    return list(ended.values())
+
+
+def discard_halves(
+    directory: Path, of: str = "", *, may_be_written: bool = False
+) -> None:
+    """Delete what killed processes left half-written in a directory."""
+    for name in [] if directory.is_symlink() else _entries(directory):
+        if of and not name.startswith(f".{of}."):
+            continue
+        if may_be_written and not _is_old(directory / name):
+            continue
+        path = directory / name
+        # A lease that was moved aside may still be put back.
+        if _HALF.fullmatch(name) and (
+            not name.startswith(f".{LEASE}.") or _is_old(path)
+        ):
+            with storing(path):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+
+
+def _is_old(path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        status = path.lstat()
+        # A file that is renamed keeps the time of its last writing.
+        return time.time() - max(status.st_mtime, status.st_ctime) > _HALF_LIFE_S
+    return False
+
+
+def ended_rows(ledger: Ledger, trials: Path) -> tuple[list[Observation], bool]:
+    """Read the rows of all attempts that have ended, writing nothing."""
+    content = ledger.read()
+    attempts = content.begun if content.is_whole else dict(attempts_on_disk(trials))
+    pending = [key for key in attempts if key not in content.ended]
+    rows = [*content.ended.values()]
+    for key in pending:
+        files = AttemptFiles(attempt_directory(trials, *key))
+        with suppress(TornRecordError):
+            spec, result = read_spec(files), read_result(files)
+            if spec is not None and result is not None:
+                rows.append(_row_at(key, spec, result))
+    # an imported run has no ledger, and nothing that one would speak of
+    return rows, not pending and (content.is_whole or not attempts)
+
+
+def _settled(key: AttemptKey, files: AttemptFiles) -> Observation | None:
+    """End an attempt that no living driver will end, and return its row.
+
+    A result that is there counts. One that is torn is set aside as
+    ``result.json.torn``, and a missing one is written: both are ``node_fail``.
+    """
+    try:
+        spec = read_spec(files)
+    except TornRecordError:
+        return None
+    if spec is None:
+        return None
+    try:
+        discard_halves(files.directory)
+        if (result := read_result(files)) is not None:
+            return _row_at(key, spec, result)
+        result = _ABANDONED
+    except TornRecordError as error:
+        aside = files.result.with_name(files.result.name + ".torn")
+        with storing(aside):
+            files.result.rename(aside)
+        said = f"The result could not be read and was kept as {aside.name}. {error}"
+        result = AttemptResult(outcome=Outcome.NODE_FAIL, reason=said)
+    write_result(files, result)
+    return _row_at(key, spec, result)
+
+
+def _row_at(key: AttemptKey, spec: AttemptSpec, result: AttemptResult) -> Observation:
+    try:
+        observation = harmless(check_types(row(spec, result)))
+    except (StoreError, ValueError) as error:
+        raise TornRecordError(str(error)) from error
+    # trial id and number as the directory is called
+    return {**observation, "trial_id": key[0], "attempt": key[1]}
+
+
+def marked(
+    rows: list[Observation], superseded: Collection[AttemptKey]
+) -> list[Observation]:
+    """Return the rows, superseded attempts marked ``code_changed``."""
+    return [
+        {**each, "validity": sorted({*(each.get("validity") or ()), "code_changed"})}
+        if (each["trial_id"], each["attempt"]) in superseded
+        else each
+        for each in rows
+    ]
+
+
+def judged(
+    rows: list[Observation], conditions: Sequence[Condition]
+) -> list[Observation]:
+    """Return the rows with ``accepted``, by the conditions of the latest experiment."""
+    if not conditions:
+        return rows
+    return [
+        {
+            **each,
+            "accepted": hold(conditions, _final_metrics(each))
+            if Outcome(each["outcome"]).is_measurement
+            else None,
+        }
+        for each in rows
+    ]
+
+
+def _final_metrics(observation: Observation) -> dict[str, float | None]:
+    if text := observation.get("final_metrics"):
+        with suppress(ValueError, TypeError):
+            return dict(parse_json(text.encode()))
+    # rows of older versions know the metric of the target alone
+    name, value = observation.get("target_metric"), observation.get("final_metric")
+    return {} if name is None or value is None else {name: value}
+
+
+def measured_meanwhile(
+    files: AttemptFiles, result: AttemptResult
+) -> AttemptResult | None:
+    """Return the measurement on disk that counts more than a declared node loss."""
+    with suppress(TornRecordError):
+        written = read_result(files) if result.outcome.is_retried else None
+        if written is not None and written.outcome.is_measurement:
+            return written
+    return None

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,15 @@ from scalelab.records.columns import (
     OPTION_PREFIX,
     SCHEMA_VERSION,
 )
-from scalelab.records.provenance import SUPERSEDED_ENGINE, with_engine_mark
 
 if TYPE_CHECKING:
     import pandas as pd
+
+SUPERSEDED_ENGINE = "superseded_engine"
+# Revision of the trainer's engines, stored among the versions of a result.
+ENGINE_REVISION = 2
+# The first revision whose asynchronous workers do not wait for each other.
+FIRST_WITHOUT_MEETINGS = 2
 
 _MISSING: Mapping[str, Any] = dict.fromkeys(column.name for column in COLUMNS)
 _IDENTITY = "schema_version run trial_id repeat attempt outcome kind".split()
@@ -48,11 +54,11 @@ def row(spec: AttemptSpec, result: AttemptResult) -> Observation:
             values[name] = value
     measured = result.measurements.get("validity") or ()
     values["validity"] = list(dict.fromkeys((*spec.validity, *measured)))
-    return with_engine_mark(values)
+    return _with_engine_mark(values)
 
 
 def _configuration(spec: AttemptSpec) -> dict[str, Any]:
-    trial = spec.trial
+    trial, program = spec.trial, spec.program
     shares = spec.placement.shares
     values = {
         "schema_version": SCHEMA_VERSION,
@@ -61,8 +67,10 @@ def _configuration(spec: AttemptSpec) -> dict[str, Any]:
         "repeat": trial.repeat,
         "attempt": spec.number,
         "kind": str(trial.kind),
-        "workload": _workload(spec),
-        "code_hash": program_hash(spec.program),
+        "workload": (program.name or spec.run)
+        if isinstance(program, CommandProgram)
+        else trial.workload,
+        "code_hash": program_hash(program),
         "emulated": spec.known.declares_times,
         "node_group": trial.node_group,
         "parallelism": trial.parallelism,
@@ -96,17 +104,11 @@ def _configuration(spec: AttemptSpec) -> dict[str, Any]:
     return values
 
 
-def _workload(spec: AttemptSpec) -> str:
-    if not isinstance(spec.program, CommandProgram):
-        return spec.trial.workload
-    return spec.program.name or spec.run
-
-
 def _tokens_per_sample(spec: AttemptSpec) -> int | None:
-    """Return the tokens of a sample where they are given; a rank tells the default."""
     program, axis = spec.program, spec.known.tokens_axis
     if not isinstance(program, WorkloadProgram) or axis is None:
         return None
+    # where it is not given, a rank tells the default
     given = {**program.parameters, **spec.trial.options}.get(axis)
     return given if _is_integer(given) else None
 
@@ -180,6 +182,28 @@ def _check(name: str, value: Any) -> None:
         )
 
 
+def _with_engine_mark(values: dict[str, Any]) -> dict[str, Any]:
+    """Mark what an engine measured that let asynchronous workers wait for each other.
+
+    Only the trainer's own servers tell how stale messages were.
+    """
+    reasons = values.get("validity") or []
+    if (
+        values.get("staleness_mean") is None
+        or values.get("kind") == "imported"
+        or not isinstance(reasons, list)
+        or SUPERSEDED_ENGINE in reasons
+    ):
+        return values
+    try:
+        revision = json.loads(values["versions"])["engines"]
+    except (KeyError, TypeError, ValueError):
+        revision = None  # results of the first name none
+    if type(revision) is int and revision >= FIRST_WITHOUT_MEETINGS:
+        return values
+    return {**values, "validity": [*reasons, SUPERSEDED_ENGINE]}
+
+
 def check_row(values: Any) -> Observation:
     """Accept a stored row of this or an older schema, every column present.
 
@@ -191,7 +215,7 @@ def check_row(values: Any) -> Observation:
             f"These records have schema_version={version}; this ScaleLab reads up to "
             f"{SCHEMA_VERSION}. Install the ScaleLab that wrote them, or a newer one."
         )
-    return with_engine_mark({**_MISSING, **values})
+    return _with_engine_mark({**_MISSING, **values})
 
 
 def check_types(values: Observation) -> Observation:
@@ -217,13 +241,17 @@ def counting_rows(rows: Iterable[Observation]) -> list[Observation]:
 
     It is the first attempt whose outcome is a measurement, else the last attempt.
     """
-    counting: dict[str, Observation] = {}
-    for candidate in rows:
-        trial_id = candidate["trial_id"]
-        chosen = counting.get(trial_id)
-        if chosen is None or _counts_more(candidate, chosen):
-            counting[trial_id] = candidate
-    return list(counting.values())
+    by_trial: dict[str, list[Observation]] = {}
+    for each in rows:
+        by_trial.setdefault(each["trial_id"], []).append(each)
+    counting = []
+    for attempts in by_trial.values():
+        attempts.sort(key=itemgetter("attempt"))
+        measured = (
+            each for each in attempts if Outcome(each["outcome"]).is_measurement
+        )
+        counting.append(next(measured, attempts[-1]))
+    return counting
 
 
 def finished_rows(
@@ -236,28 +264,18 @@ def finished_rows(
 
     Those that an engine since replaced has measured are run again.
     """
+
+    def is_finished(observation: Observation) -> bool:
+        outcome = Outcome(observation["outcome"])
+        return outcome.is_measurement or not (outcome.is_retried or retry_failed)
+
     current = (
         each
         for each in rows
         if (each["trial_id"], each["attempt"]) not in superseded
         and SUPERSEDED_ENGINE not in (each.get("validity") or ())
     )
-    finished = []
-    for observation in counting_rows(current):
-        outcome = Outcome(observation["outcome"])
-        if outcome.is_measurement or not (outcome.is_retried or retry_failed):
-            finished.append(observation)
-    return finished
-
-
-def _counts_more(candidate: Observation, chosen: Observation) -> bool:
-    measured, chosen_measured = (
-        Outcome(each["outcome"]).is_measurement for each in (candidate, chosen)
-    )
-    if measured != chosen_measured:
-        return measured
-    is_later: bool = candidate["attempt"] > chosen["attempt"]
-    return is_later != measured
+    return list(filter(is_finished, counting_rows(current)))
 
 
 def frame(rows: Sequence[Observation]) -> pd.DataFrame:
@@ -294,16 +312,14 @@ def _array(values: list[Any], kind: str) -> Any:
             pd.Series(values, dtype="object"), utc=True, format="ISO8601"
         ).astype("datetime64[ns, UTC]")
     if kind == "list":
-        return pd.Series(
-            [None if value is None else list(value) for value in values], dtype="object"
-        )
+        values = [None if value is None else list(value) for value in values]
+        return pd.Series(values, dtype="object")
     return pd.array(values, dtype=_DTYPES[kind])
 
 
 def _option(values: list[Any]) -> tuple[list[Any], str]:
     present = [value for value in values if value is not None]
     for kind in ("flag", "integer", "number"):
-        holds = _KINDS[kind][1]
-        if all(holds(value) for value in present):
+        if all(map(_KINDS[kind][1], present)):
             return values, kind
     return [None if value is None else str(value) for value in values], "text"

@@ -13,8 +13,12 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 T = TypeVar("T")
 
@@ -88,10 +92,16 @@ def parse_json(
 
 def checked(value: Any, kind: type[T]) -> T:
     """Return a dataclass made of parsed JSON."""
+    # strict Python takes an instance only, strict JSON what would become one
+    adapter: TypeAdapter[T] = _adapter(kind)  # type: ignore[arg-type]
+    return adapter.validate_json(json.dumps(value), strict=True)
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
-    # strict Python takes an instance only, strict JSON what would become one
-    return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+    return TypeAdapter(kind)
 
 
 def harmless(value: Any) -> Any:

@@ -28,10 +28,18 @@ from scalelab.experiment.fingerprint import ACCEPT
 from scalelab.inputs.target import Condition
 from scalelab.plan.source import Observation
 from scalelab.records import cache
-from scalelab.records.control.lease import LEASE, holder_of
+from scalelab.records.columns import SCHEMA_VERSION
+from scalelab.records.control.lease import LEASE, read_holder
 from scalelab.records.header import RunHeader, read_header
 from scalelab.records.hidden_env import restored
-from scalelab.records.ledger import AttemptKey, Ledger
+from scalelab.records.ledger import (
+    AttemptKey,
+    Ledger,
+    attempt_directory,
+    ended_rows,
+    judged,
+    marked,
+)
 from scalelab.records.observations import (
     check_row,
     check_types,
@@ -39,12 +47,6 @@ from scalelab.records.observations import (
     frame,
 )
 from scalelab.records.plain_files import read_file
-from scalelab.records.recovery import (
-    attempt_directory,
-    ended_rows,
-    judged,
-    marked,
-)
 from scalelab.records.streams import Streams, read_lines
 
 if TYPE_CHECKING:
@@ -78,7 +80,8 @@ class RunReader:
     @property
     def fingerprint(self) -> Mapping[str, Any]:
         """The latest fingerprint: what numbers depend on besides the configuration."""
-        return self._header.fingerprint
+        fingerprint: Mapping[str, Any] = self._header.versions[-1]["meaning"]
+        return fingerprint
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
@@ -88,12 +91,12 @@ class RunReader:
     @property
     def site(self) -> str | None:
         """Name or path of the site's profile; None: the experiment names it."""
-        return self._header.site
+        return self._header.versions[-1].get("site")
 
     @property
     def experiment_text(self) -> str:
         """The experiment in its latest version, as written but for hidden values."""
-        path = self.directory / "experiments" / self._header.experiment
+        path = self.directory / "experiments" / self._header.versions[-1]["experiment"]
         try:
             return read_file(path).decode(errors="replace")
         except OSError as error:
@@ -101,13 +104,11 @@ class RunReader:
                 f"{path} cannot be read: {error.strerror}. Restore it or run anew."
             ) from error
 
-    @property
-    def env(self) -> Mapping[str, str]:
-        """The experiment's variables, hidden where this user may not read them."""
-        return restored(self.directory, self.fingerprint)
+    def env(self, program: str | None = None) -> Mapping[str, str]:
+        """Return the experiment's variables, or the own ones of one of its programs.
 
-    def env_of(self, program: str) -> Mapping[str, str]:
-        """Return the own variables of one of several programs, as :attr:`env`."""
+        Those that this user may not read stay hidden.
+        """
         return restored(self.directory, self.fingerprint, program)
 
     def attempt_directory(self, trial_id: str, number: int) -> Path:
@@ -117,7 +118,8 @@ class RunReader:
     @property
     def driver(self) -> str | None:
         """The driver that runs the sweep now, in words; None: there is none."""
-        return holder_of(self.directory / LEASE)
+        holder = read_holder(self.directory / LEASE)
+        return None if holder is None else holder.text
 
     def running(self) -> tuple[AttemptKey, ...]:
         """Return the attempts (trial id, number) that began and have not ended."""
@@ -155,24 +157,27 @@ class RunReader:
     @property
     def state(self) -> Mapping[str, Any]:
         """A signature that changes whenever rows do, as long as no attempt runs."""
+        state: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
         header = self.directory / "run.json"
-        return cache.signature((header, self._ledger.path, self._imported_path))
+        for path in (header, self._ledger.path, self._imported_path):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                state[path.name] = [status.st_size, status.st_mtime_ns]
+        return state
 
     def observations(self) -> pd.DataFrame:
         """Return the frame of :func:`scalelab.records.observations.frame`."""
         path, state = self.directory / "cache" / "observations.parquet", self.state
         if (cached := cache.read_observations(path, state)) is not None:
             return cached
+        import pyarrow as pa
+
         rows, is_settled = self._read()
         observations = frame(rows)
         if is_settled:
             with suppress(StoreError):  # a reader may lack the right, or the room
-                cache.write_observations(path, observations, state)
+                cache.write_table(path, pa.Table.from_pandas(observations), state, {})
         return observations
-
-    def stream(self, trial_id: str, number: int) -> pd.DataFrame:
-        """Return the stream of an attempt: what its rank 0 reported, in that order."""
-        return Streams(self.directory).one((trial_id, number))
 
     def streams(self) -> pd.DataFrame:
         """Return the streams of all attempts, with ``trial_id`` and ``attempt``."""

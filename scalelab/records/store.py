@@ -35,13 +35,14 @@ from scalelab.records.hidden_env import (
     recorded_program,
     write_values,
 )
-from scalelab.records.observations import row
-from scalelab.records.recovery import (
+from scalelab.records.ledger import (
+    AttemptKey,
     discard_halves,
     last_number,
     measured_meanwhile,
     recover,
 )
+from scalelab.records.observations import row
 from scalelab.records.run_reader import RunReader
 from scalelab.records.streams import Streams
 
@@ -61,7 +62,7 @@ class RunStore(RunReader):
     def __init__(self, directory: Path, header: RunHeader) -> None:
         super().__init__(directory, header)
         self._lease: Lease | None = None
-        self._outcomes: dict[str, dict[int, Outcome]] = {}
+        self._outcomes: dict[AttemptKey, Outcome] = {}
         self.earlier_gpu_s = 0.0
 
     @classmethod
@@ -83,8 +84,7 @@ class RunStore(RunReader):
                 "continue it with the command that started it."
             )
         text, recorded = recorded_experiment(experiment_text, fingerprint, {})
-        header = RunHeader(name=directory.name)
-        header = header.extended(recorded, site, code_directory)
+        header = RunHeader(name=directory.name).extended(recorded, site, code_directory)
         making = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
         with storing(directory):
             discard_halves(directory.parent, directory.name, may_be_written=True)
@@ -123,7 +123,7 @@ class RunStore(RunReader):
         ended = self.rows() if supersedes else []
         attempts = [(each["trial_id"], each["attempt"]) for each in ended]
         header = self._header.extended(recorded, site, superseded=attempts)
-        experiment = self.directory / "experiments" / header.experiment
+        experiment = self.directory / "experiments" / header.versions[-1]["experiment"]
         write_atomically(experiment, text.encode())
         write_values(self.directory, fingerprint, recorded)
         write_atomically(self.directory / "run.json", header.encode())
@@ -165,8 +165,7 @@ class RunStore(RunReader):
         return SpecText(content.decode())
 
     def _recorded(self, spec: AttemptSpec) -> AttemptSpec:
-        name = spec.trial.program
-        program = recorded_program(spec.program, self.fingerprint, name)
+        program = recorded_program(spec, self.fingerprint)
         return spec if program is spec.program else replace(spec, program=program)
 
     def finish(
@@ -184,25 +183,21 @@ class RunStore(RunReader):
         spec = self._recorded(spec)
         key = (spec.trial.trial_id, spec.number)
         files = AttemptFiles(self.attempt_directory(*key))
-        observation = row(spec, result)
-        is_local = spec.trial.allocation.num_nodes == 1
-        if is_local and result.outcome.is_measurement and not replace:
-            write_result(files, result)
-        elif counts := measured_meanwhile(files, result, replace):
-            observation = row(spec, counts)
-        else:
-            write_result(files, result, replace=True)
+        counts = None if replace else measured_meanwhile(files, result)
+        observation = row(spec, counts or result)
+        if counts is None:
+            is_local = spec.trial.allocation.num_nodes == 1
+            stands = is_local and result.outcome.is_measurement
+            write_result(files, result, replace=replace or not stands)
         self._ledger.append_end(observation)
-        self._count(observation)
+        self._outcomes[key] = Outcome(observation["outcome"])
         return observation
-
-    def _count(self, observation: Observation) -> None:
-        attempts = self._outcomes.setdefault(observation["trial_id"], {})
-        attempts[observation["attempt"]] = Outcome(observation["outcome"])
 
     def outcomes(self, trial_id: str) -> Counter[Outcome]:
         """Count the outcomes of a trial's attempts, of earlier sweeps after recover."""
-        return Counter(self._outcomes.get(trial_id, {}).values())
+        return Counter(
+            outcome for (each, _), outcome in self._outcomes.items() if each == trial_id
+        )
 
     def recover(self, *, retry_failed: bool = False) -> list[Observation]:
         """Reconcile the records that an earlier driver left, before the first attempt.
@@ -215,8 +210,9 @@ class RunStore(RunReader):
         """
         self._fence()
         rows = recover(self._ledger, self._trials)
-        for observation in rows:
-            self._count(observation)
+        for each in rows:
+            key = (each["trial_id"], each["attempt"])
+            self._outcomes[key] = Outcome(each["outcome"])
         self.earlier_gpu_s = sum(each.get("allocated_gpu_s") or 0.0 for each in rows)
         return self.finished(rows, retry_failed=retry_failed)
 

@@ -7,16 +7,17 @@ one Parquet file, used for every attempt whose stream has not changed since.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import StoreError
 from scalelab.records import cache
 from scalelab.records.attempt import AttemptFiles
-from scalelab.records.ledger import AttemptKey
+from scalelab.records.attempt_io import reading
+from scalelab.records.ledger import attempts_on_disk
 from scalelab.records.plain_files import opened, parse_json
-from scalelab.records.recovery import attempt_directory, attempts_on_disk
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,17 +38,10 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _content(path: Path, start: int) -> bytes:
-    try:
-        with opened(path) as file:
-            file.seek(start)
-            return file.read()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise StoreError(
-            f"{path} cannot be read: {error.strerror}. Give yourself read permission "
-            "or check the file system."
-        ) from error
+    with suppress(FileNotFoundError), reading(path), opened(path) as file:
+        file.seek(start)
+        return file.read()
+    return b""
 
 
 def _rows(path: Path, content: bytes) -> list[dict[str, Any]]:
@@ -59,7 +53,19 @@ def _rows(path: Path, content: bytes) -> list[dict[str, Any]]:
         rows = []
     if len(rows) == len(lines) and all(type(values) is dict for values in rows):
         return list(rows)
-    return [_read_line(path, index, line) for index, line in enumerate(lines, start=1)]
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            values = parse_json(line)
+        except ValueError:
+            values = None
+        if not isinstance(values, dict):
+            raise StoreError(
+                f"{path}, line {number} is no JSON object: {line[:60]!r}. Remove the "
+                "line; only the last line of a stream may be torn."
+            )
+        rows.append(values)
+    return rows
 
 
 class FollowedStream:
@@ -83,31 +89,19 @@ class FollowedStream:
         return _rows(self._path, whole)
 
 
-def _read_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        values = parse_json(line)
-    except ValueError:
-        values = None
-    if not isinstance(values, dict):
-        raise StoreError(
-            f"{path}, line {number} is no JSON object: {line[:60]!r}. Remove the line; "
-            "only the last line of a stream may be torn."
-        )
-    return values
-
-
 def _table(path: Path) -> pa.Table:
-    """Read a stream; columns in order of appearance, those without a value left out."""
     import pyarrow as pa
 
     rows = read_lines(path)
     names = dict.fromkeys(name for values in rows for name in values)
-    arrays = {}
-    for name in names:
-        column = [values.get(name) for values in rows]
-        if any(value is not None for value in column):
-            arrays[name] = _array(path, name, column)
-    return pa.table(arrays)
+    columns = {name: [values.get(name) for values in rows] for name in names}
+    return pa.table(
+        {
+            name: _array(path, name, column)
+            for name, column in columns.items()
+            if any(value is not None for value in column)
+        }
+    )
 
 
 def _array(path: Path, name: str, column: list[Any]) -> pa.Array:
@@ -141,66 +135,32 @@ class Streams:
         self._trials = directory / "trials"
         self._cache = directory / "cache" / "streams.parquet"
 
-    def one(self, key: AttemptKey) -> pd.DataFrame:
-        """Return the stream of one attempt."""
-        import pyarrow.parquet as pq
-
-        trial_id, number = key
-        path = AttemptFiles(attempt_directory(self._trials, *key)).stream
-        size = _size(path)
-        if size is None or self._compacted().get(_name(key)) != size:
-            frame: pd.DataFrame = _table(path).to_pandas()
-            return frame
-        chosen = [("trial_id", "==", trial_id), ("attempt", "==", number)]
-        with cache.own_file(self._cache) as file:
-            table = pq.read_table(file, filters=chosen)
-        names = [
-            name
-            for name in table.column_names
-            if name not in ("trial_id", "attempt")
-            and table[name].null_count < table.num_rows
-        ]
-        compacted: pd.DataFrame = table.select(names).to_pandas()
-        return compacted
-
     def all(self) -> pd.DataFrame:
-        """Return all streams in one frame, the compacted copy brought up to date."""
-        import pyarrow.parquet as pq
-
-        if not self._is_current():
-            frame: pd.DataFrame = self._gather()[0].to_pandas()
-            return frame
-        with cache.own_file(self._cache) as file:
-            compacted: pd.DataFrame = pq.read_table(file).to_pandas()
-        return compacted
+        """Return all streams in one frame, unchanged ones from the compacted copy."""
+        frame: pd.DataFrame = self._gathered(self._sizes()).to_pandas()
+        return frame
 
     def compact(self) -> list[str]:
-        """Write the compacted copy, unless it is up to date."""
-        if self._is_current():
+        """Write the compacted copy, unless it is up to date; return what is wrong."""
+        sizes = self._sizes()
+        if cache.read_source(self._cache) == sizes:
             return []
         unreadable: dict[str, str] = {}
-        table, sizes = self._gather(unreadable)
+        table = self._gathered(sizes, unreadable)
         read = {name: size for name, size in sizes.items() if name not in unreadable}
         cache.write_table(self._cache, table, read, _encodings(table))
         return list(unreadable.values())
 
-    def _compacted(self) -> Mapping[str, Any]:
-        return cache.read_source(self._cache) or {}
+    def _sizes(self) -> dict[str, int]:
+        sizes = {}
+        for (trial_id, number), files in attempts_on_disk(self._trials):
+            with suppress(FileNotFoundError):
+                sizes[f"{trial_id}/{number:03d}"] = files.stream.stat().st_size
+        return sizes
 
-    def _is_current(self) -> bool:
-        return cache.read_source(self._cache) == self._sizes()
-
-    def _paths(self) -> Iterator[tuple[AttemptKey, Path]]:
-        for key, files in attempts_on_disk(self._trials):
-            if files.stream.exists():
-                yield key, files.stream
-
-    def _sizes(self) -> dict[str, int | None]:
-        return {_name(key): _size(path) for key, path in self._paths()}
-
-    def _gather(
-        self, unreadable: dict[str, str] | None = None
-    ) -> tuple[pa.Table, dict[str, int | None]]:
+    def _gathered(
+        self, sizes: Mapping[str, int], unreadable: dict[str, str] | None = None
+    ) -> pa.Table:
         """Read changed streams, the others from the compacted copy if it is valid.
 
         Those that cannot be read are entered into ``unreadable`` with the reason;
@@ -209,27 +169,25 @@ class Streams:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        sizes = self._sizes()
-        compacted = self._compacted()
-        stands = compacted and compacted.items() <= sizes.items()
         tables = []
+        compacted = cache.read_source(self._cache) or {}
+        stands = compacted and compacted.items() <= sizes.items()
         if stands:
             with cache.own_file(self._cache) as file:
                 tables.append(pq.read_table(file))
-        for key, path in self._paths():
-            name = _name(key)
+        for name in sizes:
             if stands and name in compacted:
                 continue
             try:
-                tables.append(_with_key(key, _table(path)))
+                table = _table(AttemptFiles(self._trials / name).stream)
             except StoreError as error:
                 if unreadable is None:
                     raise
                 unreadable[name] = str(error)
-        if not tables:
-            tables = [_with_key(("", 0), pa.table({}))]
-        gathered = pa.concat_tables(tables, promote_options="permissive")
-        return gathered, sizes
+            else:
+                tables.append(_with_key(name, table))
+        tables = tables or [_with_key("/0", pa.table({}))]
+        return pa.concat_tables(tables, promote_options="permissive")
 
 
 def _encodings(table: pa.Table) -> dict[str, str]:
@@ -253,24 +211,12 @@ def _encodings(table: pa.Table) -> dict[str, str]:
     return encodings
 
 
-def _with_key(key: AttemptKey, table: pa.Table) -> pa.Table:
+def _with_key(name: str, table: pa.Table) -> pa.Table:
     import pyarrow as pa
 
-    trial_id, number = key
+    trial_id, number = name.split("/")
     index = pa.array([0] * table.num_rows, pa.int32())
     trial_ids = pa.DictionaryArray.from_arrays(index, [trial_id])
-    numbers = pa.array([number] * table.num_rows, pa.int64())
+    numbers = pa.array([int(number)] * table.num_rows, pa.int64())
     table = table.add_column(0, "attempt", numbers)
     return table.add_column(0, "trial_id", trial_ids)
-
-
-def _name(key: AttemptKey) -> str:
-    trial_id, number = key
-    return f"{trial_id}/{number:03d}"
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None

@@ -67,23 +67,20 @@ def budget_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     title = f"Time and {unit} of the job"
     facts = (labels.curve, labels.mode, labels.bands)
     figure = base_figure(title, facts, labels, num_panels=len(_PANELS))
-    hours = [name for name in table if str(name).startswith("gpu_hours")]
     rows = table.sort_values("world_size")
-    rows = rows.assign(**(rows[hours] / scale))
-    time_ends = rows[["time_lo_s", "time_hi_s"]].to_numpy().ravel()
-    hour_ends = rows[["gpu_hours_lo", "gpu_hours_hi"]].to_numpy().ravel()
-    _panel(figure, rows, 1, "time", labels.interval)
-    _panel(figure, rows, 2, unit, labels.interval)
+    rows = rows.assign(**(rows[list(_PANELS[2])] / scale))
+    for panel, name in ((1, "time"), (2, unit)):
+        _panel(figure, rows, panel, name, labels.interval)
     figure.update_xaxes(count_axis(rows["world_size"], labels.devices))
     figure.update_xaxes(title_text="", row=1, col=1)
-    figure.update_yaxes(duration_axis(time_ends, "time"), row=1, col=1)
-    figure.update_yaxes(quantity_axis(hour_ends, unit), row=2, col=1)
-    figure.update_layout(height=540)
-    return figure
+    times, hours = (rows[[*ends]].to_numpy().ravel() for _, *ends in _PANELS.values())
+    figure.update_yaxes(duration_axis(times, "time"), row=1, col=1)
+    figure.update_yaxes(quantity_axis(hours, unit), row=2, col=1)
+    return figure.update_layout(height=540)
 
 
 def _device_time_unit(table: pd.DataFrame, labels: Labels) -> tuple[float, str]:
-    """Return the unit of the headline's device time, for all rows: size and name."""
+    """Return the size and the name of the unit of the headline's device time."""
     chosen = table.loc[table["is_chosen"], "gpu_hours"]
     known = chosen if len(chosen) else table["gpu_hours"]
     return device_time_unit(float(known.iloc[0]), labels.hours)
@@ -93,10 +90,8 @@ def _panel(
     figure: go.Figure, rows: pd.DataFrame, panel: int, name: str, interval: str
 ) -> None:
     middle, lo, hi = _PANELS[panel]
-    colour = BLUE if panel == 1 else PURPLE
-    write = duration if panel == 1 else number
-    x = rows["world_size"].tolist()
-    ends = (rows[lo].tolist(), rows[hi].tolist())
+    colour, write = (BLUE, duration) if panel == 1 else (PURPLE, number)
+    x, ends = rows["world_size"].tolist(), (rows[lo].tolist(), rows[hi].tolist())
     add_band(figure, x, *ends, colour=colour, name=interval, panel=panel)
     figure.add_trace(
         go.Scatter(
@@ -113,7 +108,7 @@ def _panel(
                 "line": {"color": colour, "width": 2},
             },
             name=name,
-            customdata=[f"{write(value)}" for value in rows[middle]],
+            customdata=rows[middle].map(write).tolist(),
             text=rows["basis"],
             hovertemplate="%{x}: %{customdata} (%{text})<extra></extra>",
         ),
@@ -127,10 +122,8 @@ def _panel(
 def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     """Draw :func:`budget_table` as time against device-hours, the frontier joined."""
     scale, unit = _device_time_unit(table, labels)
-    title = f"What time costs in {unit}"
-    figure = base_figure(
-        title, (labels.curve, f"numbers at points: {labels.devices}"), labels
-    )
+    facts = (labels.curve, f"numbers at points: {labels.devices}")
+    figure = base_figure(f"What time costs in {unit}", facts, labels)
     frontier = table[table["is_pareto"]].sort_values("time_s")
     rest = table[~table["is_pareto"]]
     parts = (
@@ -161,12 +154,11 @@ def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     chosen = table[table["is_chosen"]]
     ring_chosen(figure, chosen["gpu_hours"] / scale, chosen["time_s"])
     figure.update_xaxes(quantity_axis(table["gpu_hours"] / scale, unit))
-    figure.update_yaxes(duration_axis(table["time_s"], "time"))
-    return figure
+    return figure.update_yaxes(duration_axis(table["time_s"], "time"))
 
 
 def _point_names(rows: pd.DataFrame) -> list[str]:
-    """Name the points by their count; of many, only the ends and the chosen one."""
+    # of many points only the ends and the chosen one are named
     last = len(rows) - 1
     return [
         f"{count:,}" if last < _MAX_NAMES or is_chosen or index in (0, last) else ""
@@ -195,7 +187,7 @@ def budget_sentence(table: pd.DataFrame, labels: Labels) -> str:
 
 def trade_off_sentence(table: pd.DataFrame, labels: Labels) -> str:
     """Say how to read the trade-off and how many rows are worth considering."""
-    beaten = int((~table["is_pareto"]).sum())
+    beaten = sum(~table["is_pareto"])
     which = "No allocation is" if beaten == 0 else f"{beaten} of {len(table)} are"
     return (
         f"Lower is faster, left is cheaper. {which} beaten by another "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from scalelab.inputs.numerals import (
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.rows import Observed
 from scalelab.recommend.answer.evidence import Evidence
-from scalelab.recommend.answer.facts import Part
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import (
     sentences,
@@ -45,23 +43,12 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "How many samples training needs": ("samples_to_target",),
 }
 _DETAILS = (
-    *(Part.FAILED, Part.SETTINGS, Part.CHANCE, Part.ALTERNATIVES),
-    *(Part.KNEE, Part.ELSEWHERE, Part.PRICE, Part.WHY),
+    *("settings", "chance", "failed", "alternatives"),
+    *("knee", "elsewhere", "price", "why"),
 )
 
 
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DrawnPlot:
-    """A figure on the page: its JSON, safe inside a script element, and its words."""
-
-    name: str
-    title: str
-    json: Markup
-    sentence: str
-    table: TextTable
 
 
 def render(
@@ -81,20 +68,8 @@ def render(
         evidence = recommendation.evidence
     seen = evidence or Evidence()
     subject = ReportSubject.of(measured, recommendation)
-    observations, labels = subject.observations, subject.labels
-    tables = {name: plot.table(subject) for name, plot in PLOTS.items()}
-    reasons = {name: PLOTS[name].why_not(table) for name, table in tables.items()}
-    plots = {
-        name: DrawnPlot(
-            name=name,
-            title=PLOTS[name].title,
-            json=script_json(PLOTS[name].figure(tables[name], labels).to_json()),
-            sentence=PLOTS[name].sentence(tables[name], labels),
-            table=TextTable.of(tables[name], labels.device_hour_word),
-        )
-        for name, reason in reasons.items()
-        if reason is None
-    }
+    observations = subject.observations
+    plots, missing = _plots(subject)
     happened = _what_happened(observations)
     failed = trials.failures(observations, results or {})
     environment = Environment(
@@ -123,7 +98,7 @@ def render(
             for heading, names in SECTIONS.items()
             if plots.keys() & set(names)
         ],
-        missing=_missing(reasons),
+        missing=missing.items(),
         ways=seen.ways
         and {
             "table": TextTable.of_columns(ways_table(seen.ways)),
@@ -133,7 +108,7 @@ def render(
             "memory": trials.memory_table(observations),
             "steadiness": seen.steadiness.sentences if seen.steadiness else (),
             "product_check": trials.product_check_table(seen.whole_runs),
-            "curves": trials.curve_table(subject) if subject.num_curves > 1 else None,
+            "curves": trials.curve_table(subject) if len(subject.curves) > 1 else None,
         },
         outcomes=trials.outcome_table(observations),
         failures=failed,
@@ -155,8 +130,7 @@ def write_report(
     **options: Any,
 ) -> None:
     """Write the report whole or not at all; ``options`` go to :func:`render`."""
-    text = render(recommendation, measured, **options)
-    write_atomically(path, text.encode())
+    write_atomically(path, render(recommendation, measured, **options).encode())
 
 
 def script_json(text: str) -> Markup:
@@ -176,39 +150,50 @@ def whole_options(text: str) -> Markup:
     >>> whole_options("<b> with --max-batch")
     Markup('&lt;b&gt; with <span class="option">--max-batch</span>')
     """
-    option = r'<span class="option">\g<0></span>'
-    return Markup(_OPTION.sub(option, str(escape(text))))
+    return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', str(escape(text))))
 
 
-def _missing(reasons: Mapping[str, str | None]) -> list[tuple[str, list[str]]]:
-    """Return why figures are missing, with the titles of those each reason explains."""
-    titles: dict[str, list[str]] = {}
-    for name, reason in reasons.items():
-        if reason is not None:
-            titles.setdefault(reason, []).append(PLOTS[name].title)
-    return list(titles.items())
+def _plots(
+    subject: ReportSubject,
+) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]]]:
+    """Return figures and their words by name; titles of others by what they lack."""
+    labels = subject.labels
+    drawn: dict[str, dict[str, Any]] = {}
+    missing: dict[str, list[str]] = {}
+    for name, plot in PLOTS.items():
+        table = plot.table(subject)
+        if reason := plot.why_not(table):
+            missing.setdefault(reason, []).append(plot.title)
+            continue
+        drawn[name] = {
+            "name": name,
+            "title": plot.title,
+            "json": script_json(plot.figure(table, labels).to_json()),
+            "sentence": plot.sentence(table, labels),
+            "table": TextTable.of(table, labels.device_hour_word),
+        }
+    return drawn, missing
 
 
 def _answer(recommendation: Recommendation) -> dict[str, Any]:
     said = sentences(recommendation)
     return {
-        "headline": " ".join(texts(said, Part.USE)),
+        "headline": " ".join(texts(said, "use")),
         "tiles": _tiles(recommendation),
         "details": texts(said, *_DETAILS),
         "table": TextTable.of_columns(allocations(recommendation)),
         "chosen": [row.is_chosen for row in recommendation.rows].index(True),
         "diminishing": what_diminishing_means(recommendation),
-        "assumptions": texts(said, Part.EFFICIENCY, Part.ASSUMPTION),
-        "unanswered": texts(said, Part.UNANSWERED),
-        "next_trial": texts(said, Part.NEXT_TRIAL),
-        "ignored": texts(said, Part.IGNORED),
-        "sweep_cost": texts(said, Part.SWEEP_COST),
+        "assumptions": texts(said, "efficiency", "assumption"),
+        "unanswered": texts(said, "unanswered"),
+        "next_trial": texts(said, "next_trial"),
+        "ignored": texts(said, "ignored"),
+        "sweep_cost": texts(said, "sweep_cost"),
         "parameters": TextTable.of_columns(parameters(recommendation)),
     }
 
 
 def _tiles(recommendation: Recommendation) -> list[tuple[str, str]]:
-    """Return the numbers of the recommended row, each with its name."""
     row, interval = recommendation.chosen, percent(recommendation.interval)
     tiles = [
         ("time", duration(row.time_s.value)),
@@ -225,14 +210,12 @@ def _tiles(recommendation: Recommendation) -> list[tuple[str, str]]:
 
 
 def _what_happened(observations: pd.DataFrame) -> str:
-    """Return a sentence with the number of attempts and how they ended."""
     if observations.empty:
         return "Nothing has been run yet."
-    counts = observations["outcome"].value_counts()
     ends = ", ".join(
         f"{count:,} {str(outcome).replace('_', ' ')}"
-        for outcome, count in counts.items()
+        for outcome, count in observations["outcome"].value_counts().items()
     )
     is_imported = bool(observations["kind"].eq("imported").all())
-    what = counted(len(observations), "imported row" if is_imported else "attempt")
-    return f"{what}: {ends}."
+    word = "imported row" if is_imported else "attempt"
+    return f"{counted(len(observations), word)}: {ends}."

@@ -26,7 +26,6 @@ PHASES = {
     "optimizer_s": ("optimizer", GREEN),
     "other_s": ("other", GREY),
 }
-_Distance = tuple[bool, float, float, float]
 _MEASURED = [name for name in PHASES if name != "other_s"]
 
 
@@ -65,22 +64,16 @@ def _nearest_batch(subject: ReportSubject, rows: pd.DataFrame) -> pd.Series:
         return rows["is_planned"]
     chosen = next(row for row in subject.plan if row.is_chosen)
     wanted = {(row.world_size, row.num_nodes): row.batch for row in subject.plan}
-    best: dict[tuple[float, float], _Distance] = {}
     distances = []
-    names = [*ALLOCATION, "is_planned", "local_batch_size"]
-    values = rows[[*names, "gradient_accumulation_steps"]].itertuples(index=False)
+    names = ["is_planned", "local_batch_size", "gradient_accumulation_steps"]
+    values = rows[[*ALLOCATION, *names]].itertuples(index=False)
     for size, nodes, is_planned, local, steps in values:
         batch = wanted.get((size, nodes), chosen.batch)
-        distance = (
-            not is_planned,
-            abs(math.log(local / batch.local_batch_size)),
-            abs(math.log(steps / batch.gradient_accumulation_steps)),
-            local,
-        )
-        distances.append((size, nodes, distance))
-        best[size, nodes] = min(distance, best.get((size, nodes), distance))
-    is_nearest = [each == best[size, nodes] for size, nodes, each in distances]
-    return pd.Series(is_nearest, rows.index, dtype=bool)
+        more = abs(math.log(local / batch.local_batch_size))
+        longer = abs(math.log(steps / batch.gradient_accumulation_steps))
+        distances.append((not is_planned, more, longer, local))
+    distance = pd.Series(distances, rows.index, dtype=object)
+    return distance == distance.groupby([rows[n] for n in ALLOCATION]).transform("min")
 
 
 def phase_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
@@ -116,8 +109,7 @@ def phase_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
         tickvals=list(range(len(table))), ticktext=ticks, title_text=title
     )
     figure.update_yaxes(title_text="% of the step", range=[0, 100])
-    figure.update_layout(barmode="stack", legend_traceorder="normal")
-    return figure
+    return figure.update_layout(barmode="stack", legend_traceorder="normal")
 
 
 def phase_sentence(table: pd.DataFrame, labels: Labels) -> str:
@@ -130,14 +122,13 @@ def phase_sentence(table: pd.DataFrame, labels: Labels) -> str:
             f" At {sizes} {labels.devices} the recommended batch was not measured; "
             "shown is the nearest that was."
         )
-    shares = table["exposed_sync_s"] / table["step_time_s"]
-    first, last = table.iloc[0], table.iloc[-1]
-    if len(table) == 1 or shares.isna().any():
+    shares = (table["exposed_sync_s"] / table["step_time_s"]).tolist()
+    if len(table) == 1 or any(map(math.isnan, shares)):
         said = "The parts of one optimiser step, as measured inside the ranks."
         return f"{said}{instead}"
+    first, *_, last = table["world_size"]
     return (
-        "Gradient exchange that computation does not hide takes "
-        f"{percent(shares.iloc[0])} of a step at {first['world_size']:.0f} and "
-        f"{percent(shares.iloc[-1])} at {last['world_size']:.0f} {labels.devices}."
-        f"{instead}"
+        f"Gradient exchange that computation does not hide takes {percent(shares[0])} "
+        f"of a step at {first:.0f} and {percent(shares[-1])} at {last:.0f} "
+        f"{labels.devices}.{instead}"
     )

@@ -37,8 +37,7 @@ def samples_table(subject: ReportSubject) -> pd.DataFrame:
     """Return training samples to the target that most trials had."""
     observations = subject.observations
     if workloads := set(subject.rows["workload"].dropna()):
-        is_shown = observations["workload"].isin(workloads).fillna(False)
-        observations = observations[is_shown]
+        observations = observations[observations["workload"].isin(workloads)]
     reached = observations["reached_target"].fillna(False).astype(bool)
     censored = observations["outcome"].isin(["target_not_reached", "pruned"])
     samples, seen = (
@@ -59,21 +58,19 @@ def samples_table(subject: ReportSubject) -> pd.DataFrame:
     rows["lr_rule"] = rows["lr_rule"].fillna("none")
     rows["is_planned_batch"] = rows["global_batch_size"].isin(chosen)
     rows = rows[_COLUMNS].astype({"samples": float, "global_batch_size": float})
-    rows = rows.sort_values(["lr_rule", "global_batch_size", "seed"])
-    return rows.reset_index(drop=True)
+    order = ["lr_rule", "global_batch_size", "seed"]
+    return rows.sort_values(order, ignore_index=True)
 
 
 def samples_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     """Draw :func:`samples_table`; lower bounds are triangles."""
-    target = str(table["target"].iloc[0])
     seeds = counted(table["seed"].nunique(), "seed")
     facts = (labels.curve, seeds, "lines: medians of runs that reached it")
-    figure = base_figure(f"Samples to {target}", facts, labels)
+    figure = base_figure(f"Samples to {table['target'].iloc[0]}", facts, labels)
     for index, (rule, rows) in enumerate(table.groupby("lr_rule")):
         _draw_rule(figure, rows, f"{rule} LR rule", index)
-    bounds = table[table["is_lower_bound"]]
-    if len(bounds):
-        figure.add_trace(_lower_bounds(bounds))
+    if table["is_lower_bound"].any():
+        figure.add_trace(_lower_bounds(table[table["is_lower_bound"]]))
     for batch in table.loc[table["is_planned_batch"], "global_batch_size"].unique():
         figure.add_trace(
             go.Scatter(
@@ -86,26 +83,24 @@ def samples_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
                 hoverinfo="skip",
             )
         )
-    figure.update_xaxes(
-        count_axis(table["global_batch_size"], "global batch size (samples)")
-    )
-    figure.update_yaxes(**quantity_axis(table["samples"], "training samples to target"))
-    return figure
+    batches = count_axis(table["global_batch_size"], "global batch size (samples)")
+    samples = quantity_axis(table["samples"], "training samples to target")
+    return figure.update_xaxes(batches).update_yaxes(samples)
 
 
 def _draw_rule(figure: go.Figure, rows: pd.DataFrame, name: str, index: int) -> None:
     reached = rows[~rows["is_lower_bound"]]
     medians = reached.groupby("global_batch_size")["samples"].median()
-    colour = PALETTE[index % len(PALETTE)]
-    line = {"color": colour, "dash": DASHES[index % len(DASHES)], "width": 2}
-    symbol = SYMBOLS[index % len(SYMBOLS)]
+    colour, dash, symbol = (
+        each[index % len(each)] for each in (PALETTE, DASHES, SYMBOLS)
+    )
     points: dict[str, Any] = {"name": plain(name), "legendgroup": name}
     figure.add_trace(
         go.Scatter(
             x=medians.index,
             y=medians,
             mode="lines",
-            line=line,
+            line={"color": colour, "dash": dash, "width": 2},
             hoverinfo="skip",
             **points,
         )

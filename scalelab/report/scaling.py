@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -61,31 +62,27 @@ def throughput_table(subject: ReportSubject) -> pd.DataFrame:
     extremes = extremes.drop_duplicates(list(_POINT))
     extremes = extremes.assign(series="other configuration")
     table = _stacked([_law_rows(subject.plan), measured, extremes])
-    table = _stacked([table, _ideal_rows(table, subject)])
+    start = _baseline_point(table, subject)
+    if start is not None:
+        counts = np.sort(table["world_size"].unique())
+        rate = start["throughput_samples_per_s"] / start["world_size"]
+        ideal = {
+            "series": "ideal",
+            "world_size": counts,
+            "throughput_samples_per_s": rate * counts,
+            "job_time_s": start["job_time_s"] * start["world_size"] / counts,
+        }
+        table = _stacked([table, pd.DataFrame(ideal)])
     return table.assign(is_chosen=table["is_chosen"].eq(True))
 
 
 def _stacked(parts: list[pd.DataFrame]) -> pd.DataFrame:
     # pandas warns when an empty part decides on a dtype
     found = [part for part in parts if len(part)] or [pd.DataFrame()]
-    table = pd.concat(found, ignore_index=True)
-    return table.reindex(columns=_THROUGHPUT_COLUMNS)
-
-
-_THROUGHPUT_COLUMNS = [
-    "series",
-    *ALLOCATION,
-    "global_batch_size",
-    "throughput_samples_per_s",
-    "lo",
-    "hi",
-    "num_repeats",
-    "basis",
-    "is_chosen",
-    "job_time_s",
-    "job_time_lo_s",
-    "job_time_hi_s",
-]
+    columns = ["series", *ALLOCATION, "global_batch_size", "throughput_samples_per_s"]
+    columns += ["lo", "hi", "num_repeats", "basis", "is_chosen"]
+    columns += ["job_time_s", "job_time_lo_s", "job_time_hi_s"]
+    return pd.concat(found, ignore_index=True).reindex(columns=columns)
 
 
 def _law_rows(plan: tuple[OutlookRow, ...]) -> pd.DataFrame:
@@ -108,33 +105,10 @@ def _law_rows(plan: tuple[OutlookRow, ...]) -> pd.DataFrame:
     )
 
 
-def _ideal_rows(table: pd.DataFrame, subject: ReportSubject) -> pd.DataFrame:
-    start = _baseline_point(table, subject)
-    if start is None:
-        return pd.DataFrame()
-    counts = np.sort(table["world_size"].unique())
-    ideal = start["throughput_samples_per_s"] / start["world_size"] * counts
-    return pd.DataFrame(
-        {
-            "series": "ideal",
-            "world_size": counts,
-            "throughput_samples_per_s": ideal,
-            "job_time_s": start["job_time_s"] * start["world_size"] / counts,
-        }
-    )
-
-
 def _baseline_point(table: pd.DataFrame, subject: ReportSubject) -> pd.Series | None:
-    """Return the row of the table that speedups refer to."""
-    if row := subject.baseline:
-        return pd.Series(
-            {
-                "world_size": row.world_size,
-                "throughput_samples_per_s": row.throughput_samples_per_s.value,
-                "job_time_s": row.time_s.value,
-            }
-        )
     measured = table[table["series"] == "measured"]
+    if row := subject.baseline:
+        measured = _law_rows((row,))
     if measured.empty:
         return None
     return measured.sort_values(["world_size", "num_nodes"]).iloc[0]
@@ -145,31 +119,18 @@ def speedup_table(subject: ReportSubject) -> pd.DataFrame:
     table = throughput_table(subject)
     start = _baseline_point(table, subject)
     table = table[table["job_time_s"].lt(math.inf)]
-    if start is None:
-        return table.reindex(columns=_SPEEDUP_COLUMNS)
-    times = {"speedup": "job_time_s", "lo": "job_time_hi_s", "hi": "job_time_lo_s"}
-    speedups = {name: start["job_time_s"] / table[time] for name, time in times.items()}
-    table = table.assign(**speedups, baseline_world_size=start["world_size"])
-    return table.reindex(columns=_SPEEDUP_COLUMNS).reset_index(drop=True)
-
-
-_SPEEDUP_COLUMNS = [
-    "series",
-    *ALLOCATION,
-    "speedup",
-    "lo",
-    "hi",
-    "baseline_world_size",
-    "num_repeats",
-    "basis",
-    "is_chosen",
-]
+    if start is not None:
+        ends = {"speedup": "job_time_s", "lo": "job_time_hi_s", "hi": "job_time_lo_s"}
+        times = {name: start["job_time_s"] / table[end] for name, end in ends.items()}
+        table = table.assign(**times, baseline_world_size=start["world_size"])
+    columns = ["series", *ALLOCATION, "speedup", "lo", "hi", "baseline_world_size"]
+    columns += ["num_repeats", "basis", "is_chosen"]
+    return table.reindex(columns=columns).reset_index(drop=True)
 
 
 def efficiency_table(subject: ReportSubject) -> pd.DataFrame:
     """Return the speedup as a share of the ideal one."""
     table = speedup_table(subject)
-    is_ideal = table["series"].eq("ideal")
     ideal = table["world_size"] / table["baseline_world_size"]
     start, factors = subject.baseline, {}
     if start is not None:  # by device count, from the job's batch to an equal one
@@ -181,7 +142,7 @@ def efficiency_table(subject: ReportSubject) -> pd.DataFrame:
         }
     same_batch = table["world_size"].map(factors)
     scale = (same_batch if subject.plan else 1.0) / ideal
-    scale = scale.where(~is_ideal, 1 / ideal)
+    scale = scale.where(table["series"].ne("ideal"), 1 / ideal)
     shares = {name: table[name] * scale for name in ("speedup", "lo", "hi")}
     table = table.assign(**shares).rename(columns={"speedup": "scaling_efficiency"})
     for row in subject.plan:
@@ -193,40 +154,38 @@ def efficiency_table(subject: ReportSubject) -> pd.DataFrame:
 
 def throughput_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     """Draw :func:`throughput_table`."""
-    figure = base_figure("Throughput", labels.scaling_facts, labels)
-    _draw(figure, table, "throughput_samples_per_s", "samples/s", labels)
-    values = _drawn_values(table, "throughput_samples_per_s")
-    figure.update_yaxes(**quantity_axis(values, "samples per second"))
-    return figure
+    name = "throughput_samples_per_s"
+    figure = _drawn("Throughput", table, name, "samples/s", labels)
+    axis = quantity_axis(_drawn_values(table, name), "samples per second")
+    return figure.update_yaxes(**axis)
 
 
 def speedup_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     """Draw :func:`speedup_table`."""
-    figure = base_figure("Speedup of the job", labels.scaling_facts, labels)
-    _draw(figure, table, "speedup", "times", labels)
+    figure = _drawn("Speedup of the job", table, "speedup", "times", labels)
     axis = quantity_axis(_drawn_values(table, "speedup"), "times faster than baseline")
-    figure.update_yaxes(**axis)
-    return figure
+    return figure.update_yaxes(**axis)
 
 
 def efficiency_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     """Draw :func:`efficiency_table`."""
-    figure = base_figure("Scaling efficiency", labels.scaling_facts, labels)
-    columns = {"percent": "scaling_efficiency", "lo": "lo", "hi": "hi"}
-    shares = {name: 100 * table[column] for name, column in columns.items()}
-    _draw(figure, table.assign(**shares), "percent", "%", labels)
-    top = 100 * max(1.0, float(np.nanmax(_drawn_values(table, "scaling_efficiency"))))
-    figure.update_yaxes(range=[0, 1.08 * top], title_text="% of the ideal speedup")
-    return figure
+    shares = {n: 100 * table[n] for n in ("scaling_efficiency", "lo", "hi")}
+    table, name = table.assign(**shares), "scaling_efficiency"
+    figure = _drawn("Scaling efficiency", table, name, "%", labels)
+    top = max(100.0, float(np.nanmax(_drawn_values(table, name))))
+    return figure.update_yaxes(
+        range=[0, 1.08 * top], title_text="% of the ideal speedup"
+    )
 
 
 def _drawn_values(table: pd.DataFrame, name: str) -> np.ndarray:
     return table[[name, "lo", "hi"]].to_numpy(dtype=float).ravel()
 
 
-def _draw(
-    figure: go.Figure, table: pd.DataFrame, name: str, unit: str, labels: Labels
-) -> None:
+def _drawn(
+    title: str, table: pd.DataFrame, name: str, unit: str, labels: Labels
+) -> go.Figure:
+    figure = base_figure(title, labels.scaling_facts, labels)
     parts = {str(series): rows for series, rows in table.groupby("series")}
     if "ideal" in parts:
         figure.add_trace(
@@ -241,32 +200,34 @@ def _draw(
         )
     if "law" in parts:
         _draw_law(figure, parts["law"], name, unit, labels.interval)
-    points = (
+    for series, title, colour, symbol in (
         ("other configuration", "others, extremes", GREY, "x-thin-open"),
         ("measured", "measured", ORANGE, "circle"),
-    )
-    for series, title, colour, symbol in points:
+    ):
         if series in parts:
-            _draw_points(figure, parts[series], name, unit, title, colour, symbol)
+            marker = {"color": colour, "symbol": symbol, "size": 9}
+            _draw_points(figure, parts[series], name, unit, title, marker)
     chosen = table[table["is_chosen"]]
     ring_chosen(figure, chosen["world_size"], chosen[name])
-    figure.update_xaxes(count_axis(table["world_size"], labels.devices))
+    return figure.update_xaxes(count_axis(table["world_size"], labels.devices))
 
 
 def _draw_law(
     figure: go.Figure, rows: pd.DataFrame, name: str, unit: str, interval: str
 ) -> None:
     rows = rows.sort_values("world_size")
-    add_band(
-        figure,
-        rows["world_size"].tolist(),
-        rows["lo"].tolist(),
-        rows["hi"].tolist(),
-        colour=BLUE,
-        name=interval,
-    )
+    x, lo, hi = (rows[each].tolist() for each in ("world_size", "lo", "hi"))
+    add_band(figure, x, lo, hi, colour=BLUE, name=interval)
     beyond = rows["basis"].eq("extrapolated").to_numpy()
-    for title, dash, part in _inside_and_beyond(rows, beyond):
+    # the dashed line begins and ends at what was measured, so the two lines are joined
+    touches = beyond | np.append(beyond[1:], False) | np.insert(beyond[:-1], 0, False)
+    for title, dash, hidden in (
+        ("law", "solid", beyond),
+        ("law, extrapolated", "dash", ~touches),
+    ):
+        if hidden.all():
+            continue
+        part = rows.mask(np.broadcast_to(hidden[:, None], rows.shape))
         figure.add_trace(
             go.Scatter(
                 x=part["world_size"],
@@ -282,34 +243,15 @@ def _draw_law(
         )
 
 
-def _inside_and_beyond(
-    rows: pd.DataFrame, beyond: np.ndarray
-) -> list[tuple[str, str, pd.DataFrame]]:
-    """Split the law where it leaves the measured range, keeping the line joined."""
-    if not beyond.any():
-        return [("law", "solid", rows)]
-    if beyond.all():
-        return [("law, extrapolated", "dash", rows)]
-    touches = beyond | np.append(beyond[1:], False) | np.insert(beyond[:-1], 0, False)
-    inside = rows.mask(np.broadcast_to(beyond[:, None], rows.shape))
-    outside = rows.mask(np.broadcast_to(~touches[:, None], rows.shape))
-    return [("law", "solid", inside), ("law, extrapolated", "dash", outside)]
-
-
 def _draw_points(
     figure: go.Figure,
     rows: pd.DataFrame,
     name: str,
     unit: str,
     title: str,
-    colour: str,
-    symbol: str,
+    marker: dict[str, Any],
 ) -> None:
     sizes = rows[["num_nodes", "num_repeats"]].to_numpy(dtype=float)
-    details = [
-        counted(nodes, "node") + (f", {counted(n, 'repeat')}" if n > 0 else "")
-        for nodes, n in sizes
-    ]
     figure.add_trace(
         go.Scatter(
             x=rows["world_size"],
@@ -323,9 +265,12 @@ def _draw_points(
                 "width": 4,
             },
             mode="markers",
-            marker={"color": colour, "symbol": symbol, "size": 9},
+            marker=marker,
             name=title,
-            customdata=details,
+            customdata=[
+                counted(nodes, "node") + (f", {counted(n, 'repeat')}" if n > 0 else "")
+                for nodes, n in sizes
+            ],
             hovertemplate=f"%{{x}}: %{{y:.3s}} {unit}, %{{customdata}}"
             f"<extra>{title}</extra>",
         )
@@ -334,55 +279,49 @@ def _draw_points(
 
 def throughput_sentence(table: pd.DataFrame, labels: Labels) -> str:
     """Say what :func:`throughput_table` shows."""
-    at = _telling_row(table)
-    rate = number(at["throughput_samples_per_s"])
-    count = counted(at["world_size"], labels.device_word)
+    at, count = _telling_row(table, labels)
     missing = "" if (table["series"] == "law").any() else " No law could be drawn."
     return (
-        f"{count}: {rate} samples per second. The dotted line is what would be reached "
-        f"if every {labels.device_word} added as much as those of the baseline."
-        f"{missing}"
+        f"{count}: {number(at['throughput_samples_per_s'])} samples per second. The "
+        f"dotted line is what would be reached if every {labels.device_word} added as "
+        f"much as those of the baseline.{missing}"
     )
 
 
 def speedup_sentence(table: pd.DataFrame, labels: Labels) -> str:
     """Say what :func:`speedup_table` shows."""
-    at = _telling_row(table)
+    at, count = _telling_row(table, labels)
     if at["world_size"] == at["baseline_world_size"]:
-        return f"{_count(at, labels)} is the baseline of every speedup here."
+        return f"{count} is the baseline of every speedup here."
     ideal = number(at["world_size"] / at["baseline_world_size"])
     return (
-        f"With {_count(at, labels)} the job runs "
-        f"{number(at['speedup'])} times as fast as on the baseline; {ideal} times "
-        "would be ideal."
+        f"With {count} the job runs {number(at['speedup'])} times as fast as on the "
+        f"baseline; {ideal} times would be ideal."
     )
 
 
 def efficiency_sentence(table: pd.DataFrame, labels: Labels) -> str:
     """Say what :func:`efficiency_table` shows."""
-    at = _telling_row(table)
+    at, count = _telling_row(table, labels)
     if at["world_size"] == at["baseline_world_size"]:
-        return f"{_count(at, labels)} is the baseline, so its efficiency is 100%."
+        return f"{count} is the baseline, so its efficiency is 100%."
     share = percent(at["scaling_efficiency"])
     if at["scaling_efficiency"] > 1:
         return (
-            f"With {_count(at, labels)} each does {share} of what one does at the "
-            "baseline. More than 100% comes from another batch than the baseline's, "
-            "from data that fits into caches, or from a slow baseline."
+            f"With {count} each does {share} of what one does at the baseline. More "
+            "than 100% comes from another batch than the baseline's, from data that "
+            "fits into caches, or from a slow baseline."
         )
     return (
-        f"With {_count(at, labels)}, {share} of what they could do at the baseline's "
-        "efficiency is used; the rest goes into exchanging gradients, waiting for "
-        "slower ranks and fixed costs."
+        f"With {count}, {share} of what they could do at the baseline's efficiency is "
+        "used; the rest goes into exchanging gradients, waiting for slower ranks and "
+        "fixed costs."
     )
 
 
-def _count(row: pd.Series, labels: Labels) -> str:
-    return counted(row["world_size"], labels.device_word)
-
-
-def _telling_row(table: pd.DataFrame) -> pd.Series:
-    """Return the recommended row; without one, the row of the largest count."""
+def _telling_row(table: pd.DataFrame, labels: Labels) -> tuple[pd.Series, str]:
+    """Return the recommended row, else that of the largest count, and its devices."""
     rows = table[table["series"].isin(["law", "measured"])]
     chosen = rows[rows["is_chosen"]]
-    return (chosen if len(chosen) else rows.sort_values("world_size")).iloc[-1]
+    row = (chosen if len(chosen) else rows.sort_values("world_size")).iloc[-1]
+    return row, counted(row["world_size"], labels.device_word)

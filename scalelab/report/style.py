@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import html
 import math
+import operator
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -40,8 +41,7 @@ _EMULATED = (
 )
 _BEYOND = 1e3
 _LEAST_LOG_RATIO = 6.0
-_MAX_TICKS = 9
-_LINEAR_STEPS = 5
+_MAX_TICKS, _LINEAR_STEPS = 9, 5
 _DURATION_TICKS_S = tuple(
     [base * 10.0**power for power in range(-6, 0) for base in (1, 2, 5)]
     + [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800]
@@ -118,11 +118,9 @@ def base_figure(
 def empty_figure(title: str, sentence: str, labels: Labels) -> go.Figure:
     """Return a figure that says why there is nothing to draw."""
     figure = base_figure(title, (), labels)
-    figure.update_xaxes(visible=False)
-    figure.update_yaxes(visible=False)
+    figure.update_xaxes(visible=False).update_yaxes(visible=False)
     text = "<br>".join(plain(line) for line in textwrap.wrap(sentence, 44))
-    figure.add_annotation(text=text, showarrow=False, font={"size": 13})
-    return figure
+    return figure.add_annotation(text=text, showarrow=False, font={"size": 13})
 
 
 def add_band(
@@ -192,29 +190,21 @@ def ring_chosen(
 
 def count_axis(counts: Values, title: str) -> dict[str, Any]:
     """Return an axis with a tick at each count, as far as they stand apart."""
-    distinct = np.unique(np.asarray(counts, dtype=float))
+    distinct = np.unique(np.asarray(counts, dtype=float)).tolist()
     lo, hi = distinct[0], distinct[-1]
     if hi / lo < _LEAST_LOG_RATIO:
-        shape: dict[str, Any] = {"type": "linear", "range": [0.0, 1.1 * hi]}
-        ticks = _apart(distinct, hi / _MAX_TICKS, np.subtract)
+        kind, ends = "linear", [0.0, 1.1 * hi]
+        distance, least = operator.sub, hi / _MAX_TICKS
     else:
         margin = 0.06 * np.log10(hi / lo)
-        ends = [np.log10(lo) - margin, np.log10(hi) + margin]
-        shape = {"type": "log", "range": [float(end) for end in ends]}
-        ticks = _apart(distinct, (hi / lo) ** (1 / _MAX_TICKS), np.divide)
-    texts = [number(tick) for tick in ticks]
-    return shape | {"tickvals": ticks, "ticktext": texts, "title": {"text": title}}
-
-
-def _apart(
-    counts: np.ndarray, least: float, distance: Callable[[float, float], float]
-) -> list[float]:
-    """Keep the ends, and between them what stands far enough from its neighbours."""
-    kept = [float(counts[0])]
-    for count in counts[1:-1]:
-        if min(distance(count, kept[-1]), distance(counts[-1], count)) >= least:
-            kept.append(float(count))
-    return kept if len(counts) == 1 else [*kept, float(counts[-1])]
+        kind, ends = "log", [np.log10(lo) - margin, np.log10(hi) + margin]
+        distance, least = operator.truediv, (hi / lo) ** (1 / _MAX_TICKS)
+    ticks = distinct[:1]
+    for count in distinct[1:-1]:
+        if min(distance(count, ticks[-1]), distance(hi, count)) >= least:
+            ticks.append(count)
+    ticks += distinct[1:][-1:]
+    return _axis(kind, ends, ticks, map(number, ticks), title)
 
 
 def quantity_axis(values: Values, title: str) -> dict[str, Any]:
@@ -236,7 +226,6 @@ def duration_axis(values: Values, title: str) -> dict[str, Any]:
 
 
 def _ends(values: Values) -> tuple[float, float]:
-    """Return the least and the largest of the positive numbers."""
     known = np.asarray(values, dtype=float)
     known = known[np.isfinite(known) & (known > 0)]
     return known.min(), known.max()
@@ -251,19 +240,13 @@ def _round_duration(seconds: float) -> str:
 
 
 def _linear_axis(hi: float, unit: float, unit_name: str, title: str) -> dict[str, Any]:
-    """Return an axis from zero with round steps of a unit, about five of them."""
     rough = hi / unit / _LINEAR_STEPS
     decade = 10.0 ** np.floor(np.log10(rough))
     bases = np.array([1, 2, 5, 10])
     step = unit * decade * bases[np.abs(bases - rough / decade).argmin()]
-    ticks = [float(tick) for tick in np.arange(step, 1.08 * hi, step)]
-    return {
-        "type": "linear",
-        "range": [0.0, float(1.08 * hi)],
-        "tickvals": [0.0, *ticks],
-        "ticktext": ["0", *(f"{tick / unit:,.6g} {unit_name}" for tick in ticks)],
-        "title": {"text": title},
-    }
+    ticks = np.arange(step, 1.08 * hi, step).tolist()
+    texts = ["0", *(f"{tick / unit:,.6g} {unit_name}" for tick in ticks)]
+    return _axis("linear", [0.0, 1.08 * hi], [0.0, *ticks], texts, title)
 
 
 def _log_axis(
@@ -274,13 +257,23 @@ def _log_axis(
     title: str,
 ) -> dict[str, Any]:
     margin = 0.08 * np.log10(hi / lo)
-    span = [float(np.log10(lo) - margin), float(np.log10(hi) + margin)]
+    span = [np.log10(lo) - margin, np.log10(hi) + margin]
     inside = [tick for tick in candidates if span[0] <= np.log10(tick) <= span[1]]
     ticks = inside[:: -(-len(inside) // _MAX_TICKS)]
+    return _axis("log", span, ticks, map(write, ticks), title)
+
+
+def _axis(
+    kind: str,
+    ends: Sequence[float],
+    ticks: Sequence[float],
+    texts: Iterable[str],
+    title: str,
+) -> dict[str, Any]:
     return {
-        "type": "log",
-        "range": span,
+        "type": kind,
+        "range": [float(end) for end in ends],
         "tickvals": ticks,
-        "ticktext": [write(tick) for tick in ticks],
+        "ticktext": list(texts),
         "title": {"text": title},
     }

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 
 import pandas as pd
 
-from scalelab.inputs.device_words import device_words
 from scalelab.inputs.document import Scalar
-from scalelab.inputs.numerals import counted, number, percent
+from scalelab.inputs.numerals import counted, device_words, number, percent
 from scalelab.laws.rows import CurveKey, Observed, prepared
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.records.columns import OPTION_PREFIX
@@ -100,11 +99,11 @@ class ReportSubject:
         if recommendation is None:
             name, rows = "", usable
             if curves:
-                key, rows = max(
-                    curves.items(),
-                    key=lambda each: (each[1]["world_size"].nunique(), len(each[1])),
+                key = max(
+                    curves,
+                    key=lambda k: (curves[k]["world_size"].nunique(), len(curves[k])),
                 )
-                name = _curve_name(dict(key))
+                name, rows = _curve_name(dict(key)), curves[key]
             rows = _planned_by_coverage(rows)
             labels = _labels_of_measured(observations, rows, name)
         else:
@@ -120,11 +119,6 @@ class ReportSubject:
             plan=plan,
             curves=curves,
         )
-
-    @property
-    def num_curves(self) -> int:
-        """Number of curves among the usable observations."""
-        return len(self.curves)
 
     @property
     def baseline(self) -> OutlookRow | None:
@@ -145,13 +139,10 @@ def _planned_by_coverage(rows: pd.DataFrame) -> pd.DataFrame:
         if len(counts) and counts.max() > best_counts:
             best, best_counts = held_fixed == counts.idxmax(), int(counts.max())
     keys = [*ALLOCATION, *BATCH]
-    throughput = rows[best].groupby(keys)["throughput_samples_per_s"]
-    fastest = throughput.median().reset_index()
-    fastest = fastest.sort_values("throughput_samples_per_s", ascending=False)
-    fastest = fastest.drop_duplicates(list(ALLOCATION))
-    kept = set(fastest[keys].itertuples(index=False, name=None))
-    arithmetic = rows[keys].itertuples(index=False, name=None)
-    is_fastest = pd.Series([key in kept for key in arithmetic], rows.index, dtype=bool)
+    throughput = rows[best].groupby(keys)["throughput_samples_per_s"].median()
+    fastest = throughput.sort_values(ascending=False).reset_index()
+    kept = pd.MultiIndex.from_frame(fastest.drop_duplicates(list(ALLOCATION))[keys])
+    is_fastest = pd.MultiIndex.from_frame(rows[keys]).isin(kept)
     return rows.assign(is_planned=best & is_fastest)
 
 
@@ -164,25 +155,21 @@ def _planned_by(recommendation: Recommendation, rows: pd.DataFrame) -> pd.DataFr
             equal = (rows[column] == getattr(recommendation, column)).fillna(False)
             is_same &= equal.astype(bool) | (not equal.any())
     rows = rows[is_same]
-    swept = list(
-        dict.fromkeys(name for row in recommendation.rows for name in row.settings)
-    )
+    swept = {name for row in recommendation.rows for name in row.settings}
     planned = pd.Series(False, index=rows.index)
     for row in recommendation.rows:
         is_planned = _has_settings(rows, row.settings, swept)
-        for name in ALLOCATION:
-            is_planned &= rows[name] == getattr(row, name)
-        for name in BATCH:
-            is_planned &= rows[name] == getattr(row.batch, name)
+        for names, asked in ((ALLOCATION, row), (BATCH, row.batch)):
+            for name in names:
+                is_planned &= rows[name] == getattr(asked, name)
         planned |= is_planned
     shown = planned | _has_settings(rows, recommendation.chosen.settings, swept)
     return rows.assign(is_planned=planned)[shown]
 
 
 def _has_settings(
-    rows: pd.DataFrame, settings: Mapping[str, Scalar], swept: list[str]
+    rows: pd.DataFrame, settings: Mapping[str, Scalar], swept: set[str]
 ) -> pd.Series:
-    """Mark the rows with these settings; every row where none was swept."""
     matches = pd.Series(True, index=rows.index)
     for name in swept:
         values = rows[name if name in rows else OPTION_PREFIX + name]
@@ -192,7 +179,7 @@ def _has_settings(
 
 
 def _samples_per_device(batches: pd.DataFrame) -> pd.Series:
-    """Return the samples per device and step; devices of one replica share them."""
+    # devices of one replica share its samples
     per_rank = batches["local_batch_size"] * batches["gradient_accumulation_steps"]
     return per_rank * (batches["data_parallel_size"] / batches["world_size"])
 
@@ -206,9 +193,9 @@ def scaling_mode(batches: pd.DataFrame, device_word: str) -> str:
         return f"one count only: {counted(batches['world_size'].iloc[0], device_word)}"
     if len(totals) == 1:
         return f"strong scaling: global batch {number(totals[0])} at every count"
-    shares = _samples_per_device(batches)
-    if shares.nunique() == 1:
-        share = f"{number(shares.iloc[0])} samples per {device_word} and step"
+    shares = _samples_per_device(batches).unique()
+    if len(shares) == 1:
+        share = f"{number(shares[0])} samples per {device_word} and step"
         return f"weak scaling: {share} at every count"
     return "neither strong nor weak scaling: the best batch at each count"
 
@@ -222,8 +209,7 @@ def _labels_of_measured(
     )
     baseline = ""
     if len(planned):
-        smallest = counted(planned["world_size"].min(), words.device)
-        baseline = f"{smallest}, as measured"
+        baseline = f"{counted(planned['world_size'].min(), words.device)}, as measured"
     return Labels(
         curve=curve,
         device_word=words.device,

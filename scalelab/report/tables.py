@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,6 +41,7 @@ _TITLES = {
 }
 _ENDS = {"lo": "hi", "time_lo_s": "time_hi_s", "gpu_hours_lo": "gpu_hours_hi"}
 """The lower ends of intervals and their upper ones; each follows its value."""
+_WRITERS = {"scaling_efficiency": percent, "relative_error": change}
 _UNSHOWN = ("job_time_s", "job_time_lo_s", "job_time_hi_s")
 
 
@@ -103,24 +104,19 @@ def _title(name: str) -> str:
 
 
 def _writer(name: str, device_hour_word: str) -> Callable[[float], str]:
-    """Return what writes the numbers of a column."""
     if name == "gpu_hours":
         return lambda hours: device_time(hours, device_hour_word)
-    if name == "scaling_efficiency":
-        return percent
-    if name == "relative_error":
-        return change
+    if name in _WRITERS:
+        return _WRITERS[name]
     is_duration = name.endswith("_s") and not name.endswith("_per_s")
     return duration if is_duration else number
 
 
-def _cell(value: object, write: Callable[[float], str]) -> str:
+def _cell(value: Any, write: Callable[[float], str]) -> str:
     if isinstance(value, bool | np.bool_):
         return "yes" if value else ""
-    if value is None or value is pd.NA or value is pd.NaT:
-        return ""
-    if isinstance(value, int | float):
-        return "" if math.isnan(value) else write(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(str(part) for part in value)
-    return str(value)
+    if pd.isna(value):
+        return ""
+    return write(value) if isinstance(value, int | float) else str(value)

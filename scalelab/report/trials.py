@@ -39,7 +39,7 @@ _MEANINGS = {
 }
 _MAX_FAILURES = 100
 _MAX_CURVES = 60
-_MIB, _PEAK = 2**20, "gpu_memory_peak_bytes"
+_PEAK = "gpu_memory_peak_bytes"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,12 +64,14 @@ class FailedAttempts:
 def outcome_table(observations: pd.DataFrame) -> TextTable:
     """Return how many attempts ended in each way."""
     counts = observations["outcome"].value_counts()
-    rows = tuple(
-        (_in_words(outcome), f"{counts[outcome]:,}", meaning)
-        for outcome, meaning in _MEANINGS.items()
-        if outcome in counts.index
+    return TextTable(
+        columns=("outcome", "attempts", "meaning"),
+        rows=tuple(
+            (_in_words(outcome), f"{counts[outcome]:,}", meaning)
+            for outcome, meaning in _MEANINGS.items()
+            if outcome in counts.index
+        ),
     )
-    return TextTable(columns=("outcome", "attempts", "meaning"), rows=rows)
 
 
 def failures(
@@ -81,63 +83,51 @@ def failures(
     """
     ended = observations["outcome"]
     bad = observations[ended.ne(Outcome.COMPLETED).fillna(False)]
+    bad = bad.assign(attempt=bad["attempt"].fillna(1), reason=bad["reason"].fillna(""))
     rows = bad.to_dict("records")
     rows.sort(key=lambda row: Outcome(row["outcome"]).is_measurement)
     alike: dict[tuple[str, str], list[Mapping[Any, Any]]] = {}
     for row in rows[:_MAX_FAILURES]:
-        key = (str(row["outcome"]), of_any_rank(_reason(row)))
+        key = (str(row["outcome"]), of_any_rank(str(row["reason"])))
         alike.setdefault(key, []).append(row)
     return tuple(_failure(first, rest, results) for first, *rest in alike.values())
-
-
-def _reason(row: Mapping[Any, Any]) -> str:
-    return "" if pd.isna(row["reason"]) else str(row["reason"])
-
-
-def _number(row: Mapping[Any, Any]) -> int:
-    return 1 if pd.isna(row["attempt"]) else int(row["attempt"])
 
 
 def _failure(
     row: Mapping[Any, Any], rest: Iterable[Mapping[Any, Any]], results: Results
 ) -> FailedAttempts:
-    attempt = _number(row)
-    result = results.get((str(row["trial_id"]), attempt))
+    trial_id, attempt = str(row["trial_id"]), int(row["attempt"])
+    result = results.get((trial_id, attempt))
     files = ""
     if row["kind"] != "imported":
-        files = f"trials/{row['trial_id']}/{attempt:03d}/"
-        files += (result and result.log) or ""
+        files = f"trials/{trial_id}/{attempt:03d}/{(result and result.log) or ''}"
     return FailedAttempts(
-        attempt=f"{row['trial_id']}-{attempt}",
+        attempt=f"{trial_id}-{attempt}",
         configuration=_configuration(row),
         others=tuple(
-            f"{each['trial_id']}-{_number(each)}: {_configuration(each)}"
+            f"{each['trial_id']}-{each['attempt']}: {_configuration(each)}"
             for each in rest
         ),
         outcome=_in_words(row["outcome"]),
         is_measurement=Outcome(row["outcome"]).is_measurement,
-        reason=_reason(row),
+        reason=str(row["reason"]),
         traceback=(result and result.traceback) or "",
         files=files,
     )
 
 
 def _configuration(row: Mapping[Any, Any]) -> str:
-    parts = [
-        counted(row[name], word)
-        for name, word in (("world_size", "device"), ("num_nodes", "node"))
+    counts = {"world_size": "device", "num_nodes": "node"}
+    settings = {
+        "local_batch_size": "local batch",
+        "gradient_accumulation_steps": "accumulation",
+        "seed": "seed",
+    }
+    return ", ".join(
+        counted(row[name], word) if name in counts else f"{word} {number(row[name])}"
+        for name, word in (counts | settings).items()
         if not pd.isna(row[name])
-    ]
-    parts += [
-        f"{word} {number(row[name])}"
-        for name, word in (
-            ("local_batch_size", "local batch"),
-            ("gradient_accumulation_steps", "accumulation"),
-            ("seed", "seed"),
-        )
-        if not pd.isna(row[name])
-    ]
-    return ", ".join(parts)
+    )
 
 
 _TRIAL_COLUMNS = {
@@ -210,16 +200,17 @@ def memory_table(observations: pd.DataFrame) -> TextTable:
     rows = []
     for key, part in known.groupby(keys, dropna=False):
         too_large = part.loc[out[part.index], "local_batch_size"]
-        if len(too_large):
-            largest, memory = "none", ""
-            fitted = part[fits[part.index]].sort_values("local_batch_size")
-            if len(fitted):
-                batch, peak = fitted[["local_batch_size", _PEAK]].iloc[-1]
-                largest = number(batch)
-                memory = "" if pd.isna(peak) else f"{number(peak / _MIB)} MiB"
-            named: tuple[Any, ...] = key
-            texts = ("" if pd.isna(value) else str(value) for value in named)
-            rows.append((*texts, largest, memory, number(too_large.min())))
+        if too_large.empty:
+            continue
+        largest, memory = "none", ""
+        fitted = part[fits[part.index]].sort_values("local_batch_size")
+        if len(fitted):
+            batch, peak = fitted[["local_batch_size", _PEAK]].iloc[-1]
+            largest = number(batch)
+            memory = "" if pd.isna(peak) else f"{number(peak / 2**20)} MiB"
+        named: tuple[Any, ...] = key
+        texts = ("" if pd.isna(value) else str(value) for value in named)
+        rows.append((*texts, largest, memory, number(too_large.min())))
     columns = ("workload", "device", "precision", "largest that fitted")
     return TextTable(
         columns=(*columns, "its memory", "smallest that did not"), rows=tuple(rows)
@@ -231,28 +222,27 @@ def product_check_table(runs: Sequence[WholeRun]) -> TextTable | None:
     if not runs:
         return None
     table = pd.DataFrame(map(asdict, runs))
-    error = table["predicted_s"] / table["measured_s"] - 1
-    return TextTable.of(table.assign(relative_error=error))
+    table["relative_error"] = table["predicted_s"] / table["measured_s"] - 1
+    return TextTable.of(table)
 
 
 def curve_table(subject: ReportSubject) -> TextTable:
     """Return the curves of a run, those with most device counts first, at most 60."""
-    curves = subject.curves
-    keys = list(curves)
-    ranked = sorted(keys, key=lambda key: -curves[key]["world_size"].nunique())
-    rows = tuple(
-        (
-            curve_label(key, keys),
-            f"{len(curves[key]):,}",
-            f"{curves[key]['world_size'].min():,.0f} to "
-            f"{curves[key]['world_size'].max():,.0f}",
-            number(curves[key]["throughput_samples_per_s"].max()),
-        )
-        for key in ranked[:_MAX_CURVES]
+    curves = sorted(
+        subject.curves.items(), key=lambda curve: -curve[1]["world_size"].nunique()
     )
-    columns = ("curve", "observations", "devices", "most samples per s")
     return TextTable(
-        columns=columns, rows=rows, num_omitted=max(0, len(keys) - _MAX_CURVES)
+        columns=("curve", "observations", "devices", "most samples per s"),
+        rows=tuple(
+            (
+                curve_label(key, subject.curves),
+                f"{len(rows):,}",
+                f"{rows['world_size'].min():,.0f} to {rows['world_size'].max():,.0f}",
+                number(rows["throughput_samples_per_s"].max()),
+            )
+            for key, rows in curves[:_MAX_CURVES]
+        ),
+        num_omitted=max(0, len(curves) - _MAX_CURVES),
     )
 
 
@@ -261,9 +251,7 @@ def provenance_table(
 ) -> TextTable:
     """Return when, where and with what the observations were made."""
     hosts = [cell for cell in observations["hosts"] if isinstance(cell, list)]
-    versions = [
-        _written(_parsed(t)) for t in observations["versions"].dropna().unique()
-    ]
+    versions = observations["versions"].dropna().unique()
     rows = [
         ("runs", _distinct(observations["run"])),
         ("from", _moment(observations["started_at"].min())),
@@ -272,11 +260,13 @@ def provenance_table(
         ("devices", _distinct(observations["device_name"])),
         ("code", _distinct(observations["code_hash"])),
         ("data", _distinct(observations["dataset"])),
-        ("versions", "; ".join(map(_written, versions))),
+        ("versions", "; ".join(_written(_parsed(text)) for text in versions)),
         *((name, _written(value)) for name, value in provenance.items()),
     ]
-    known = tuple((name, value) for name, value in rows if value)
-    return TextTable(columns=("what", "value"), rows=known)
+    return TextTable(
+        columns=("what", "value"),
+        rows=tuple((name, value) for name, value in rows if value),
+    )
 
 
 def _distinct(values: Iterable[Any]) -> str:

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,16 +36,10 @@ _TAIL = 40
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Detached:
-    """The state of a sweep that was started apart from this process.
-
-    Parameters
-    ----------
-    exit_code
-        Of the sweep, where it has ended already; else 0.
-    """
+    """The state of a sweep that was started apart from this process."""
 
     text: str
-    exit_code: int = 0
+    exit_code: int = 0  # of the sweep, where it has ended already
 
 
 def detach(asked: Sweep, arguments: Sequence[str]) -> Detached:
@@ -75,12 +68,12 @@ def refuse_second_driver(run: Path) -> None:
 
 
 def _described(record: DriverRecord, view: JobView) -> str:
-    parts = [f"job {record.job_id} ({record.name}) waits in the queue"]
-    if view.reason:
-        parts.append(view.reason)
-    if view.estimated_start:
-        parts.append(f"start expected {view.estimated_start}")
-    return ", ".join(parts)
+    parts = [
+        f"job {record.job_id} ({record.name}) waits in the queue",
+        view.reason,
+        view.estimated_start and f"start expected {view.estimated_start}",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def waiting_driver_text(run: Path) -> str | None:
@@ -97,28 +90,9 @@ def waiting_driver_text(run: Path) -> str | None:
 def _detach_process(run: Path, arguments: Sequence[str]) -> Detached:
     log = run / LOG
     start = log.stat().st_size if log.exists() else 0
-    pid = _start([sys.executable, "-m", "scalelab", *arguments], log)
-    status: int | None = None
-    try:
-        while status is None and not _has_begun(run, pid):
-            time.sleep(_LOOK_AGAIN_S)
-            ended, word = os.waitpid(pid, os.WNOHANG)
-            status = os.waitstatus_to_exitcode(word) if ended else None
-    except KeyboardInterrupt:
-        os.kill(pid, signal.SIGTERM)
-        raise
-    if status is not None:
-        said = last_log_lines(log, _TAIL, since=start)
-        return Detached(text=said, exit_code=abs(status))
-    return Detached(
-        text=f"Begun: process {pid} on host {socket.gethostname()} runs the sweep of "
-        f"{run}, whatever becomes of this shell. {_what_next(run)}"
-    )
-
-
-def _start(command: list[str], log: Path) -> int:
+    command = [sys.executable, "-m", "scalelab", *arguments]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    return os.posix_spawn(
+    pid = os.posix_spawn(
         command[0],
         command,
         os.environ,
@@ -128,6 +102,21 @@ def _start(command: list[str], log: Path) -> int:
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
         setsid=True,
+    )
+    try:
+        while not _has_begun(run, pid):
+            time.sleep(_LOOK_AGAIN_S)
+            ended, word = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                said = last_log_lines(log, _TAIL, since=start)
+                status = os.waitstatus_to_exitcode(word)
+                return Detached(text=said, exit_code=abs(status))
+    except KeyboardInterrupt:
+        os.kill(pid, signal.SIGTERM)
+        raise
+    return Detached(
+        text=f"Begun: process {pid} on host {socket.gethostname()} runs the sweep of "
+        f"{run}, whatever becomes of this shell. {_what_next(run)}"
     )
 
 
@@ -168,7 +157,9 @@ def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
             said = last_log_lines(log, _TAIL, since=start) or last_log_lines(
                 job_log(run, record.name), _TAIL
             )
-            if _is_done(asked):
+            store = asked.open_store()
+            finished = store.finished(store.rows())
+            if source_of(asked.experiment, asked.site, finished).is_exhausted():
                 return Detached(text=said)
             how = "" if view is None else f" ({view.reason})"
             raise ClusterError(
@@ -185,12 +176,6 @@ def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
                 text=f"Queued: {_described(record, view)}, and then runs the sweep of "
                 f"{run}. {_what_next(run)}"
             )
-
-
-def _is_done(asked: Sweep) -> bool:
-    store = asked.open_store()
-    finished = store.finished(store.rows())
-    return source_of(asked.experiment, asked.site, finished).is_exhausted()
 
 
 def _what_next(run: Path) -> str:
@@ -240,7 +225,7 @@ class DriverJobLife:
         running.driver.kill()
 
     def _renew(self, running: RunningSweep) -> bool:
-        """Submit the next job; tell whether there is one, or shall be none."""
+        # Whether there is a next job, or shall be none.
         from scalelab.cluster.batch.driver_queue import submit_driver
 
         if running.stop_requests.came:
@@ -274,6 +259,5 @@ def leave_job(environment: os._Environ[str] | dict[str, str]) -> str | None:
     for name in list(environment):
         is_of_job = any(each.is_of_job(name) for each in BATCH_SYSTEMS)
         if is_of_job or name.startswith(_OF_MPI):
-            with suppress(KeyError):
-                del environment[name]
+            environment.pop(name, None)
     return job_id

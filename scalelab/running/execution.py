@@ -19,7 +19,7 @@ from scalelab.errors import SpecError, StoreError
 from scalelab.experiment.program import CommandProgram, Program, framework_of
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.first_words import with_program_beside
-from scalelab.plan.first_trials import FirstTrials
+from scalelab.plan.first_check import FirstTrials
 from scalelab.plan.tracked import TrackedSource
 from scalelab.records.code import code_paths, snapshot_code
 from scalelab.records.control.events import (
@@ -40,7 +40,6 @@ from scalelab.scheduling.summary import Unfinished
 if TYPE_CHECKING:
     from scalelab.cluster.dask_nodes import DaskNodes
     from scalelab.scheduling.driver import Driver
-    from scalelab.site.profile import Site
 
 MAX_JOBS_LOST = 8
 """Batch jobs that one trial may lose, to preemption or their time limit."""
@@ -49,19 +48,11 @@ FIRST_TRIAL = "the first trial failed its check"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunningSweep:
-    """A sweep whose nodes are up: where to watch it, and how to stop it.
-
-    Parameters
-    ----------
-    driver
-        The driver that runs the trials; ``drain`` and ``kill`` stop it.
-    dashboard_link
-        The address of Dask's dashboard; None: the site wants none.
-    """
+    """A sweep whose nodes are up: where to watch it, and how to stop it."""
 
     driver: Driver
     source: TrackedSource
-    dashboard_link: str | None
+    dashboard_link: str | None  # of Dask; None: the site wants none
     stop_requests: StopRequests
 
 
@@ -95,9 +86,13 @@ def run_sweep(
                     frameworks=tuple(sorted(frameworks)),
                 )
             )
-            with _nodes(sweep, programs.values()) as cluster:
-                from scalelab.scheduling.driver import Driver
+            from scalelab.scheduling.driver import Driver
 
+            patience: dict[str, Any] = {}
+            if sweep.site.batch_system is not None:
+                # Its queue takes its time, and its jobs end while trials run.
+                patience = {"node_timeout_s": math.inf, "max_retries": MAX_JOBS_LOST}
+            with _nodes(sweep, programs.values()) as cluster:
                 driver = Driver(
                     first,
                     cluster,
@@ -107,7 +102,8 @@ def run_sweep(
                     on_event=events,
                     retry_failed=sweep.retry_failed,
                     budget_gpu_s=budget_gpu_hours and budget_gpu_hours * 3600,
-                    **_patience(sweep.site),
+                    lost_after_s=sweep.site.lost_after,
+                    **patience,
                 )
                 events.stop = driver.drain
                 stop_requests.control(driver.drain, driver.kill)
@@ -136,7 +132,6 @@ def run_sweep(
 
 
 def _compact(store: RunStore) -> list[str]:
-    """Gather the streams of the run for fast reading; return what prevents it."""
     try:
         return store.compact()
     except (ImportError, MemoryError) as error:  # the next reader tries again
@@ -144,7 +139,6 @@ def _compact(store: RunStore) -> list[str]:
 
 
 def _all_done(sweep: Sweep, store: RunStore) -> SweepSummary | None:
-    """Return the summary of earlier sweeps, if they left nothing to run."""
     if sweep.num_remaining and not sweep.plan.assumes_local_batch:
         return None
     earlier = SweepSummary()
@@ -156,68 +150,32 @@ def _all_done(sweep: Sweep, store: RunStore) -> SweepSummary | None:
     return earlier if sweep.source.is_exhausted() else None
 
 
-def _patience(site: Site) -> dict[str, Any]:
-    """Return options of the driver: how long to wait for nodes, how often to retry.
-
-    A batch system's queue takes its time, and its jobs end while trials run.
-    """
-    options: dict[str, Any] = {"lost_after_s": site.lost_after}
-    if site.batch_system is not None:
-        options |= {"node_timeout_s": math.inf, "max_retries": MAX_JOBS_LOST}
-    return options
-
-
 def _programs(sweep: Sweep, store: RunStore) -> dict[str | None, Program]:
     """Return what trials run; commands keep the name they have in the run's records.
 
     An answer is about one workload: the experiment may have got another name since,
     and commands were once called after their run.
     """
-    root, copy = sweep.experiment.code_root, _snapshot(sweep, store)
-    programs = {
-        name: _beside(program, root)
-        for name, program in sweep.experiment.programs(
-            copy, sweep.experiment.inherited(os.environ)
-        ).items()
-    }
+    asked, root, copy = sweep.experiment, sweep.experiment.code_root, None
+    if paths := code_paths(asked):
+        # The experiment's file is copied as the records have it.
+        recorded = {sweep.text.encode(): store.experiment_text.encode()}
+        copy, _ = snapshot_code(paths, root, store.directory / "code", instead=recorded)
+    programs = asked.programs(copy, asked.inherited(os.environ))
     is_same = not any(change.startswith("workload: ") for change in sweep.changes)
-    rows = store.rows() if is_same and sweep.experiment.workload is None else []
-    if not rows:
-        return programs
-    called = str(rows[-1]["workload"])
-    return {name: replace(each, name=called) for name, each in programs.items()}
-
-
-def _beside(program: Program, root: Path) -> Program:
-    if not isinstance(program, CommandProgram):
-        return program
-    directory = Path(program.code_directory)
-    return replace(
-        program, command=with_program_beside(program.command, root, directory)
-    )
-
-
-def _snapshot(sweep: Sweep, store: RunStore) -> Path | None:
-    """Copy the user's code and return the copy; None: the code runs where it lies.
-
-    Where the experiment's file is among it, that is copied as the records have it.
-    """
-    paths = code_paths(sweep.experiment)
-    if not paths:
-        return None
-    directory, _ = snapshot_code(
-        paths,
-        sweep.experiment.code_root,
-        store.directory / "code",
-        instead={sweep.text.encode(): store.experiment_text.encode()},
-    )
-    return directory
+    rows = store.rows() if is_same and asked.workload is None else []
+    for name, each in programs.items():
+        if isinstance(each, CommandProgram):
+            command = with_program_beside(each.command, root, Path(each.code_directory))
+            called = str(rows[-1]["workload"]) if rows else each.name
+            programs[name] = replace(each, command=command, name=called)
+    return programs
 
 
 def _nodes(
     sweep: Sweep, programs: Collection[Program]
 ) -> AbstractContextManager[DaskNodes]:
-    from scalelab.cluster.from_site import cluster_of
+    from scalelab.cluster.dask_nodes import cluster_of
 
     trials = sweep.plan.trials
     return cluster_of(

@@ -30,41 +30,24 @@ from scalelab.records.run_reader import RunReader
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunStatus:
-    """The status of a run.
-
-    Parameters
-    ----------
-    driver
-        Who runs the sweep at the moment, in words; None: nobody.
-    num_missing
-        Trials to come; None where that is not known: for an imported table, an ``auto``
-        batch that is still looked for, a source of trials that does not say, or a site
-        that this machine is not.
-    num_nodes, num_devices
-        Nodes that are up, and their devices, while a driver runs the sweep.
-    stopping
-        Why the driver starts no more trials; None: it does.
-    stopped
-        Why the last sweep ended early; None: it did not, it runs, or an older version
-        ran it.
-    reasons
-        Why trials ended without a measurement, or theirs is not used because the
-        program's own rate contradicts it, one sentence each.
-    """
+    """The status of a run."""
 
     outcomes: Mapping[str, int]
     used_gpu_s: float
     device_hour_word: str
-    driver: str | None
+    driver: str | None  # who runs the sweep at the moment, in words
     running: tuple[tuple[str, int], ...]
+    # Trials to come; None, not known: for an imported table, an auto batch that is
+    # still looked for, a source that does not say, or a site that is not this machine.
     num_missing: int | None
+    # Why trials ended without a measurement, or with one that is not used.
     reasons: tuple[str, ...]
     jobs: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
-    num_nodes: int = 0
+    num_nodes: int = 0  # that are up while a driver runs the sweep
     num_devices: int = 0
-    stopping: str | None = None
-    stopped: str | None = None
+    stopping: str | None = None  # why the driver starts no more trials
+    stopped: str | None = None  # why the last sweep ended early
     has_canaries: bool = False
     memory_limits: tuple[MemoryLimit, ...] = ()
 
@@ -100,13 +83,10 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
     )
 
 
-_KILLED = "its driver was killed, or its host went down"
-
-
 def _of_last_sweep(
     run: Path,
 ) -> tuple[dict[str, int], list[str], str | None, str | None]:
-    """Return devices of nodes that are up, what trials wait for, and why it stops."""
+    # Devices of nodes that are up, what trials wait for, why it stops, and stopped.
     nodes: dict[str, int] = {}
     waiting: list[str] = []
     stopping = stopped = None
@@ -114,7 +94,8 @@ def _of_last_sweep(
     for event in events_of_last_sweep(run, kinds):
         match event:
             case SweepStarted():
-                stopped = _KILLED  # without a last word
+                # Unless a last word follows.
+                stopped = "its driver was killed, or its host went down"
             case NodeUp():
                 nodes[event.node] = event.num_devices
                 waiting.clear()
@@ -130,7 +111,6 @@ def _of_last_sweep(
 
 
 def _why_unused(row: Observation) -> str | None:
-    """Return why a trial is no measurement, or none that counts; None: it is one."""
     if not Outcome(row["outcome"]).is_measurement:
         return row["reason"] or ""
     ours, own = row.get("step_time_s"), row.get("reported_step_time_s")

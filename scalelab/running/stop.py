@@ -36,13 +36,20 @@ def stop(run: Path, *, at_once: bool = False) -> str:
     request = request_stop(reader.directory, at_once=at_once)
     patience_s = HEARD_WITHIN_S if holder.is_here else HEARD_FROM_AFAR_WITHIN_S
     if not _becomes(lambda: not request.exists() or _has_ended(lease), patience_s):
-        return _unheard(run, lease, holder, at_once)
-    cancelled = _cancel_waiting(reader.directory)
+        if at_once and signal_holder(lease, signal.SIGTERM):
+            if _becomes(lambda: _has_ended(lease), ENDED_WITHIN_S):
+                return f"Stopped: {holder.text}, was sent SIGTERM and has ended."
+        raise ClusterError(
+            f"{run} is held by {holder.text}, which does not answer. The request "
+            f"stands: it stops as soon as it goes on. {_by_force(holder)}"
+        )
+    found = _cancel_waiting(reader.directory)
+    cancelled = f" {found}" if found else ""
     driver = f"process {holder.pid} on host {holder.host}"
     if _becomes(lambda: _has_ended(lease), ENDED_WITHIN_S if at_once else QUICK_S):
         request.unlink(missing_ok=True)
-        return _joined(
-            f"Stopped: {driver} has ended. The same sweep command goes on.", cancelled
+        return (
+            f"Stopped: {driver} has ended. The same sweep command goes on.{cancelled}"
         )
     if at_once:
         raise ClusterError(
@@ -52,19 +59,13 @@ def stop(run: Path, *, at_once: bool = False) -> str:
     num_running = len(reader.running())
     trials = counted(num_running, "running trial")
     work = f"finishes {trials}" if num_running else "gives its nodes back"
-    return _joined(
+    return (
         f"Stopping: {driver} starts no more trials and {work}. See: scalelab status "
-        f"{run}. To end at once: scalelab stop {run} --now.",
-        cancelled,
+        f"{run}. To end at once: scalelab stop {run} --now.{cancelled}"
     )
 
 
-def _joined(*sentences: str | None) -> str:
-    return " ".join(filter(None, sentences))
-
-
 def _cancel_waiting(run: Path) -> str | None:
-    """Cancel the queued job of the driver and say so; None: there is none."""
     from scalelab.cluster.batch.driver_queue import cancel, waiting_driver
 
     if (found := waiting_driver(run)) is None:
@@ -75,17 +76,6 @@ def _cancel_waiting(run: Path) -> str | None:
     return (
         f"Cancelled: job {record.job_id} ({record.name}), which waited in the queue to "
         f"run the sweep of {run}."
-    )
-
-
-def _unheard(run: Path, lease: Path, holder: Holder, at_once: bool) -> str:
-    """Signal or cancel a driver that does not answer stop requests."""
-    if at_once and signal_holder(lease, signal.SIGTERM):
-        if _becomes(lambda: _has_ended(lease), ENDED_WITHIN_S):
-            return f"Stopped: {holder.text}, was sent SIGTERM and has ended."
-    raise ClusterError(
-        f"{run} is held by {holder.text}, which does not answer. The request stands: "
-        f"it stops as soon as it goes on. {_by_force(holder)}"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,11 +13,10 @@ from scalelab.experiment.checks import check_trials, check_workload
 from scalelab.experiment.command_values import commands_of, naming
 from scalelab.experiment.fingerprint import fingerprint_changes, words_of_run
 from scalelab.experiment.hidden import is_hidden
-from scalelab.experiment.program import Program, WorkloadProgram, framework_of
+from scalelab.experiment.program import WorkloadProgram, framework_of
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.document import read_document
 from scalelab.inputs.numerals import counted
-from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.placeholders import placeholders_in
 from scalelab.kinds.trainers import trainer_of
 from scalelab.launch.command.first_words import (
@@ -28,7 +26,7 @@ from scalelab.launch.command.first_words import (
     words_of,
 )
 from scalelab.plan.expand import Plan, plan
-from scalelab.plan.first_check import is_sound
+from scalelab.plan.first_check import is_measurement, is_sound
 from scalelab.plan.source import Observation
 from scalelab.plan.tracked import TrackedSource, source_of
 from scalelab.records.attempt_io import is_taken
@@ -45,45 +43,22 @@ RUNS = Path("runs")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sweep:
-    """A sweep that is ready to run: the experiment, the site and earlier results.
-
-    Parameters
-    ----------
-    site, site_name
-        The site where it runs, and name or path of its profile; None: the experiment
-        names it.
-    source
-        What proposes the trials; it knows what earlier sweeps of the run finished.
-    plan
-        The trials; of a source that does not know them beforehand, all that the
-        experiment's lists combine to. See :func:`scalelab.plan.expand.plan`.
-    directory
-        The run's directory, absolute; it need not exist.
-    fingerprint
-        What the trials' numbers depend on besides their configuration: code, command
-        and measurement.
-    changes
-        How that differs from what the run holds; empty: comparable.
-    num_remaining
-        Trials still to run; of an unresolved ``auto`` batch, about; None: not known.
-    gpu_hours
-        Device-hours they will take, by the run's own trials; None: not known yet.
-    """
+    """A sweep that is ready to run: the experiment, the site and earlier results."""
 
     experiment: Experiment
     text: str
     site: Site
-    site_name: str | None
-    source: TrackedSource
-    plan: Plan
+    site_name: str | None  # name or path of its profile; None: the experiment names it
+    source: TrackedSource  # it knows what earlier sweeps of the run finished
+    plan: Plan  # of a source without one, all that the experiment's lists combine to
     is_planned: bool
-    directory: Path
+    directory: Path  # absolute; it need not exist
     fingerprint: dict[str, Any]
-    changes: tuple[str, ...]
+    changes: tuple[str, ...]  # of it since the run's trials; empty: comparable
     has_measurements: bool
     num_finished: int
-    num_remaining: int | None
-    gpu_hours: float | None
+    num_remaining: int | None  # of an unresolved auto batch about; None: not known
+    gpu_hours: float | None  # that they will take, by the run's own trials
     device_hour_word: str
     retry_failed: bool
     checks_first: bool
@@ -108,8 +83,8 @@ class Sweep:
             device_type=where.device_type.value,
             code_of_programs=code_of_programs(asked),
         )
-        checks_first = not skip_check and is_checked(asked)
-        is_number = is_sound if checks_first else _is_measurement
+        checks_first = not skip_check and asked.facts is None  # else it is built in
+        is_number = is_sound if checks_first else is_measurement
         changes: tuple[str, ...] = ()
         rows: list[Observation] = []
         finished: list[Observation] = []
@@ -117,15 +92,14 @@ class Sweep:
             reader = RunReader.open(home)
             changes = fingerprint_changes(reader.fingerprint, fingerprint)
             rows = reader.rows()
-            if checks_first and not any(map(is_number, rows)):
-                retry_failed = True  # no trial has shown yet that the program works
+            # Unless a trial has shown that the program works, failed ones run again.
+            retry_failed |= checks_first and not any(map(is_number, rows))
             if not changes:
                 finished = reader.finished(rows, retry_failed=retry_failed)
         source = source_of(asked, where, rows=rows)
         for row in finished:
             source.resume(row)
         planned, left = source.plan or plan(asked, where), source.left
-        gpu_hours = source.gpu_hours
         if left is None or left or asked.accept:
             check_workload(asked, where, asked.code_root)
         if left is None or left:
@@ -146,7 +120,7 @@ class Sweep:
                 len(finished) if left is None else len(planned.trials) - len(left)
             ),
             num_remaining=source.remaining if left is None else len(left),
-            gpu_hours=gpu_hours,
+            gpu_hours=source.gpu_hours,
             device_hour_word=words_of_run(fingerprint, rows).hour,
             retry_failed=retry_failed,
             checks_first=checks_first,
@@ -173,8 +147,14 @@ class Sweep:
         )
         refuse_log_directory(sweep.site, sweep.directory / CLUSTER_DIRECTORY)
         for program, alone in commands_of(sweep.experiment):
+            hidden = [name for name, value in alone.env.items() if is_hidden(value)]
             with naming(program):
-                _refuse_hidden(alone.env)
+                if hidden:
+                    raise SpecError(
+                        f"env.{hidden[0]} is a hash, as the records of a run hold it "
+                        "in place of the value. Write the value, or move the name to "
+                        "env_from."
+                    )
         sweep.experiment.inherited(os.environ)
         if sweep.changes and sweep.has_measurements and not accept_changes:
             raise SpecError(
@@ -229,8 +209,7 @@ class Sweep:
 def check_start(file: str | Path, experiment: Experiment, site: Site) -> None:
     """Refuse code that is not there, before anything starts.
 
-    Of several programs each fails its own trials alone. What is no path from the code
-    is looked for where trials run on this machine.
+    Of several programs each fails its own trials alone.
     """
     root, copied = experiment.code_root, experiment.snapshot_paths
     try:
@@ -252,41 +231,19 @@ def check_start(file: str | Path, experiment: Experiment, site: Site) -> None:
         raise SpecError(f"{file}: {error}") from error
 
 
-def is_checked(asked: Experiment) -> bool:
-    """Tell whether first trials are checked: no built-in workload needs that."""
-    return asked.facts is None
-
-
-def _is_measurement(row: Observation) -> bool:
-    return Outcome(row["outcome"]).is_measurement
-
-
-def _refuse_hidden(env: Mapping[str, str]) -> None:
-    for name, value in env.items():
-        if is_hidden(value):
-            raise SpecError(
-                f"env.{name} is a hash, as the records of a run hold it in place of "
-                "the value. Write the value, or move the name to env_from."
-            )
-
-
 def _require_what_runs_trials(experiment: Experiment) -> None:
-    for package in ("distributed", "cryptography"):
-        if find_spec(package) is None:
-            raise MissingExtraError("A sweep", "run")
+    if not (find_spec("distributed") and find_spec("cryptography")):
+        raise MissingExtraError("A sweep", "run")
     for program in experiment.programs().values():
         framework = framework_of(program)
-        if framework and find_spec(framework) is None:
-            _refuse_without(framework, program)
-
-
-def _refuse_without(framework: str, program: Program) -> None:
-    if not isinstance(program, WorkloadProgram):
-        raise MissingExtraError(f"launcher={program.launcher}", "train")
-    trainer, _ = trainer_of(program.name)
-    if trainer.extra:
-        raise MissingExtraError(f"workload={program.name}", trainer.extra)
-    raise SpecError(
-        f"workload={program.name} needs {framework}, which is not installed. Install "
-        f"what trainer {trainer.name} needs."
-    )
+        if not framework or find_spec(framework):
+            continue
+        if not isinstance(program, WorkloadProgram):
+            raise MissingExtraError(f"launcher={program.launcher}", "train")
+        trainer, _ = trainer_of(program.name)
+        if trainer.extra:
+            raise MissingExtraError(f"workload={program.name}", trainer.extra)
+        raise SpecError(
+            f"workload={program.name} needs {framework}, which is not installed. "
+            f"Install what trainer {trainer.name} needs."
+        )

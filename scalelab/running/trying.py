@@ -16,8 +16,7 @@ from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import PROGRAM, Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.expand import Plan
-from scalelab.plan.first_check import Finding, findings
-from scalelab.plan.first_trials import first_trials
+from scalelab.plan.first_check import Finding, findings, first_trials
 from scalelab.plan.source import Observation, TrialSource
 from scalelab.plan.tracked import TrackedSource
 from scalelab.records.attempt import AttemptFiles
@@ -35,19 +34,11 @@ MOST_STEPS = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """A first trial that has ended, with what it shows.
-
-    Parameters
-    ----------
-    program
-        Name of its program; None: the experiment has only one.
-    losses
-        The loss at each report, in order; empty: none was read.
-    """
+    """A first trial that has ended, with what it shows."""
 
     row: Observation
-    program: str | None
-    losses: tuple[float, ...]
+    program: str | None  # None: the experiment has only one
+    losses: tuple[float, ...]  # at each report, in order
     findings: tuple[Finding, ...]
     log: Path
 
@@ -61,30 +52,16 @@ class Checked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """The first trials of an experiment.
-
-    Parameters
-    ----------
-    directory
-        Where records and logs are; None: they were deleted, since all was well.
-    """
+    """The first trials of an experiment."""
 
     trials: tuple[Checked, ...]
     not_tried: tuple[Trial, ...]
-    directory: Path | None
+    directory: Path | None  # of records and logs; None: deleted, since all was well
 
     @property
     def is_well(self) -> bool:
         """Every trial ran, and nothing is wrong."""
         return not self.not_tried and all(each.is_well for each in self.trials)
-
-
-def scratch_of(name: str) -> Path:
-    """Return the directory of the trials of an experiment before it is swept.
-
-    It lies where runs do, which all nodes can reach, under a name that no run has.
-    """
-    return (RUNS / f".{name}.try").absolute()
 
 
 def prepare(experiment: str | Path, *, site: str | None = None) -> Sweep:
@@ -96,7 +73,8 @@ def prepare(experiment: str | Path, *, site: str | None = None) -> Sweep:
     from scalelab.running.detached import refuse_second_driver
 
     asked = Experiment.from_file(experiment)
-    home = scratch_of(asked.name)
+    # Where runs lie, which all nodes can reach, under a name that no run has.
+    home = (RUNS / f".{asked.name}.try").absolute()
     refuse_second_driver(home)
     shutil.rmtree(home, ignore_errors=True)
     sweep = Sweep.prepare(experiment, site=site, directory=home)
@@ -105,7 +83,7 @@ def prepare(experiment: str | Path, *, site: str | None = None) -> Sweep:
     plan = Plan(trials=trials)
     return replace(
         sweep,
-        source=TrackedSource("try", _Listed(plan), programs=_programs(sweep)),
+        source=TrackedSource("try", _Listed(plan), programs=[*asked.by_program()]),
         plan=plan,
         num_remaining=len(trials),
         checks_first=True,
@@ -167,8 +145,6 @@ def read_first_trials(sweep: Sweep, rows: Sequence[Observation] | None = None) -
 
 
 class _Listed(TrialSource):
-    """Proposes the trials of a plan, in their order."""
-
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._waiting = list(plan.trials)
@@ -193,12 +169,8 @@ class _Listed(TrialSource):
         self._num_told += 1
 
 
-def _programs(sweep: Sweep) -> list[str | None]:
-    return list(sweep.experiment.by_program())
-
-
 def _shortened(asked: Experiment, trial: Trial) -> Trial:
-    """Return a trial as a few steps of throughput, with a batch that is sure to fit."""
+    # A few steps of throughput, with a batch that is sure to fit.
     measurement = replace(
         trial.measurement,
         warmup_steps=min(trial.measurement.warmup_steps, MOST_WARMUP_STEPS),
@@ -221,7 +193,6 @@ def _shortened(asked: Experiment, trial: Trial) -> Trial:
 
 
 def _what_would_read(log: Path) -> Mapping[str, object]:
-    """Return the metrics that find steps in a log of which none was read, if any do."""
     from scalelab.running.proposal.sample_log import read_log
 
     try:

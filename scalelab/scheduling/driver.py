@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
 from distributed.client import ClosedClientError
 
@@ -44,6 +43,7 @@ from scalelab.records.control.events import (
     TrialEnded,
     TrialStarted,
 )
+from scalelab.records.store import RunStore
 from scalelab.scheduling.gangs import Gangs, PartEnded, RunAttempt, Verdict
 from scalelab.scheduling.pool import Pool
 from scalelab.scheduling.provision.provisioner import provision_of
@@ -51,9 +51,6 @@ from scalelab.scheduling.pruning import Pruning
 from scalelab.scheduling.summary import SweepSummary, Unfinished
 from scalelab.scheduling.trial_queue import Request
 from scalelab.site.profile import LOST_AFTER_S
-
-if TYPE_CHECKING:
-    from scalelab.records.store import RunStore
 
 MAX_WAITING = 20_000
 """Most trials taken from the source ahead, so that memory stays bounded."""
@@ -69,15 +66,8 @@ class Stop:
 Message = PartEnded | NodeEvent | QueueEvent | Stop
 
 
-class Inbox:
+class Inbox(SimpleQueue[Message]):
     """Messages from any thread, taken out by the driver's."""
-
-    def __init__(self) -> None:
-        self._messages: SimpleQueue[Message] = SimpleQueue()
-
-    def put(self, message: Message) -> None:
-        """Add a message."""
-        self._messages.put(message)
 
     def take(self, deadlines: Iterable[float | None]) -> Iterator[Message]:
         """Wait for one message, or the first deadline, and yield all there are.
@@ -87,9 +77,9 @@ class Inbox:
         known = [deadline_s for deadline_s in deadlines if deadline_s is not None]
         timeout_s = max(0.0, min(known) - time.monotonic()) if known else None
         with suppress(Empty):
-            yield self._messages.get(timeout=timeout_s)
+            yield self.get(timeout=timeout_s)
             while True:
-                yield self._messages.get_nowait()
+                yield self.get_nowait()
 
 
 class Driver:
@@ -200,7 +190,6 @@ class Driver:
         return self._store.earlier_gpu_s + self._summary.used_gpu_s
 
     def _resume(self) -> None:
-        """Tell the source what earlier sweeps of the run finished."""
         for observation in self._store.recover(retry_failed=self._retry_failed):
             refused = observation["outcome"] == Outcome.REFUSED
             if refused and not observation["device_ids"]:
@@ -275,23 +264,19 @@ class Driver:
             if self._finished and trial.trial_id in self._finished:
                 continue
             if reason := placer.why_never(trial):
-                self._refuse(trial, reason)
+                result = AttemptResult(outcome=Outcome.REFUSED, reason=reason)
+                observation = self._refused_earlier.get(trial.trial_id)
+                if observation is None:
+                    spec = self._spec(trial, Placement(shares=()))
+                    self._store.begin(spec)
+                    observation = self._store.finish(spec, result)
+                self._report(trial, observation, result, runs_again=False)
                 continue
             self._num_asked += 1
             duration_s = self._estimate_duration(trial, trial.allocation)
             # Its node asks it to save so long before the node's time is up.
             duration_s += saving_s(self._programs[trial.program])
             placer.enqueue(Request(self._num_asked, trial, duration_s))
-
-    def _refuse(self, trial: Trial, reason: str) -> None:
-        """Record that no nodes of this cluster can run a trial."""
-        result = AttemptResult(outcome=Outcome.REFUSED, reason=reason)
-        observation = self._refused_earlier.get(trial.trial_id)
-        if observation is None:
-            spec = self._spec(trial, Placement(shares=()))
-            self._store.begin(spec)
-            observation = self._store.finish(spec, result)
-        self._finish(trial, observation, result)
 
     def _place(self) -> None:
         limit_gpu_s, used_gpu_s = self._limit_gpu_s, self._used_gpu_s
@@ -347,7 +332,6 @@ class Driver:
         )
 
     def _end(self, verdict: Verdict) -> None:
-        """Record how an attempt ended, then retry its trial or finish it."""
         request = self._requests.pop(verdict.attempt_id)
         self._pruning.forget(verdict.attempt_id)
         held_gpu_s = verdict.held_s * request.trial.world_size
@@ -367,13 +351,10 @@ class Driver:
             self._provision.record_success(request.trial.node_group)
         for address in verdict.unresponsive:
             self._leave(address)
-        if self._runs_again(request, outcome, got_on=got_on):
-            self._report(request.trial, observation, result, runs_again=True)
-        else:
-            self._finish(request.trial, observation, result)
+        runs_again = self._runs_again(request, outcome, got_on=got_on)
+        self._report(request.trial, observation, result, runs_again=runs_again)
 
     def _runs_again(self, request: Request, outcome: Outcome, *, got_on: bool) -> bool:
-        """Enqueue a trial again if it gets a further attempt; tell whether it does."""
         if outcome.is_retried and self._summary.stopped is not None:
             reason = f"{outcome}: {self._summary.stopped}"
             self._summary.unfinished.append(Unfinished(request.trial, reason))
@@ -390,20 +371,6 @@ class Driver:
         self._pool.placer.enqueue(request)
         return True
 
-    def _finish(
-        self, trial: Trial, observation: Observation, result: AttemptResult
-    ) -> None:
-        self._finished.add(observation["trial_id"])
-        self._summary.count(trial, observation, self._log(observation, result))
-        self._source.tell(observation)
-        self._report(trial, observation, result, runs_again=False)
-
-    def _log(self, observation: Observation, result: AttemptResult) -> str | None:
-        if result.log is None:
-            return None
-        trial_id, number = observation["trial_id"], observation["attempt"]
-        return str(self._store.attempt_directory(trial_id, number) / result.log)
-
     def _report(
         self,
         trial: Trial,
@@ -412,6 +379,13 @@ class Driver:
         *,
         runs_again: bool,
     ) -> None:
+        attempt = trial.trial_id, observation["attempt"]
+        directory = self._store.attempt_directory(*attempt)
+        log = None if result.log is None else str(directory / result.log)
+        if not runs_again:
+            self._finished.add(trial.trial_id)
+            self._summary.count(trial, observation, log)
+            self._source.tell(observation)
         self._on_event(
             TrialEnded(
                 trial_id=trial.trial_id,
@@ -421,14 +395,13 @@ class Driver:
                 outcome=Outcome(observation["outcome"]),
                 reason=observation["reason"] or "",
                 input_error=result.input_error,
-                log=self._log(observation, result),
+                log=log,
                 runs_again=runs_again,
                 progress=self.progress,
             )
         )
 
     def _abandon(self) -> None:
-        """End running attempts after an error and record how they ended if possible."""
         self._gangs.cancel_all("The sweep ended with an error.")
         while (deadline_s := self._gangs.next_deadline_s) is not None:
             verdicts: list[Verdict | None] = []

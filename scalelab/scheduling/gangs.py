@@ -10,8 +10,9 @@ import traceback
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from distributed import Client, Future
 from distributed.client import ClosedClientError
 from distributed.scheduler import KilledWorker, NoValidWorkerError
 
@@ -29,9 +30,6 @@ from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.stall import WakingTime
 from scalelab.launch.verdict import merge
 from scalelab.records.attempt import AttemptResult, AttemptSpec
-
-if TYPE_CHECKING:
-    from distributed import Client, Future
 
 END_GRACE_S = 30.0
 """Seconds that a node may take to end its ranks after a cancellation, and for a
@@ -135,7 +133,6 @@ class Gangs:
         self._time = WakingTime(LOOK_EVERY_S)
         self._unsent: dict[tuple[str, Callable[..., str]], list[_Task]] = {}
         self._num_unsent = 0
-        self._collecting: set[asyncio.Task[None]] = set()
         self._notices: set[Future[None]] = set()
 
     def __len__(self) -> int:
@@ -337,11 +334,8 @@ class Gangs:
         self._unsent.clear()
         self._num_unsent = 0
 
-    def _collect_all(self, sent: list[tuple[str, int, Future[str]]]) -> None:
-        for attempt_id, node_rank, future in sent:
-            task = asyncio.ensure_future(self._collect(attempt_id, node_rank, future))
-            self._collecting.add(task)
-            task.add_done_callback(self._collecting.discard)
+    async def _collect_all(self, sent: list[tuple[str, int, Future[str]]]) -> None:
+        await asyncio.gather(*(self._collect(*each) for each in sent))
 
     async def _collect(
         self, attempt_id: str, node_rank: int, future: Future[str]
@@ -372,7 +366,6 @@ def _runs_command(gang: _Gang) -> bool:
 
 
 def _result_of_task(value: str | BaseException) -> AttemptResult:
-    """Convert a task's return value or exception to the result of an attempt."""
     if isinstance(value, str):
         return AttemptResult.from_json(json.loads(value))
     if isinstance(value, LOST):

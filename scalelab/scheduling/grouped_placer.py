@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from scalelab.cluster.nodes import Node
+from scalelab.experiment.trial import Trial
 from scalelab.records.attempt import Placement
 from scalelab.scheduling.placement import WALLTIME_MARGIN_S, Placer
 from scalelab.scheduling.trial_queue import Request
-
-if TYPE_CHECKING:
-    from scalelab.cluster.nodes import Node
-    from scalelab.experiment.trial import Trial
 
 STOP_BEFORE = 0.1
 """Part of a job's time, at most, that is kept for a last checkpoint."""

@@ -26,8 +26,6 @@ WALLTIME_MARGIN_S = 15.0
 
 @dataclass(slots=True)
 class _Slots:
-    """The free device slots of a node since it joined, lowest first."""
-
     node: Node
     free: list[int]
 
@@ -46,8 +44,6 @@ class _Slots:
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """When a node's job ends, and the longest that can be asked of any."""
-
     end_s: float
     longest_s: float
 
@@ -60,8 +56,6 @@ _Held = list[tuple[_Slots, tuple[int, ...]]]
 
 
 class _Reservation:
-    """When the first trial in line can start, and what may run past that moment."""
-
     def __init__(
         self,
         start_s: float,
@@ -83,7 +77,6 @@ class _Reservation:
         free: FreeDevices,
         end_s: float,
     ) -> None:
-        """Subtract what a backfilled trial took."""
         for node, count in zip(nodes, counts, strict=True):
             if end_s > self.start_s:
                 self._later.add(node, -count)
@@ -233,7 +226,6 @@ class Placer:
         return lasting.choose(request.devices_per_node)
 
     def _last(self, names: Iterable[str], duration_s: float, now_s: float) -> bool:
-        """Tell whether nodes stay up for as long as a trial is estimated to take."""
         limits = filter(None, map(self._limits.get, names))
         return all(limit.allows(duration_s, now_s) for limit in limits)
 
@@ -282,7 +274,6 @@ class Placer:
             devices.set(name, max(0, most - held[name]))
 
     def _reserve(self, request: Request, now_s: float) -> _Reservation:
-        """Find the earliest moment at which the first in line fits, by estimate."""
         later, held = self._free.copy(), self._held.copy()
         start_s = now_s
         for end_s, number in self._ends:

@@ -61,10 +61,6 @@ class Pool:
         nodes = (node for node in self._nodes.values() if node.group == group)
         return sum(len(node.device_ids) for node in nodes) - sum(free.values())
 
-    def is_too_late(self, node: Node) -> bool:
-        """Tell whether a node's job ends too soon for every trial that waits."""
-        return self.placer.is_too_late(node.name, time.monotonic())
-
     def is_busy(self, node: Node) -> bool:
         """Tell whether a trial holds devices of a node."""
         return self.placer.free_devices[node.name] < len(node.device_ids)
@@ -111,10 +107,31 @@ class Pool:
         return tuple(self._address_of[share.node] for share in placement.shares)
 
     def validity(self, trial: Trial, placement: Placement) -> tuple[str, ...]:
-        """Return the validity reasons that are known before an attempt starts."""
-        addresses = self.addresses(placement)
-        nodes = [self._nodes[address] for address in addresses]
-        return _validity_of(trial, placement, {node.name: node for node in nodes})
+        """Return the validity reasons that are known before an attempt starts.
+
+        A node may have fewer cores than devices: SLURM gives one core per task unless
+        asked for more. What else runs on the nodes takes no cores from the trial, see
+        :class:`~.placement.Placer`.
+        """
+        nodes = [self._nodes[address] for address in self.addresses(placement)]
+        parts = [share.device_ids for share in placement.shares]
+        reasons = []
+        if not trial.is_emulated:
+            ranks_on = Counter(
+                (node.host, device)
+                for node, ids in zip(nodes, parts, strict=True)
+                for device in ids
+            )
+            if max(ranks_on.values(), default=0) > 1 or any(
+                len(ids) > node.num_cores
+                for node, ids in zip(nodes, parts, strict=True)
+            ):
+                reasons.append("oversubscribed_cores")
+            if len({node.host for node in nodes}) < len(nodes):
+                reasons.append("loopback_nodes")
+        if len({len(ids) for ids in parts}) > 1:
+            reasons.append("uneven_ranks")
+        return tuple(reasons)
 
     def time_left_s(self, placement: Placement) -> float | None:
         """Return the seconds until its nodes' walltime is nearly up; None: unknown."""
@@ -156,32 +173,3 @@ class Pool:
             f"{len(self._nodes)} of {counted(sum(self.max_nodes.values()), 'node')} up"
             f"{f' ({up})' if up else ''}."
         )
-
-
-def _validity_of(
-    trial: Trial, placement: Placement, nodes: Mapping[str, Node]
-) -> tuple[str, ...]:
-    """Return the reasons known before an attempt of a trial starts.
-
-    A node may have fewer cores than devices: SLURM gives one core per task unless asked
-    for more. What else runs on the nodes takes no cores from the trial, see
-    :class:`~.placement.Placer`.
-    """
-    reasons = []
-    if not trial.is_emulated:
-        hosts = [nodes[share.node].host for share in placement.shares]
-        ranks_on = Counter(
-            (host, device)
-            for host, share in zip(hosts, placement.shares, strict=True)
-            for device in share.device_ids
-        )
-        if max(ranks_on.values(), default=0) > 1 or any(
-            len(share.device_ids) > nodes[share.node].num_cores
-            for share in placement.shares
-        ):
-            reasons.append("oversubscribed_cores")
-        if len(set(hosts)) < len(hosts):
-            reasons.append("loopback_nodes")
-    if len({len(share.device_ids) for share in placement.shares}) > 1:
-        reasons.append("uneven_ranks")
-    return tuple(reasons)

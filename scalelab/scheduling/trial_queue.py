@@ -53,7 +53,6 @@ class _Group:
 
     @property
     def rank(self) -> tuple[bool, int, int, int]:
-        """The sort key among groups; the group with the smallest goes first."""
         impatient = self.overtaken >= PATIENCE
         number = self.queue[0].number
         return (not impatient, self.turn, -self.world_size, number)

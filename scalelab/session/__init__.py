@@ -14,6 +14,7 @@ from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import Call
+from scalelab.session.arguments import ImportArguments, RunArguments, SweepArguments
 from scalelab.session.run import Run as Run
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ def load(directory: str | Path) -> Run:
     SchemaError
         If a newer ScaleLab wrote it.
     """
-    from scalelab.session.arguments import RunArguments
-
     asked = validated(RunArguments, {"directory": directory}, source=Call("load"))
     return Run.open(asked.directory)
 
@@ -90,31 +89,19 @@ def sweep(
     StoreError
         If the run cannot be written, or another driver holds it.
     """
+    said = validated(SweepArguments, locals(), source=Call("sweep"))
     from scalelab.running.execution import run_sweep
     from scalelab.running.sweep import Sweep
-    from scalelab.session.arguments import SweepArguments
 
-    given = {
-        "experiment": experiment,
-        "site": site,
-        "directory": directory,
-        "budget_gpu_hours": budget_gpu_hours,
-        "accept_changes": accept_changes,
-        "retry_failed": retry_failed,
-        "skip_check": skip_check,
-    }
-    said = validated(SweepArguments, given, source=Call("sweep"))
     asked = Sweep.prepare(**said.model_dump(exclude={"budget_gpu_hours"}))
     summary = run_sweep(asked, budget_gpu_hours=said.budget_gpu_hours)
     if summary.unsound and summary.stopped:
-        reasons = [row["reason"] for row in summary.unsound if row.get("reason")]
-        said_of = list(map(ended, reasons))
+        reasons = [ended(row["reason"]) for row in summary.unsound if row.get("reason")]
         left = counted(len(summary.unfinished), "trial")
-        said_of.append(f"The first trial failed its check; not run: {left}.")
         raise SpecError(
-            f"{' '.join(said_of)} `scalelab try "
-            f"{said.experiment}` shows what was read and what to change; "
-            "skip_check=True runs every trial."
+            f"{' '.join([*reasons, 'The first trial failed its check;'])} not run: "
+            f"{left}. `scalelab try {said.experiment}` shows what was read and what to "
+            "change; skip_check=True runs every trial."
         )
     return load(asked.directory)
 
@@ -174,29 +161,14 @@ def import_table(
     StoreError
         If the directory exists or cannot be written.
     """
+    said = validated(ImportArguments, locals(), source=Call("import_table"))
+    from scalelab.records.tables.file import ImportOptions
     from scalelab.records.tables.importing import import_table as read
-    from scalelab.records.tables.options import ImportOptions
-    from scalelab.session.arguments import ImportArguments
 
-    given = {
-        "table": table,
-        "directory": directory,
-        "column": column,
-        "constant": constant,
-        "axis": axis,
-        "ignore": ignore,
-        "melt": melt,
-        "per_device": per_device,
-        "tokens_per_sample": tokens_per_sample,
-        "decimal": decimal,
-        "header_row": header_row,
-        "accept_doubts": accept_doubts,
-    }
-    said = validated(ImportArguments, given, source=Call("import_table"))
     options = said.model_dump(exclude={"table", "directory"})
     options["constant"] = {name: str(value) for name, value in said.constant.items()}
-    asked = ImportOptions(**options)
-    return Run(read(Path(said.table), Path(said.directory), asked).store)
+    imported = read(Path(said.table), Path(said.directory), ImportOptions(**options))
+    return Run(imported.store)
 
 
 def obtain_data(name: str, directory: str | Path | None = None) -> Path:
@@ -241,8 +213,7 @@ def answer_text(answer: Recommendation, width: int, *, explain: bool = False) ->
     from scalelab.recommend.answer import text
 
     answered = text.answer_text(answer, width)
-    explained = f"\n\n{text.explain_text(answer, width)}" if explain else ""
-    return f"{answered}{explained}"
+    return f"{answered}\n\n{text.explain_text(answer, width)}" if explain else answered
 
 
 def steadiness_sentences(observations: pd.DataFrame) -> tuple[str, ...]:

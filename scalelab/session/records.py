@@ -80,12 +80,12 @@ class RunRecords:
             self.experiment_text, source=f"the experiment of run {self.name}"
         )
         programs = [
-            each.model_copy(update={"env": self._reader.env_of(each.name)})
+            each.model_copy(update={"env": self._reader.env(each.name)})
             for each in asked.program or ()
         ]
         known = {
             "site": self._reader.site,
-            "env": self._reader.env,
+            "env": self._reader.env(),
             "program": tuple(programs),
         }
         return asked.model_copy(update={k: v for k, v in known.items() if v})

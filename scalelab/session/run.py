@@ -13,6 +13,7 @@ from scalelab.inputs.document import Scalar
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import Call
 from scalelab.kinds.resources import read_limits
+from scalelab.session.arguments import FitArguments, RecommendArguments, check_words
 from scalelab.session.records import RunRecords
 
 if TYPE_CHECKING:
@@ -43,14 +44,14 @@ class Run(RunRecords):
         learn_from
             Other runs to learn from, as in :meth:`recommend`.
         """
+        said = validated(
+            FitArguments, {"law": law, "learn_from": learn_from}, source=Call("fit")
+        )
         from scalelab.laws.published import law_named
-        from scalelab.recommend.question.history import LawWithTransfer
-        from scalelab.session.arguments import FitArguments
+        from scalelab.recommend.question.history import fit_step_times
 
-        given = {"law": law, "learn_from": learn_from}
-        said = validated(FitArguments, given, source=Call("fit"))
         named, history = law_named(said.law), self._history(said.learn_from)
-        return LawWithTransfer.fit(named, self.fit_rows, history=history).law
+        return fit_step_times(named, self.fit_rows, history=history)[0]
 
     def recommend(
         self,
@@ -120,29 +121,15 @@ class Run(RunRecords):
         FitError
             If the observations cannot answer.
         """
+        given = {**locals()}
+        del given["self"], given["limits"]
+        check_words(limits)
+        said = validated(RecommendArguments, given, source=Call("recommend"))
         from scalelab.recommend.answer.kept import Question
         from scalelab.recommend.answer.notebook import Answer
         from scalelab.recommend.question.batches import AskedBatch
         from scalelab.recommend.question.objective import Constraints
-        from scalelab.session.arguments import RecommendArguments, check_words
 
-        given = {
-            "price_per_gpu_hour_usd": price_per_gpu_hour_usd,
-            "target": target,
-            "confidence": confidence,
-            "job": job,
-            "gpus": gpus,
-            "select": select,
-            "law": law,
-            "learn_from": learn_from,
-            "batch": batch,
-            "max_batch": max_batch,
-            "local_batch": local_batch,
-            "between_nodes": between_nodes,
-            "accept_unmeasured": accept_unmeasured,
-        }
-        check_words(limits)
-        said = validated(RecommendArguments, given, source=Call("recommend"))
         question = Question(
             job=said.job or self.job,
             limits=Constraints(
@@ -168,7 +155,7 @@ class Run(RunRecords):
         return Answer.of(answered(question))
 
     def _asked(self, question: Question) -> Recommendation:
-        """Return the kept answer to a question about the same records, or a new one."""
+        # The kept answer to a question about the same records, or a new one.
         from scalelab.recommend.answer.kept import KeptAnswers
 
         kept = KeptAnswers(self.directory / "cache" / "answers.json", self.state)
@@ -186,6 +173,7 @@ class Run(RunRecords):
         from threadpoolctl import threadpool_limits
 
         from scalelab.experiment.command_values import untold_batches
+        from scalelab.recommend.answer.facts import Fact
         from scalelab.recommend.by_group import answer
 
         frame = self.observations_for(question.limits.target)
@@ -195,22 +183,18 @@ class Run(RunRecords):
         # Matrices of dozens of rows: threads on every core of a login node would wait.
         with threadpool_limits(limits=1, user_api="blas"):
             found = answer(question, rows, self.sites, history, untold)
-        return replace(found, facts=(*self._before(), *found.facts, *self._doubts()))
+        doubts = (
+            Fact("import_doubted", {"doubt": doubt}) for doubt in self.import_doubts
+        )
+        return replace(found, facts=(*self._before(), *found.facts, *doubts))
 
     def _before(self) -> Iterator[Fact]:
-        """Note how far the sweep is, and how many trials were accepted."""
-        from scalelab.recommend.answer.facts import Fact, Kind
+        from scalelab.recommend.answer.facts import Fact
 
         if missing := self.status().num_missing:
-            yield Fact(Kind.INCOMPLETE_SWEEP, {"num_trials": missing})
+            yield Fact("incomplete_sweep", {"num_trials": missing})
         if self.acceptance is not None:
-            yield Fact(Kind.ACCEPTED, self.acceptance)
-
-    def _doubts(self) -> Iterator[Fact]:
-        from scalelab.recommend.answer.facts import Fact, Kind
-
-        for doubt in self.import_doubts:
-            yield Fact(Kind.IMPORT_DOUBTED, {"doubt": doubt})
+            yield Fact("accepted", self.acceptance)
 
     def _history(self, learn_from: Sequence[str | Path]) -> History | None:
         from scalelab.recommend.question.history import History
@@ -301,7 +285,15 @@ class Run(RunRecords):
         rows = self.fit_rows
         if select := question.get("select"):
             rows = rows.take(choose_subject(rows.observations, select).frame.index)
-        answer, problem = self._answer_or_problem(question)
+        answer, problem = None, ""
+        try:
+            answer = self.recommend(**question)
+        except (FitError, SpecError) as error:
+            narrowing = {"confidence", "law", "select"}
+            asked = {name for name, value in question.items() if value} - narrowing
+            if asked and isinstance(error, SpecError):
+                raise
+            problem = str(error)
         evidence = evidence_without_answer(rows) if answer is None else None
         write_report(
             target,
@@ -315,17 +307,3 @@ class Run(RunRecords):
             accepted=self.accepted,
         )
         return target
-
-    def _answer_or_problem(
-        self, question: Mapping[str, Any]
-    ) -> tuple[Recommendation | None, str]:
-        """Return the answer, or why there is none to no question in particular."""
-        said = {name for name, value in question.items() if value}
-        try:
-            return self.recommend(**question), ""
-        except FitError as error:
-            return None, str(error)
-        except SpecError as error:
-            if said - {"confidence", "law", "select"}:
-                raise
-            return None, str(error)

@@ -1,7 +1,5 @@
 """Sites whose nodes a batch system grants: what all batch systems have in common."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -41,11 +39,13 @@ class BatchSite(RemoteSite, BatchNodeSettings):
 
     The class of a batch system adds its ``scheduler``, the settings that only it has,
     the node groups and the driver's job with the same settings, and the request.
-    ``of_gpu_nodes`` names further settings that a job without GPUs does not take over.
+    ``of_gpu_nodes`` names further settings that a job without GPUs does not take over,
+    ``instead_of`` says what to do instead of writing an option that ScaleLab writes.
     """
 
     cluster: ClassVar[str] = "scalelab.cluster.batch.nodes:BatchNodes"
     of_gpu_nodes: ClassVar[tuple[str, ...]] = ()
+    instead_of: ClassVar[Mapping[str, str]] = {}
 
     request_gpus: Flag | None = Field(
         default=None,
@@ -103,7 +103,8 @@ class BatchSite(RemoteSite, BatchNodeSettings):
     @property
     def queue_name(self) -> str | None:
         """Queue or partition of the jobs; None: the default one."""
-        return _queue_of(self, self.batch_system)
+        name: str | None = getattr(self, self.batch_system.queue_noun)
+        return name
 
     @property
     def asks_for_gpus(self) -> bool:
@@ -130,16 +131,18 @@ class BatchSite(RemoteSite, BatchNodeSettings):
         system, directives = self.batch_system, job.directives
         if after is not None:
             directives = (*directives, system.after_job.format(job_id=after))
+        # Settings that the job has too are its own.
+        shared = type(job).model_fields.keys() & type(self).model_fields.keys()
         asked: dict[str, Any] = {
             **dict.fromkeys(self.of_gpu_nodes),
-            system.queue_noun: _queue_of(job, system) or self.queue_name,
+            **{name: getattr(job, name) for name in shared},
+            system.queue_noun: getattr(job, system.queue_noun) or self.queue_name,
             "device_type": DeviceType.CPU,
             "request_gpus": False,
             "gpu_type": None,
             "exclusive": False,
             "cores_per_node": job.cores,
             "memory_per_node": job.memory,
-            "walltime": job.walltime,
             "directives": directives,
         }
         return self.model_copy(update=asked)
@@ -174,9 +177,10 @@ class BatchSite(RemoteSite, BatchNodeSettings):
             raise SpecError(f"{said} has several lines. Write one per item.")
         for option in system.options_of(line):
             if found := system.reserved_options.match(option):
+                remedy = self.instead_of.get(found[0], "Remove it there.")
                 raise SpecError(
                     f"directives: {found[0]!r} is written by ScaleLab, from the site's "
-                    f"other settings and the trial. {self.instead_of(found[0])}"
+                    f"other settings and the trial. {remedy}"
                 )
             for setting, pattern in system.excluding_options:
                 found = pattern.match(option)
@@ -186,19 +190,10 @@ class BatchSite(RemoteSite, BatchNodeSettings):
                         "Keep one."
                     )
 
-    def instead_of(self, option: str) -> str:
-        """Return what to do instead of writing an option that ScaleLab writes."""
-        return "Remove it there."
-
 
 def driver_job_of(site: Site) -> DriverJob | None:
     """Return the batch job in which a detached sweep runs; None: in none."""
     return site.driver_job if isinstance(site, BatchSite) else None
-
-
-def _queue_of(settings: Section, system: BatchSystem) -> str | None:
-    name: str | None = getattr(settings, system.queue_noun)
-    return name
 
 
 def by_size(allocation: Allocation) -> list[tuple[int, int]]:

@@ -71,7 +71,6 @@ def _scheduler(values: Any) -> Any:
 
 
 def _own_settings(values: Any) -> Any:
-    """Refuse settings of other schedulers, in words that say whose they are."""
     if isinstance(values, Site):
         return values
     if not isinstance(values, Mapping):
@@ -122,7 +121,6 @@ def _own_keys(
 
 
 def _from_outside(values: Any, built_in: ValidatorFunctionWrapHandler) -> Any:
-    """Make the site of a scheduler that an installed distribution has added."""
     if isinstance(values, Site) or _scheduler(values) in _BUILT_IN:
         return built_in(values)
     return site_of(values, source=f"scheduler={_scheduler(values)}")

@@ -4,8 +4,6 @@ Nothing is submitted here. A job of one node starts the worker of that node by i
 job of several nodes has the batch system start it once on each of them.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -13,9 +11,9 @@ from pathlib import Path
 
 from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
-from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.site.batch_site import BatchSite
-from scalelab.site.profile import RemoteSite, Site
+from scalelab.site.profile import Site
 
 
 def directives(
@@ -136,15 +134,17 @@ def node_job_script(
     """
     asked = with_batch_system(site)
     refuse_log_directory(site, directory)
-    allocation = Allocation(devices_per_node=(site.devices_per_node,) * num_nodes)
     start = node_command(site, directory, job_name)
     if num_nodes > 1:
-        system = asked.batch_system
-        words = start_on_all(asked, system, num_nodes, directory, job_name)
+        words = asked.batch_system.start_on_all(
+            [str(directory / script_file(site.group)), job_name],
+            num_nodes,
+            cores=asked.cores_per_node,
+        )
         start = f"exec {shlex.join(words)}"
     return job_script(
         site,
-        allocation,
+        Allocation(devices_per_node=(site.devices_per_node,) * num_nodes),
         [start],
         job_name=job_name,
         log=directory / f"{job_name}.log",
@@ -161,22 +161,6 @@ def refuse_log_directory(site: Site, directory: Path, *, option: str = "--run") 
             "take in the path of a log. Choose another directory for the run with "
             f"{option}."
         )
-
-
-def start_on_all(
-    site: RemoteSite,
-    system: BatchSystem,
-    num_nodes: int,
-    directory: Path,
-    job_name: str,
-    *,
-    in_held_job: bool = False,
-) -> list[str]:
-    """Return the command that runs the node script once on each node of a job."""
-    words = [str(directory / script_file(site.group)), job_name]
-    return system.start_on_all(
-        words, num_nodes, cores=site.cores_per_node, in_held_job=in_held_job
-    )
 
 
 def driver_job_script(

@@ -1,7 +1,5 @@
 """Settings of nodes that are alike: of a whole site, or of one of its node groups."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any
 

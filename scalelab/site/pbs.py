@@ -1,10 +1,8 @@
 """Sites of PBS: their settings, and the options of ``qsub`` that ask for nodes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -76,6 +74,10 @@ class PbsDriverJob(DriverJob):
 class PbsSite(BatchSite, PbsNodeSettings):
     """A cluster whose batch system is PBS Professional, OpenPBS or Torque."""
 
+    instead_of: ClassVar[Mapping[str, str]] = {
+        "-l select": "What else each chunk needs goes into chunk, such as [fast=True]."
+    }
+
     scheduler: Literal["pbs"] = Field(
         description="pbs: trials run on nodes that PBS grants."
     )
@@ -95,17 +97,6 @@ class PbsSite(BatchSite, PbsNodeSettings):
                 "Remove one of them."
             )
 
-    def for_driver(self, job: DriverJob, after: str | None) -> Self:
-        """Return the site as the driver's job sees it, whose chunk is its own."""
-        chunk = job.chunk if isinstance(job, PbsDriverJob) else ()
-        return super().for_driver(job, after).model_copy(update={"chunk": chunk})
-
-    def instead_of(self, option: str) -> str:
-        """Return where to say what else a chunk needs."""
-        if option != "-l select":
-            return super().instead_of(option)
-        return "What else each chunk needs goes into chunk, such as [fast=True]."
-
     def request(
         self, allocation: Allocation, job_name: str, walltime_s: float | None
     ) -> list[str]:
@@ -113,35 +104,31 @@ class PbsSite(BatchSite, PbsNodeSettings):
         named = {"-N": _NOT_IN_NAMES.sub("_", job_name)[:MAX_JOB_NAME]}
         settings = {**named, "-q": self.queue, "-A": self.account}
         lines = [f"{name} {value}" for name, value in settings.items() if value]
-        if self.gpu_request == "torque":
-            lines.append(f"-l {self._torque_chunks(allocation)}")
+        is_torque = self.gpu_request == "torque"
+        chunks = "+".join(
+            self._chunk(per_node, count, is_torque)
+            for per_node, count in by_size(allocation)
+        )
+        if is_torque:
+            lines.append(f"-l nodes={chunks}")
         else:
             place = "scatter:excl" if self.exclusive else "scatter"
-            lines.append(f"-l {self._select_chunks(allocation)}")
-            lines.append(f"-l place={place}")
+            lines += [f"-l select={chunks}", f"-l place={place}"]
         if limit := clock(walltime_s):
             lines.append(f"-l walltime={limit}")
         # A rerun would start beside the job that replaces it.
         return [*lines, "-r n"]
 
-    def _select_chunks(self, allocation: Allocation) -> str:
-        chunks = []
-        for per_node, count in by_size(allocation):
-            parts = [str(count), f"ncpus={self.cores_per_node or per_node}"]
-            if self.asks_for_gpus:
-                parts.append(f"ngpus={per_node}")
-                parts += [f"gpu_model={self.gpu_type}"] if self.gpu_type else []
+    def _chunk(self, per_node: int, count: int, is_torque: bool) -> str:
+        cores, gpus = ("ppn", "gpus") if is_torque else ("ncpus", "ngpus")
+        parts = [str(count), f"{cores}={self.cores_per_node or per_node}"]
+        if self.asks_for_gpus:
+            parts.append(f"{gpus}={per_node}")
+        if not is_torque:
             # PBS reads whole numbers of kb, mb and gb only.
             memory = mebibytes(self.memory_per_node, "mb")
+            model = self.gpu_type if self.asks_for_gpus else None
+            parts += [f"gpu_model={model}"] if model else []
             parts += [f"mem={memory}"] if memory else []
-            chunks.append(":".join([*parts, *self.chunk]))
-        return "select=" + "+".join(chunks)
-
-    def _torque_chunks(self, allocation: Allocation) -> str:
-        chunks = []
-        for per_node, count in by_size(allocation):
-            parts = [str(count), f"ppn={self.cores_per_node or per_node}"]
-            if self.asks_for_gpus:
-                parts.append(f"gpus={per_node}")
-            chunks.append(":".join(parts))
-        return "nodes=" + "+".join(chunks)
+            parts += self.chunk
+        return ":".join(parts)

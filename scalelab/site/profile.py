@@ -5,11 +5,10 @@ of ``BATCH_SYSTEMS`` name those of batch systems, and
 :func:`~scalelab.site.choice.site_of` finds the class of a profile.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from enum import StrEnum
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -30,20 +29,22 @@ def num_cores() -> int:
 
 
 def num_visible_gpus() -> int:
-    """Return the NVIDIA GPUs this process may use, without loading CUDA.
+    """Return the NVIDIA GPUs this process may use, without loading CUDA."""
+    present = [p for p in Path("/dev").glob("nvidia*") if p.name[6:].isdigit()]
+    listed = listed_gpus()
+    return len(present if listed is None or not present else listed)
 
-    ``CUDA_VISIBLE_DEVICES`` is obeyed; otherwise the device files count.
+
+def listed_gpus() -> tuple[str, ...] | None:
+    """Return the devices of ``CUDA_VISIBLE_DEVICES``; None: it is not set.
+
+    As CUDA reads the list: it ends at the first entry that is no device.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    present = [p for p in Path("/dev").glob("nvidia*") if p.name[6:].isdigit()]
-    if visible is None or not present:
-        return len(present)
-    # As CUDA reads the list: it ends at the first entry that is no device.
-    listed = [entry.strip() for entry in visible.split(",")]
-    end = next(
-        (i for i, entry in enumerate(listed) if entry in ("", "-1")), len(listed)
-    )
-    return len(listed[:end])
+    if visible is None:
+        return None
+    entries = (entry.strip() for entry in visible.split(","))
+    return tuple(takewhile(lambda entry: entry not in ("", "-1"), entries))
 
 
 LOST_AFTER_S = 300.0
@@ -224,7 +225,7 @@ class RemoteSite(Site, RemoteNodeSettings):
 class AllocationSite(RemoteSite):
     """The nodes of the batch job that the sweep is started in."""
 
-    cluster: ClassVar[str] = "scalelab.cluster.allocation:AllocationNodes"
+    cluster: ClassVar[str] = "scalelab.cluster.hub:AllocationNodes"
 
     scheduler: Literal["allocation"] = Field(
         description="allocation: trials run on the nodes of the job that is held."

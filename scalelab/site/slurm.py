@@ -1,7 +1,5 @@
 """Sites of SLURM: their settings, and the options of ``sbatch`` that ask for nodes."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from typing import ClassVar, Literal
@@ -72,6 +70,14 @@ class SlurmSite(BatchSite, SlurmNodeSettings):
         SLURM cannot ask for different numbers of devices per node: an uneven allocation
         asks for the largest on every node.
         """
+        per_node = max(allocation.devices_per_node)
+        cores, gpus = self.cores_per_node, None
+        if self.device_type is DeviceType.CPU:
+            # A device is a core: without cores_per_node the share of the node is asked.
+            cores = cores or per_node
+        if self.asks_for_gpus:
+            gpus = f"{self.gpu_type}:{per_node}" if self.gpu_type else str(per_node)
+        is_gres = self.gpu_request == "gres"
         settings = {
             "job-name": shlex.quote(job_name),
             "partition": self.partition,
@@ -80,23 +86,12 @@ class SlurmSite(BatchSite, SlurmNodeSettings):
             "constraint": self.constraint,
             "nodes": allocation.num_nodes,
             "ntasks-per-node": 1,
-            "cpus-per-task": self.cores_per_node,
-            **self._devices(max(allocation.devices_per_node)),
+            "cpus-per-task": cores,
+            "gres": f"gpu:{gpus}" if gpus and is_gres else None,
+            "gpus-per-node": None if is_gres else gpus,
             "mem": mebibytes(self.memory_per_node, "M"),
             "mem-per-gpu": mebibytes(self.memory_per_gpu, "M"),
             "time": clock(walltime_s, days=True),
         }
         lines = [f"--{name}={value}" for name, value in settings.items() if value]
         return [*lines, "--exclusive"] if self.exclusive else lines
-
-    def _devices(self, per_node: int) -> Mapping[str, object]:
-        cores = {}
-        if self.device_type is DeviceType.CPU and not self.cores_per_node:
-            # A device is a core: without cores_per_node the share of the node is asked.
-            cores = {"cpus-per-task": per_node}
-        if not self.asks_for_gpus:
-            return cores
-        model = f"{self.gpu_type}:" if self.gpu_type else ""
-        if self.gpu_request == "gres":
-            return {**cores, "gres": f"gpu:{model}{per_node}"}
-        return {**cores, "gpus-per-node": f"{model}{per_node}"}

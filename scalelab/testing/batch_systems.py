@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scalelab.cluster.batch.client import client_class
+from scalelab.cluster.batch.queue import client_class
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.allocation import Allocation

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from scalelab.records.provenance import ENGINE_REVISION, FIRST_WITHOUT_MEETINGS
+from scalelab.records.observations import ENGINE_REVISION, FIRST_WITHOUT_MEETINGS
 from scalelab.training.context import RankContext
 from scalelab.training.seeds import random_state, restore_random_state
 
@@ -52,17 +52,11 @@ def latest(attempt_directory: Path) -> Path | None:
     own = attempt_directory.name
     if not re.fullmatch(r"\d+", own):
         return None
-    numbers = sorted(
-        (
-            sibling.name
-            for sibling in attempt_directory.parent.iterdir()
-            if re.fullmatch(r"\d+", sibling.name) and int(sibling.name) <= int(own)
-        ),
-        key=int,
-        reverse=True,
-    )
-    for number in numbers:
-        directory = attempt_directory.parent / number / "checkpoint"
-        if (directory / FILE_NAME).exists():
-            return directory
-    return None
+    found = {
+        int(directory.parent.name): directory
+        for directory in attempt_directory.parent.glob("*/checkpoint")
+        if re.fullmatch(r"\d+", directory.parent.name)
+        and int(directory.parent.name) <= int(own)
+        and (directory / FILE_NAME).exists()
+    }
+    return found[max(found)] if found else None

@@ -6,7 +6,7 @@ import io
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +26,10 @@ from scalelab.errors import LaunchError
 from scalelab.launch.progress import StreamWriter
 from scalelab.launch.protocol import RankIdentity
 from scalelab.records.attempt import AttemptFiles
+
+with suppress(ImportError):
+    # torch.load does, and reads its source: so once, before ranks are forked.
+    import torch.utils.serialization.config
 
 if TYPE_CHECKING:
     from scalelab.training.servers.link import ServerLink
@@ -91,15 +95,13 @@ class RankContext:
         """Return rank 0's values on every rank; all ranks must call it."""
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor if self.is_first else tensor.zero_())
-        agreed: list[float] = tensor.tolist()
-        return agreed
+        return list[float](tensor.tolist())
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Return the sums of the values over all ranks."""
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor)
-        summed: list[float] = tensor.tolist()
-        return summed
+        return list[float](tensor.tolist())
 
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's value, in rank order, on rank 0; [] elsewhere.
@@ -122,16 +124,12 @@ class RankContext:
         dist.gather(padded, parts, dst=0)
         return [
             torch.load(
-                io.BytesIO(_bytes(part[: int(size)])),
+                io.BytesIO(part[: int(size)].cpu().numpy().tobytes()),
                 map_location="cpu",  # the device of another rank may not be there
                 weights_only=True,
             )
             for part, size in zip(parts or [], sizes, strict=False)
         ]
-
-
-def _bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.cpu().numpy().tobytes()
 
 
 def claim_device(device_type: str, local_rank: int) -> torch.device:
@@ -180,15 +178,11 @@ def meeting_store(rendezvous: str, world_size: int, name: str) -> Store:
     # Connections are made when two ranks first talk: a third of the start-up of many
     # ranks is a full mesh that ring and tree collectives never use.
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
-    return PrefixStore(name, _open_store(rendezvous, world_size))
-
-
-def _open_store(rendezvous: str, world_size: int) -> Store:
     address = urlsplit(rendezvous)
     if address.scheme == "file":
-        return FileStore(address.path, world_size)
+        return PrefixStore(name, FileStore(address.path, world_size))
     if address.scheme == "tcp" and address.hostname and address.port:
-        return TCPStore(
+        store = TCPStore(
             address.hostname,
             address.port,
             world_size=None,
@@ -196,6 +190,7 @@ def _open_store(rendezvous: str, world_size: int) -> Store:
             timeout=RENDEZVOUS_TIMEOUT,
             wait_for_workers=False,
         )
+        return PrefixStore(name, store)
     raise LaunchError(
         f"rendezvous={rendezvous!r} is not an address. "
         "Use file:///absolute/path or tcp://host:port."

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from scalelab._version import __version__
 from scalelab.experiment.trial import Trial
-from scalelab.records.provenance import ENGINE_REVISION
+from scalelab.records.observations import ENGINE_REVISION
 from scalelab.training.engines.sync_batch_norm import SyncBatchNorm
 from scalelab.training.feed import fingerprint
 from scalelab.training.workloads.base import Workload

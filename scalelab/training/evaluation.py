@@ -34,7 +34,9 @@ def evaluate(
         for batch, size in batches:
             of_batch = batch_sums(batch)
             for name, value in of_batch.items() if size else ():
-                sums[name] = sums.get(name, 0.0) + _double(value)
+                is_tensor = isinstance(value, torch.Tensor)
+                number = value.detach().double() if is_tensor else float(value)
+                sums[name] = sums.get(name, 0.0) + number
             num_samples += size
             context.progress(step)
     matrix = sums.pop(CONFUSION_MATRIX, None)
@@ -79,10 +81,6 @@ def class_figures(matrix: torch.Tensor) -> dict[str, Any]:
 
 def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
-
-
-def _double(value: Any) -> Any:
-    return value.detach().double() if isinstance(value, torch.Tensor) else float(value)
 
 
 def share_buffers(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:

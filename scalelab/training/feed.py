@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from scalelab.training.feeding.read_ahead import read_ahead
 from scalelab.training.feeding.stream import SampleStream, StreamBatches
 from scalelab.training.order import (
     SampleOrder,
@@ -95,6 +96,32 @@ def training_batches(
         yield to_device(batch, device, pins_memory=pins_memory)
 
 
+def read_ahead(items: Iterator[Batch], depth: int) -> Iterator[Batch]:
+    """Yield items without end; a thread takes some before they are wanted."""
+    free = threading.Semaphore(depth)
+    ready: SimpleQueue[tuple[Batch, BaseException | None]] = SimpleQueue()
+    has_ended = threading.Event()
+
+    def read() -> None:
+        try:
+            while free.acquire() and not has_ended.is_set():
+                ready.put((next(items), None))
+        except BaseException as error:
+            ready.put((None, error))
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        while True:
+            item, error = ready.get()
+            if error is not None:
+                raise error
+            free.release()
+            yield item
+    finally:
+        has_ended.set()
+        free.release()
+
+
 def _indexed_batches(
     tensors: tuple[torch.Tensor, ...],
     order: SampleOrder,
@@ -117,8 +144,6 @@ def _indexed_batches(
 
 
 class _MicroBatches:
-    """The batch sampler of a rank: index lists without end."""
-
     def __init__(self, order: SampleOrder, share: Share, first_step: int) -> None:
         self._order = order
         self._share = share

@@ -62,7 +62,6 @@ class FreeLoop(Loop):
         self._finish(first, own_steps)
 
     def _look(self, own_steps: list[int]) -> None:
-        """Record what was done, and have the series end early if it is to."""
         shares = self._drain(own_steps)
         ends = self._trial.saves_checkpoints and stop_signal_has_come()
         if self._context.is_first:
@@ -73,7 +72,6 @@ class FreeLoop(Loop):
             self._free.halt(self._plan.warmup_steps, self._plan.cycle)
 
     def _drain(self, own_steps: list[int]) -> Seconds:
-        """Return how this rank's own steps divide into phases since the last call."""
         readings = self._clock.drain()
         self._monitor.sample()
         is_measured = np.array(own_steps, dtype=int) > self._first_measured
@@ -89,7 +87,6 @@ class FreeLoop(Loop):
         self._times_s += times_s
 
     def _finish(self, first: int, own_steps: list[int]) -> None:
-        """Meet the other ranks, and learn the times of all steps of the series."""
         shares = self._drain(own_steps)
         self._context.progress(self._free.num_granted)
         self._context.sum([0])

@@ -34,6 +34,8 @@ from scalelab.training.workloads.base import CONFUSION_MATRIX
 
 BLOCK_S = 1.0
 CHECKPOINT_INTERVAL_S = 30.0
+SAVED = ("step", "training_s", "evaluation_s", "evaluated_step", "metrics")
+"""What a checkpoint keeps of a tally: all that goes on but the clock readings."""
 
 
 class Ending(StrEnum):
@@ -81,16 +83,6 @@ class StepTally:
     def readings(self) -> Seconds:
         """Clock readings of all measured steps, shape (num_steps, 4), in seconds."""
         return np.concatenate([np.empty((0, len(Phase))), *self.measured])
-
-    def position(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: everything but the clock readings."""
-        return {
-            "step": self.step,
-            "training_s": self.training_s,
-            "evaluation_s": self.evaluation_s,
-            "evaluated_step": self.evaluated_step,
-            "metrics": dict(self.metrics),
-        }
 
 
 class Loop:
@@ -219,11 +211,9 @@ class Loop:
             row = {"event": "evaluation", **self._now(tally.step), **tally.metrics}
             self._context.stream.append(row | {"evaluation_s": seconds})
             self._context.stream.flush()
-            self._check_names()
-            self._check_target()
+            self._judge()
 
     def _record_evaluation(self, matrix: torch.Tensor | None) -> None:
-        """Replace the attempt's file of its last evaluation."""
         tally, now = self._tally, self._now(self._tally.step)
         found = {name: now[name] for name in ("step", "samples")}
         found["metrics"] = tally.metrics
@@ -232,21 +222,16 @@ class Loop:
         path = AttemptFiles(self._context.directory).evaluation
         write_atomically(path, encode_json(found), durable=False)
 
-    def _check_names(self) -> None:
-        measurement, workload = self._trial.measurement, self._trial.workload
-        measured = WorkloadNames(parameters=(), metrics=tuple(self._tally.metrics))
-        if measurement.target is not None:
-            measured.check_metric(workload, measurement.target.metric)
-        for metric in measurement.judged_by:
+    def _judge(self) -> None:
+        tally, workload = self._tally, self._trial.workload
+        measured = WorkloadNames(parameters=(), metrics=tuple(tally.metrics))
+        if target := self._trial.measurement.target:
+            measured.check_metric(workload, target.metric)
+            is_reached = target.is_reached_by(tally.metrics[target.metric])
+            if is_reached and tally.target_step is None:
+                tally.target_step, tally.target_s = tally.step, tally.training_s
+        for metric in self._trial.measurement.judged_by:
             measured.check_metric(workload, metric, ACCEPT)
-
-    def _check_target(self) -> None:
-        tally, target = self._tally, self._trial.measurement.target
-        if target is None or tally.target_step is not None:
-            return
-        if target.is_reached_by(tally.metrics[target.metric]):
-            tally.target_step = tally.step
-            tally.target_s = tally.training_s
 
     def _now(self, step: int) -> dict[str, Any]:
         return {
@@ -267,7 +252,7 @@ class Loop:
         state, rank_state = self._engine.state()
         saved = {
             "trial_id": self._trial.trial_id,
-            "position": self._tally.position(),
+            "position": {name: getattr(self._tally, name) for name in SAVED},
             "engine": state,
         }
         checkpoint.write(self._context, saved, rank_state)
@@ -277,13 +262,8 @@ class Loop:
         latest = checkpoint.latest(self._context.directory)
         number = -1 if latest is None else int(latest.parent.name)
         number = int(self._context.agree([number])[0])
-        if number < 0:
-            return
-        name = f"{number:03d}"
-        directory = self._context.directory.parent / name / "checkpoint"
-        found = checkpoint.read(self._context, directory)
-        if found is None:
-            return
-        saved, rank_state = found
-        self._tally = StepTally(**saved["position"])
-        self._engine.restore(self._tally.step, saved["engine"], rank_state)
+        directory = self._context.directory.parent / f"{number:03d}" / "checkpoint"
+        if number >= 0 and (found := checkpoint.read(self._context, directory)):
+            saved, rank_state = found
+            self._tally = StepTally(**saved["position"])
+            self._engine.restore(self._tally.step, saved["engine"], rank_state)

@@ -33,7 +33,10 @@ def memory_limit(limit_bytes: int | None) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if isinstance(error, torch.OutOfMemoryError) or not _is_allocation(error):
+        words = str(error).lower()
+        is_full = any(sign in words for sign in _ALLOCATION_FAILURES)
+        is_lack = isinstance(error, MemoryError) or is_full
+        if isinstance(error, torch.OutOfMemoryError) or not is_lack:
             raise
         if limit_bytes is None:
             raise MemoryError(str(error)) from error
@@ -52,12 +55,6 @@ def peak_resident_bytes() -> int:
 def resident_bytes() -> int:
     """Return the physical memory of this process."""
     return _status_bytes("VmRSS")
-
-
-def _is_allocation(error: RuntimeError | MemoryError) -> bool:
-    if isinstance(error, MemoryError):
-        return True
-    return any(sign in str(error).lower() for sign in _ALLOCATION_FAILURES)
 
 
 def _status_bytes(name: str) -> int:

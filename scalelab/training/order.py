@@ -141,7 +141,6 @@ class PartedOrder(SampleOrder):
         ]
 
     def _pass(self, part: int, number: int) -> Indices:
-        """Return each sample of a part once, in the order of a pass."""
         raise NotImplementedError(f"{type(self).__name__} has no _pass().")
 
     def _generator(self, part: int, number: int) -> np.random.Generator:

@@ -12,7 +12,7 @@ import torch
 from scalelab.errors import SpecError
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.kinds.registry import imported
-from scalelab.kinds.strategies import STRATEGIES, slow_rank_factor
+from scalelab.kinds.strategies import slow_rank_factor
 from scalelab.launch.progress import StreamWriter
 from scalelab.launch.protocol import RankIdentity
 from scalelab.records.attempt import AttemptResult, AttemptSpec
@@ -42,7 +42,7 @@ from scalelab.training.servers.link import linked_to_servers
 from scalelab.training.servers.process import run_server
 from scalelab.training.step_plan import TrainingPlan
 from scalelab.training.workloads.base import Workload
-from scalelab.training.workloads.registry import build_workload
+from scalelab.training.workloads.registry import workload_of
 
 
 def run_rank(
@@ -152,23 +152,13 @@ def _workload(spec: AttemptSpec) -> tuple[Workload, RankOptions]:
         raise SpecError(
             f"{spec.trial.workload!r} is a command, and ranks run workloads only."
         )
-    belong_elsewhere = STRATEGIES[spec.trial.parallelism].options
-    axes = {
-        name: value
-        for name, value in spec.trial.options.items()
-        if name not in belong_elsewhere
-    }
-    options, parameters = RankOptions.split({**program.parameters, **axes})
-    workload = build_workload(program.name, parameters, program.code_directory)
+    workload, options = workload_of(program, spec.trial)
     factor = slow_rank_factor(spec.trial.options)
-    if factor > 1 and workload.engine is not None:
+    idle = [f"options.slow_rank_factor={factor:g}"] if factor > 1 else []
+    idle += ["compile=True"] if options.compile else []
+    if idle and workload.engine is not None:
         raise SpecError(
-            f"options.slow_rank_factor={factor:g} has no effect on workload "
-            f"{program.name!r}, which computes its steps by itself. Leave it out."
-        )
-    if options.compile and workload.engine is not None:
-        raise SpecError(
-            f"compile=True has no effect on workload {program.name!r}, which computes "
+            f"{idle[0]} has no effect on workload {program.name!r}, which computes "
             "its steps by itself. Leave it out."
         )
     return workload, options

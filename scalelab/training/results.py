@@ -120,11 +120,14 @@ def target_columns(
         return {}
     target = trial.measurement.target
     metric = target.metric if target else default_metric
+    # Where training diverged after them, they are those of no model.
+    is_lost = tally.ending is Ending.DIVERGED
+    metrics = dict.fromkeys(tally.metrics) if is_lost else tally.metrics
     columns: dict[str, Any] = {
         "evaluation_s": tally.evaluation_s,
         "evaluation_interval_samples": trial.measurement.evaluate_every_samples,
         "final_metric": tally.metrics.get(metric),
-        "final_metrics": _final_metrics(tally),
+        "final_metrics": encode_json(metrics).decode() if metrics else None,
     }
     if target:
         columns["reached_target"] = tally.target_step is not None
@@ -133,15 +136,6 @@ def target_columns(
         columns["samples_to_target"] = tally.target_step * trial.global_batch_size
         columns["time_to_target_s"] = tally.target_s
     return columns
-
-
-def _final_metrics(tally: StepTally) -> str | None:
-    """Return the last metrics as JSON; null where training diverged after them."""
-    if not tally.metrics:
-        return None
-    is_lost = tally.ending is Ending.DIVERGED
-    metrics = dict.fromkeys(tally.metrics) if is_lost else tally.metrics
-    return encode_json(metrics).decode()
 
 
 def conclude(

@@ -23,7 +23,10 @@ def seed_everything(seed: int, stream: int) -> None:
     python_seed, numpy_seed, torch_seed = (int(word) for word in words)
     random.seed(python_seed)
     np.random.seed(numpy_seed)
-    torch.manual_seed(torch_seed)
+    # torch.manual_seed would format a traceback for every kind of device not in use.
+    torch.default_generator.manual_seed(torch_seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(torch_seed)
 
 
 def parameter_generator(seed: int, position: int) -> torch.Generator:

@@ -100,7 +100,7 @@ class TorchTrainer(Trainer):
     def preload(self, workload: str, strategies: Iterable[str]) -> tuple[str, ...]:
         """Return the modules of ranks, engines and a built-in workload."""
         built_in = BUILT_IN_WORKLOADS.get(workload)
-        modules = [self.entry.partition(":")[0], "scalelab.training.first_use"]
+        modules = [self.entry.partition(":")[0]]
         if built_in is None or built_in.facts.trains_model:
             # The first optimiser of a process imports it, which takes about a second.
             modules.append("torch._dynamo")

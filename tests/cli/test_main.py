@@ -43,7 +43,7 @@ def test_without_a_command_the_commands_are_listed(
     assert all(summary in ended.out for summary in main.COMMANDS.values())
 
 
-@pytest.mark.parametrize("name", main.GROUPS)
+@pytest.mark.parametrize("name", [main.SITE])
 def test_without_a_command_those_of_a_group_are_listed(
     scalelab: Callable[..., Any], name: str
 ) -> None:

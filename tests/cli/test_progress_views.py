@@ -101,7 +101,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_the_end_is_expected_at_the_pace_of_this_sweep(clock: Clock) -> None:
     tracker = Tracker("core-h")
     assert tracker.counts() == "starting nodes"
-    tracker.watch(Source(total=12, remaining=8))
+    tracker.source = Source(total=12, remaining=8)
     assert tracker.counts() == "starting trials"
     tracker.take(started(4, running=2))
     assert tracker.counts() == "4/12 done, 2 running, 0.010 core-h"
@@ -118,7 +118,7 @@ def test_the_end_is_expected_at_the_pace_of_this_sweep(clock: Clock) -> None:
 
 def test_no_end_is_expected_of_a_sweep_that_stops(clock: Clock) -> None:
     tracker = Tracker("core-h")
-    tracker.watch(Source(total=12, remaining=12))
+    tracker.source = Source(total=12, remaining=12)
     tracker.take(started(0))
     tracker.take(Stopping(reason="you asked", num_running=2))
     clock.now_s += 10
@@ -128,7 +128,7 @@ def test_no_end_is_expected_of_a_sweep_that_stops(clock: Clock) -> None:
 
 def test_trials_that_are_no_longer_asked_for_do_not_count(clock: Clock) -> None:
     tracker = Tracker("core-h")
-    tracker.watch(Source(total=3, remaining=2))
+    tracker.source = Source(total=3, remaining=2)
     tracker.take(Resumed(num_finished=9))
     tracker.take(started(9))
     assert tracker.counts().startswith("1/3 done")
@@ -138,7 +138,7 @@ def test_trials_that_are_no_longer_asked_for_do_not_count(clock: Clock) -> None:
 
 def test_an_unknown_total_is_counted_once_it_is_known(clock: Clock) -> None:
     tracker, source = Tracker("core-h"), Source(total=None, remaining=None)
-    tracker.watch(source)
+    tracker.source = source
     tracker.take(started(2))
     assert tracker.counts() == "2 done, 1 running, 0.010 core-h"
     source.total, source.remaining = 10, 6
@@ -151,7 +151,7 @@ def test_an_unknown_total_is_counted_once_it_is_known(clock: Clock) -> None:
 
 def test_trials_that_did_not_fit_are_counted() -> None:
     tracker = Tracker("core-h")
-    tracker.watch(Source(total=9, remaining=5))
+    tracker.source = Source(total=9, remaining=5)
     tracker.take(started(4, failed=1, out_of_memory=2))
     assert tracker.counts() == (
         "4/9 done, 1 running, 1 failed, 2 out of memory, 0.010 core-h"
@@ -391,7 +391,7 @@ def test_the_view_suits_the_console(
 
 def test_time_is_real() -> None:
     tracker = Tracker("core-h")
-    tracker.watch(Source(total=2, remaining=2))
+    tracker.source = Source(total=2, remaining=2)
     tracker.take(started(0))
     time.sleep(0.01)
     tracker.take(ended(1))

@@ -1,10 +1,10 @@
 import os
-import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from scalelab.cluster import devices
 from scalelab.cluster.devices import device_name, granted_devices, local_devices
 from scalelab.cluster.local import divide_devices
 from scalelab.errors import ClusterError
@@ -49,7 +49,7 @@ class FakeNvml(SimpleNamespace):
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     nvml = FakeNvml(2)
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(devices, "pynvml", nvml)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return nvml
 
@@ -76,7 +76,7 @@ def test_gpus_are_what_the_environment_names_or_the_driver_knows(
 def test_a_machine_without_gpus_says_so(
     number: int | None, visible: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(number))
+    monkeypatch.setattr(devices, "pynvml", FakeNvml(number))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -134,7 +134,7 @@ def test_a_share_of_a_node_whose_gpus_nobody_names_is_refused(
 
 
 def test_without_nvml_a_gpu_keeps_its_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(None))
+    monkeypatch.setattr(devices, "pynvml", FakeNvml(None))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert granted_devices("cuda", 2) == ("0", "1")
 

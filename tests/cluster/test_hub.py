@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scalelab.cluster.allocation import held_allocation
 from scalelab.cluster.hub import HubCluster
 from scalelab.cluster.node_options import NodeOptions, write_private
 from scalelab.errors import ClusterError, StoreError
-from scalelab.kinds.batch_systems import BATCH_SYSTEMS
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS, held_allocation
 from scalelab.site.choice import site_of
 from scalelab.site.job_script import node_command, options_file, script_file
 

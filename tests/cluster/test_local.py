@@ -140,7 +140,7 @@ def test_a_cluster_that_cannot_start_is_an_error_in_words(
     def refuse(**_: object) -> None:
         raise OSError("no port is left")
 
-    monkeypatch.setattr("distributed.SpecCluster", refuse)
+    monkeypatch.setattr("scalelab.cluster.dask_nodes.SpecCluster", refuse)
     with (
         pytest.raises(
             ClusterError, match=r"local cluster of 1 nodes did not start: .*no port"

@@ -6,7 +6,7 @@ import distributed.batched
 import pytest
 from distributed.batched import BatchedSend
 
-from scalelab.cluster.worker import keep_batches_steady
+from scalelab.cluster.node_plugin import keep_batches_steady
 
 PATIENCE_S = 60.0
 

@@ -8,9 +8,8 @@ import pytest
 from distributions import install
 from fake_programs import FakePrograms
 
-from scalelab.cluster.batch.client import survey
 from scalelab.cluster.batch.driver_queue import cancel, look_at, submit_driver
-from scalelab.cluster.batch.queue import JobState
+from scalelab.cluster.batch.queue import JobState, survey
 from scalelab.doctor.machine import Health
 from scalelab.doctor.site import examine_site
 from scalelab.doctor.site_profile import init_site

@@ -355,4 +355,4 @@ class TestAuto:
     def test_the_search_has_a_limit(self, text: str, limit: int) -> None:
         experiment = Experiment.from_text(f"{HEAD}gpus: [2, 4]\n{text}")
 
-        assert configurations(experiment, SITE).search.at_most == limit
+        assert configurations(experiment, SITE)[-1].at_most == limit

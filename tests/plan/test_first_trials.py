@@ -9,7 +9,7 @@ import pytest
 
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial, TrialKind
-from scalelab.plan.first_trials import FirstTrials
+from scalelab.plan.first_check import FirstTrials
 from scalelab.plan.source import Observation, TrialSource
 from scalelab.plan.tracked import TrackedSource, source_of
 from scalelab.records.columns import COLUMNS

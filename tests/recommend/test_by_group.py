@@ -1,3 +1,5 @@
+from itertools import chain
+
 import pandas as pd
 import pytest
 from made_up_sweeps import convergence, sweep
@@ -67,7 +69,7 @@ def question(**changed: object) -> Question:
 
 
 def said(found: Recommendation) -> list[str]:
-    return [sentence.text for sentence in sentences(found)]
+    return [*chain(*sentences(found).values())]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from measured_runs import completed, measured_run
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.layout import Layout
 from scalelab.laws.rows import configurations, curve_columns
-from scalelab.recommend.answer.facts import Part
 from scalelab.recommend.answer.note_words import in_words
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.answer.sentences import sentences, texts
@@ -196,7 +195,7 @@ def test_the_next_trial_names_its_layout(tmp_path: Path) -> None:
     assert proposed is not None
     row = next(r for r in answer.rows if r.world_size == proposed.world_size)
     assert proposed.settings == row.settings
-    (said,) = texts(sentences(answer), Part.NEXT_TRIAL)
+    (said,) = texts(sentences(answer), "next_trial")
     assert f", tensor_parallel_size {row.settings['tensor_parallel_size']}, " in said
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from scalelab.recommend.answer.evidence import side_by_side
 from scalelab.recommend.answer.tables import ways_table
-from scalelab.recommend.answer.way_rows import side_by_side
-from scalelab.recommend.ways import ways, with_accuracy_gaps
+from scalelab.recommend.evidence import ways, with_accuracy_gaps
 
 ONE = {"kind": "end_to_end", "outcome": "completed", "parallelism": "ddp"}
 ONE |= {"world_size": 1, "global_batch_size": 64, "local_batch_size": 64, "seed": 0}

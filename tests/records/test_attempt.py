@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scalelab.inputs.outcome import Outcome
-from scalelab.records.attempt import AttemptFiles, AttemptSpec, NodeShare, Placement
+from scalelab.records.attempt import AttemptSpec, NodeShare, Placement
 from scalelab.records.columns import COLUMNS, COLUMNS_BY_NAME
 
 
@@ -26,7 +26,7 @@ def test_a_measurement_is_never_retried(outcome: Outcome) -> None:
 def test_the_files_of_an_attempt(make_spec: Callable[..., Any]) -> None:
     spec: AttemptSpec = make_spec()
     files = spec.files
-    assert files == AttemptFiles(Path(spec.directory))
+    assert files.directory == Path(spec.directory)
     paths = [files.spec, files.stream, files.result, files.checkpoint, files.log(3)]
     names = [
         "attempt.json",

@@ -6,8 +6,8 @@ import pytest
 from bad_tables import BadTable, as_csv, bad_tables, good_rows
 
 from scalelab.errors import SpecError
+from scalelab.records.tables.file import ImportOptions
 from scalelab.records.tables.importing import import_table
-from scalelab.records.tables.options import ImportOptions
 
 TABLES = bad_tables()
 

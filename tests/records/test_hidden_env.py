@@ -136,7 +136,7 @@ def test_the_user_reads_the_values_and_others_do_not(
     run: RunStore, tmp_path: Path
 ) -> None:
     values = {"API_KEY": SECRET, "OUT": "{trial_dir}", "TAG": "tag-of-{seed}"}
-    assert RunReader.open(run.directory).env == values
+    assert RunReader.open(run.directory).env() == values
     asked = load(run.directory).experiment
     assert asked is not None
     assert asked.env == values
@@ -146,7 +146,7 @@ def test_the_user_reads_the_values_and_others_do_not(
             path.unlink()
         else:
             path.write_text(content)
-        assert RunReader.open(run.directory).env == run.fingerprint["env"]
+        assert RunReader.open(run.directory).env() == run.fingerprint["env"]
         asked = load(run.directory).experiment
         assert asked is not None
         assert is_recorded_as(SECRET, asked.env["API_KEY"])

@@ -128,7 +128,7 @@ def check_complete(directory: Path, finished: Iterable[str]) -> None:
         *zip(streams["trial_id"], streams["attempt"], strict=True)
     }
     assert store.experiment_text.endswith("seed: 1\n")
-    assert store.env == {"KEY": "secret"}
+    assert store.env() == {"KEY": "secret"}
 
 
 def test_a_driver_killed_at_any_call_loses_and_doubles_nothing(

@@ -10,8 +10,8 @@ import pytest
 
 from scalelab.errors import StoreError
 from scalelab.records.cache import own_file, write_cache
+from scalelab.records.ledger import discard_halves
 from scalelab.records.plain_files import harmless_text, last_log_lines, parse_json
-from scalelab.records.recovery import discard_halves
 from scalelab.records.store import RunStore
 
 HALF = "0123456789abcdef0123456789abcdef"

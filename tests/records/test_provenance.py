@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from scalelab.records import provenance as module
-from scalelab.records.provenance import affinity, git_state, provenance, versions
+from scalelab.records import header as module
+from scalelab.records.header import affinity, git_state, provenance, versions
 
 
 @pytest.fixture
@@ -90,8 +90,12 @@ def test_outside_a_repository_there_is_no_state(
 
 
 def test_without_proc_the_architecture_must_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> str:
-        raise OSError
+    read_text = Path.read_text
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> str:
+        if path == Path("/proc/cpuinfo"):
+            raise OSError
+        return read_text(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "read_text", refuse)
-    assert module._processor() == os.uname().machine
+    assert provenance()["processor"] == os.uname().machine

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from scalelab.errors import LeaseError, SchemaError, StoreError
@@ -16,7 +17,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.records import attempt_io
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.attempt_io import read_result, write_result
-from scalelab.records.cache import write_observations
+from scalelab.records.cache import write_table
 from scalelab.records.store import RunStore
 
 
@@ -241,7 +242,8 @@ def test_the_cache_gives_the_same_frame_and_follows_the_ledger(
         cached.write_bytes(damage)
         pd.testing.assert_frame_equal(store.observations(), fresh)
     # of before there were node groups
-    write_observations(cached, fresh.drop(columns="node_group"), store.state)
+    former = pa.Table.from_pandas(fresh.drop(columns="node_group"))
+    write_table(cached, former, store.state, {})
     pd.testing.assert_frame_equal(store.observations(), fresh)
 
 

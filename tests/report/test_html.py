@@ -15,7 +15,7 @@ from scalelab.errors import StoreError
 from scalelab.inputs.numerals import Interval
 from scalelab.inputs.outcome import Outcome
 from scalelab.recommend.answer.evidence import Evidence, Steadiness, WholeRun
-from scalelab.recommend.answer.facts import Fact, Kind
+from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.observations import frame
@@ -152,7 +152,7 @@ def test_untrusted_text_stays_text(
         answered,
         workload=HOSTILE,
         device_name=HOSTILE,
-        facts=(Fact(Kind.ACCURACY_ALIKE, setting),),
+        facts=(Fact("accuracy_alike", setting),),
     )
     usual = Page(render(answered, observations, title="x", experiment_text="x"))
     page = Page(

@@ -63,7 +63,7 @@ def test_only_the_curve_with_the_chosen_settings_is_shown(
     assert set(subject.rows["options.feed"]) == {"dali"}
     assert set(subject.rows["precision"]) == {"bf16"}
     assert set(subject.rows["workload"]) == {"resnet_cifar"}
-    assert subject.num_curves == 4
+    assert len(subject.curves) == 4
     assert subject.labels.curve == "resnet_cifar on A100, precision bf16, feed dali"
 
 
@@ -142,7 +142,7 @@ def test_an_empty_run_has_a_subject() -> None:
     subject = ReportSubject.of(frame([]))
     assert subject.rows.empty
     assert subject.labels.scaling_facts == ("", "", "", "", "")
-    assert subject.num_curves == 0
+    assert len(subject.curves) == 0
 
 
 def test_rows_unfit_for_a_fit_are_not_shown() -> None:

@@ -12,9 +12,8 @@ import pytest
 from scalelab.errors import SpecError
 from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.spec import Experiment
-from scalelab.running.proposal import surroundings
-from scalelab.running.proposal.draft import Draft, draft
-from scalelab.running.proposal.meanings import default_batch
+from scalelab.running.proposal import script as scripts
+from scalelab.running.proposal.draft import Draft, default_batch, draft
 from scalelab.running.proposal.sample_log import MAX_LOG_BYTES, read_log
 from scalelab.running.proposal.script import MAX_SCRIPT_BYTES, read_script
 
@@ -467,7 +466,7 @@ def test_data_beside_the_script_come_along_or_are_named(
     _, experiment = proposed(script)
     assert experiment.snapshot_paths == ("data/", "train.py")
     assert experiment.command == "python train.py"
-    monkeypatch.setattr(surroundings, "MOST_COPIED_BYTES", 3)
+    monkeypatch.setattr(scripts, "MOST_COPIED_BYTES", 3)
     _, experiment = proposed(script)
     assert experiment.snapshot_paths == ("train.py",)
     assert experiment.command == f"python train.py --data {tmp_path / 'data'}"
@@ -483,11 +482,11 @@ def test_data_beside_a_script_further_down_are_named(tmp_path: Path) -> None:
 def test_the_interpreter_is_that_of_the_active_environment(tmp_path: Path) -> None:
     written(tmp_path / "mine" / "bin", "", "python")
     own = {"VIRTUAL_ENV": sys.prefix, "CONDA_PREFIX": str(tmp_path / "mine")}
-    assert surroundings.interpreter({}) == "python"
-    assert surroundings.interpreter(own) == "python"
-    assert surroundings.interpreter({"CONDA_PREFIX": str(tmp_path)}) == "python"
+    assert scripts.interpreter({}) == "python"
+    assert scripts.interpreter(own) == "python"
+    assert scripts.interpreter({"CONDA_PREFIX": str(tmp_path)}) == "python"
     mine = {"VIRTUAL_ENV": str(tmp_path / "mine"), "CONDA_PREFIX": sys.prefix}
-    assert surroundings.interpreter(mine) == str(tmp_path / "mine" / "bin" / "python")
+    assert scripts.interpreter(mine) == str(tmp_path / "mine" / "bin" / "python")
 
 
 def test_another_interpreter_stands_in_the_command(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.site.choice import site_of
-from scalelab.site.job_script import node_job_script, node_script, start_on_all
+from scalelab.site.job_script import node_job_script, node_script
 from scalelab.site.profile import Site
 
 NUMBERS = [1, 2, 9, 10, 16]
@@ -93,10 +93,8 @@ def test_each_node_of_a_larger_job_has_the_prologue() -> None:
 
 def test_cores_are_left_to_the_job_where_the_site_does_not_say_how_many() -> None:
     plain = site_of({"scheduler": "slurm", "device_type": "cuda", "gpus_per_node": 4})
-    assert not any(
-        "cpus-per-task" in word
-        for word in start_on_all(plain, plain.batch_system, 2, DIRECTORY, "vit-1")
-    )
+    text = node_job_script(plain, 2, job_name="vit-1", directory=DIRECTORY)
+    assert "cpus-per-task" not in text
 
 
 @pytest.mark.parametrize(

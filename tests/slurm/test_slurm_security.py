@@ -104,7 +104,7 @@ def another_runs(home: Path) -> list[str]:
     """Write the certificate and key of another run; return the files."""
     directory = home / "another"
     directory.mkdir()
-    _, *files = write_tls_files(run_security(), directory)
+    _, *files = write_tls_files(run_security(), directory).values()
     for path in files:
         os.chown(path, USER_ID, USER_ID)
     return files

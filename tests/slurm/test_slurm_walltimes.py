@@ -52,7 +52,9 @@ HERE = {"scheduler": "local", "device_type": "cpu", "nodes": 2, "gpus_per_node":
 
 def steps(store: RunStore, trial_id: str, number: int) -> pd.DataFrame:
     """Return the steps of an attempt."""
-    rows = store.stream(trial_id, number).query("event == 'step'")
+    rows = store.streams().query(
+        f"trial_id == {trial_id!r} and attempt == {number} and event == 'step'"
+    )
     assert rows["step"].diff().dropna().eq(1).all()
     return rows
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.numerals import Interval
-from scalelab.recommend.answer.facts import Fact, Kind
+from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     Knee,
@@ -23,7 +23,7 @@ from scalelab.records.columns import SCHEMA_VERSION
 
 JOB_SAMPLES = 5_000_000.0
 ASSUMED = Fact(
-    Kind.ACCURACY_NOT_MEASURED, {"global_batch_size": 512, "amount": "90 epochs"}
+    "accuracy_not_measured", {"global_batch_size": 512, "amount": "90 epochs"}
 )
 PER_SAMPLE_S, FIXED_S, INTRA_S, INTER_S = 2e-3, 4e-3, 3e-3, 4e-3
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from scalelab.errors import SpecError
-from scalelab.kinds.strategies import SCHEDULES
+from scalelab.kinds.strategies import Schedule
+
+SCHEDULES: tuple[str, ...] = get_args(Schedule)
 
 
 class _Pass(NamedTuple):

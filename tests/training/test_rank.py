@@ -192,9 +192,14 @@ def test_a_trial_whose_time_is_up_goes_on_in_another_attempt(tmp_path: Path) -> 
     def spec(number: str) -> AttemptSpec:
         return attempt(tmp_path / number, trial, hidden_sizes=[8])
 
-    cut_off = run_attempt(replace(spec("001"), stop_after_s=1.0).arrived())
-    assert cut_off.outcome is Outcome.PREEMPTED
-    reached = stream(tmp_path / "001", "step")[-1]["step"]
+    rows: list[dict[str, Any]] = []
+    for stop_after_s in (1.0, 5.0, 25.0):  # a slow start may take all of the first
+        cut_off = run_attempt(replace(spec("001"), stop_after_s=stop_after_s).arrived())
+        assert cut_off.outcome is Outcome.PREEMPTED
+        rows = stream(tmp_path / "001", "step")
+        if rows:
+            break
+    reached = rows[-1]["step"]
     assert cut_off.reason.startswith(f"Ended at step {reached}: ")
     whole = run_attempt(spec("002"))
     assert whole.outcome is Outcome.COMPLETED

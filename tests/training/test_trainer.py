@@ -11,7 +11,7 @@ def test_preloaded_modules_fit_the_program() -> None:
     assert {"sklearn.datasets", "torch._dynamo"} < set(digits)
     ddp = "scalelab.training.engines.ddp"
     own = TRAINER.preload("mine:Job", ["ddp"])
-    first = ("scalelab.training.rank", "scalelab.training.first_use")
+    first = ("scalelab.training.rank",)
     assert own == (*first, "torch._dynamo", ddp)
     assert "torch._dynamo" not in TRAINER.preload("emulated", ["ddp"])
 

@@ -26,10 +26,9 @@ def table(tried: Tried) -> list[str]:
     """Return what was read of each trial, a column each, one program below another."""
     lines: list[str] = []
     for program in dict.fromkeys(each.program for each in tried.trials):
-        trials = [each for each in tried.trials if each.program == program]
-        titles = ["", *map(_title, trials)]
-        rows = [[label, *map(cell, trials)] for label, cell in _ROWS.items()]
-        lines += aligned([titles, *rows], left=[True] * len(titles))
+        columns = [_column(each) for each in tried.trials if each.program == program]
+        rows = [[label, *(each[label] for each in columns)] for label in columns[0]]
+        lines += aligned(rows, left=[True] * len(rows[0]))
     return lines
 
 
@@ -46,7 +45,8 @@ def verdict(tried: Tried) -> list[str]:
 
 def _of_finding(each: Checked, finding: Finding, *, has_several: bool) -> list[str]:
     text = _SENTENCES[finding.sign](each.row, finding.figures)
-    where = f"{_title(each)}: " if has_several else ""
+    title = _size(each.row["world_size"], each.program)
+    where = f"{title}: " if has_several else ""
     lines = [f"{'Wrong' if finding.stops else 'Note'}: {where}{text}"]
     if finding.sign in _HOLDS_REASON:
         reason = one_line(each.row["reason"] or "no reason was recorded")
@@ -55,19 +55,10 @@ def _of_finding(each: Checked, finding: Finding, *, has_several: bool) -> list[s
         lines += [f"  {ended(reason)}", f"  Log: {each.log}"]
     if finding.advice:
         lines.append("  Change in the experiment:")
-        lines += [
-            f"    {_as_yaml(key, value)}" for key, value in finding.advice.items()
-        ]
+    for key, value in finding.advice.items():
+        flow = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+        lines.append(f"    {key}: {flow.splitlines()[0]}")
     return lines
-
-
-def _as_yaml(key: str, value: object) -> str:
-    flow = yaml.safe_dump(value, default_flow_style=True, width=10_000)
-    return f"{key}: {flow.splitlines()[0]}"
-
-
-def _title(each: Checked) -> str:
-    return _size(each.row["world_size"], each.program)
 
 
 def _size(world_size: int, program: str | None) -> str:
@@ -75,93 +66,70 @@ def _size(world_size: int, program: str | None) -> str:
     return size if program is None else f"{program}, {size}"
 
 
-def _outcome(each: Checked) -> str:
-    return str(Outcome(each.row["outcome"])).replace("_", " ")
-
-
-def _batch(each: Checked) -> str:
+def _column(each: Checked) -> dict[str, str]:
     row = each.row
-    factors = [row["local_batch_size"], row["data_parallel_size"]]
-    if (accumulation := row["gradient_accumulation_steps"]) > 1:
-        factors.append(accumulation)
-    return f"{row['global_batch_size']:,} = {' x '.join(map(str, factors))}"
+    step_s, wait_s, own_s = (
+        row[name] for name in ("step_time_s", "data_wait_s", "reported_step_time_s")
+    )
+    peak, accumulation = (
+        row["gpu_memory_peak_bytes"],
+        row["gradient_accumulation_steps"],
+    )
+    return {
+        "": _size(row["world_size"], each.program),
+        "outcome": str(Outcome(row["outcome"])).replace("_", " "),
+        "batch": f"{row['global_batch_size']:,} = {row['local_batch_size']} x "
+        f"{row['data_parallel_size']}{f' x {accumulation}' * (accumulation > 1)}",
+        "steps seen": _steps(row),
+        "time per step": _time(step_s),
+        "rate, measured": _rate(step_s, row) if step_s else _NOT_READ,
+        "rate, its own": (
+            f"{_rate(own_s, row)} ({duration(own_s)})" if own_s else "none read"
+        ),
+        "loss": _loss(each.losses),
+        "ranks met": _ranks(row),
+        "waits for input": (
+            f"{duration(wait_s)} a step, {percent(wait_s / step_s)}"
+            if step_s and wait_s is not None
+            else _NOT_READ
+        ),
+        "device memory": _NOT_READ if peak is None else f"{number(peak / 2**30)} GiB",
+        "until first step": _time(row["start_up_s"]),
+    }
 
 
-def _steps(each: Checked) -> str:
-    steps, samples = each.row["num_steps"], each.row["num_samples"]
+def _steps(row: Mapping[str, Any]) -> str:
+    steps, samples = row["num_steps"], row["num_samples"]
     if steps is None or samples is None:
         return "none"
-    seen = samples // each.row["global_batch_size"]
+    seen = samples // row["global_batch_size"]
     return f"{seen:,} ({samples:,} samples), {steps:,} measured"
 
 
-def _step_time(each: Checked) -> str:
-    step = each.row["step_time_s"]
-    return _NOT_READ if step is None else duration(step)
+def _time(seconds: float | None) -> str:
+    return _NOT_READ if seconds is None else duration(seconds)
 
 
-def _rate(step_time_s: float | None, row: Mapping[str, Any]) -> str:
-    if not step_time_s:
-        return _NOT_READ
+def _rate(step_time_s: float, row: Mapping[str, Any]) -> str:
     return f"{number(row['global_batch_size'] / step_time_s)} samples/s"
 
 
-def _own_rate(each: Checked) -> str:
-    own = each.row["reported_step_time_s"]
-    if not own:
-        return "none read"
-    return f"{_rate(own, each.row)} ({duration(own)})"
-
-
-def _loss(each: Checked) -> str:
-    if not each.losses:
+def _loss(losses: Sequence[float]) -> str:
+    if not losses:
         return _NOT_READ
-    ends = loss_ends(each.losses)
+    ends = loss_ends(losses)
     if ends is None:
-        return f"{each.losses[-1]:.4g}, too few to tell"
+        return f"{losses[-1]:.4g}, too few to tell"
     falls = "falling" if ends[1] < ends[0] else "not falling"
     return f"{ends[0]:.4g} -> {ends[1]:.4g}, {falls}"
 
 
-def _ranks(each: Checked) -> str:
-    if each.row["world_size"] == 1:
+def _ranks(row: Mapping[str, Any]) -> str:
+    if row["world_size"] == 1:
         return "one rank"
-    witness = each.row["ranks_witness"]
-    if witness in (None, NOT_WITNESSED):
-        return "not witnessed"
-    return f"yes ({witness})"
+    witness = row["ranks_witness"]
+    return "not witnessed" if witness in (None, NOT_WITNESSED) else f"yes ({witness})"
 
-
-def _input_wait(each: Checked) -> str:
-    wait, step = each.row["data_wait_s"], each.row["step_time_s"]
-    if wait is None or not step:
-        return _NOT_READ
-    return f"{duration(wait)} a step, {percent(wait / step)}"
-
-
-def _memory(each: Checked) -> str:
-    peak = each.row["gpu_memory_peak_bytes"]
-    return _NOT_READ if peak is None else f"{number(peak / 2**30)} GiB"
-
-
-def _start_up(each: Checked) -> str:
-    start_up = each.row["start_up_s"]
-    return _NOT_READ if start_up is None else duration(start_up)
-
-
-_ROWS: Mapping[str, Callable[[Checked], str]] = {
-    "outcome": _outcome,
-    "batch": _batch,
-    "steps seen": _steps,
-    "time per step": _step_time,
-    "rate, measured": lambda each: _rate(each.row["step_time_s"], each.row),
-    "rate, its own": _own_rate,
-    "loss": _loss,
-    "ranks met": _ranks,
-    "waits for input": _input_wait,
-    "device memory": _memory,
-    "until first step": _start_up,
-}
 
 _HOLDS_REASON = {
     Sign.NOT_MEASURED,
@@ -173,12 +141,12 @@ _HOLDS_REASON = {
 
 
 def _both_rates(figures: Mapping[str, float | str]) -> str:
-    ours, own = figures["step_time_s"], figures["reported_step_time_s"]
-    rates = figures["throughput_samples_per_s"], figures["reported_samples_per_s"]
+    of = {name: float(value) for name, value in figures.items()}
     return (
-        f"{duration(float(ours))} a step and {number(float(rates[0]))} samples/s were "
-        f"measured, the program's own rate says {duration(float(own))} and "
-        f"{number(float(rates[1]))} samples/s"
+        f"{duration(of['step_time_s'])} a step and "
+        f"{number(of['throughput_samples_per_s'])} samples/s were measured, the "
+        f"program's own rate says {duration(of['reported_step_time_s'])} and "
+        f"{number(of['reported_samples_per_s'])} samples/s"
     )
 
 
@@ -233,12 +201,14 @@ def of_sweep(asked: Sweep, unsound: Sequence[Observation], experiment: Path) -> 
     """Say which first trials of a sweep failed their check, and what to change."""
     from scalelab.running.trying import read_first_trials
 
-    lines = []
-    for each in read_first_trials(asked, unsound).trials:
-        for finding in each.findings:
-            lines += _of_finding(each, finding, has_several=True)
-    lines.append(
+    lines = [
+        line
+        for each in read_first_trials(asked, unsound).trials
+        for finding in each.findings
+        for line in _of_finding(each, finding, has_several=True)
+    ]
+    remedy = (
         f"Mend that, look at it with scalelab try {experiment}, then sweep again. "
         "--skip-check runs every trial, whatever the first one shows."
     )
-    return "\n".join(lines)
+    return "\n".join([*lines, remedy])

@@ -1,15 +1,17 @@
 """The batch job of a detached driver: submitted, looked at, cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from scalelab.cluster.batch.client import BatchClient, batch_client
-from scalelab.cluster.batch.queue import JobState, JobView, cancelled, submitted
+from scalelab.cluster.batch.queue import (
+    JobState,
+    JobView,
+    batch_client,
+    cancelled,
+    submitted,
+)
 from scalelab.errors import BusyError, ClusterError
-from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.records.attempt_io import storing
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, DriverRecord
 from scalelab.records.control.lease import LOG
@@ -45,7 +47,7 @@ def submit_script(
 ) -> DriverRecord:
     """Submit a job, and return what a run may record of it."""
     try:
-        job_id = asyncio.run(submitted(_client(scheduler).job(name, script)))
+        job_id = asyncio.run(submitted(batch_client(scheduler).job(name, script)))
     except BusyError as error:
         raise BusyError(
             f"{scheduler} takes no job now: {error}. Try again later."
@@ -64,7 +66,7 @@ def job_log(run: Path, name: str) -> Path:
 
 def look_at(record: DriverRecord) -> JobView | None:
     """Return the state of a driver's job; None: unknown to the batch system."""
-    client = _client(record.scheduler)
+    client = batch_client(record.scheduler)
     return asyncio.run(client.look({record.name: record.job_id})).get(record.name)
 
 
@@ -74,21 +76,15 @@ def waiting_driver(run: Path) -> tuple[DriverRecord, JobView] | None:
     if record is None or record.has_left_queue:
         return None
     view = look_at(record)
-    if view is None or view.state is not JobState.PENDING:
-        return None
-    return record, view
+    return (record, view) if view and view.state is JobState.PENDING else None
 
 
 def cancel(record: DriverRecord) -> None:
     """Cancel a driver's job."""
-    job = _client(record.scheduler).job(record.name, job_id=record.job_id)
+    job = batch_client(record.scheduler).job(record.name, job_id=record.job_id)
     try:
         asyncio.run(cancelled(job))
     except ClusterError as error:
         raise ClusterError(
             f"job {record.job_id} could not be cancelled: {error}."
         ) from error
-
-
-def _client(scheduler: str) -> BatchClient:
-    return batch_client(BATCH_SYSTEMS[scheduler])

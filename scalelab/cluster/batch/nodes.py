@@ -1,38 +1,34 @@
 """The nodes of batch jobs: jobs submitted, watched and given back."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scalelab.cluster.batch.client import batch_client, survey
 from scalelab.cluster.batch.queue import (
     CALL_TIMEOUT_S,
-    BatchJob,
     JobRefused,
     JobState,
     JobSubmitted,
     QueueEvent,
     QueueSeen,
+    batch_client,
     cancelled,
     submitted,
+    survey,
 )
 from scalelab.cluster.hub import HubCluster
 from scalelab.cluster.survey.inventory import never_fitting
 from scalelab.errors import BusyError, ClusterError
 from scalelab.records.control.job_list import JobLine, JobList
 from scalelab.records.plain_files import last_log_lines
+from scalelab.site.batch_site import BatchSite
 from scalelab.site.job_script import node_job_script
 
-if TYPE_CHECKING:
-    from scalelab.site.batch_site import BatchSite
-
-LEAVE_S = 15.0
-"""Seconds a job may take to end by itself before it is cancelled."""
+# What a job may take to end by itself before it is cancelled.
+_LEAVE_S = 15.0
 _LOOK_AGAIN_S = 0.5
 
 
@@ -45,36 +41,25 @@ class BatchNodes(HubCluster):
 
     site: BatchSite
 
-    def __init__(
-        self,
-        site: BatchSite,
-        *,
-        run: Path,
-        max_nodes: int,
-        **agent_options: Any,
-    ) -> None:
-        super().__init__(site, run=run, max_nodes=max_nodes, **agent_options)
+    def __init__(self, site: BatchSite, **options: Any) -> None:
+        super().__init__(site, **options)
         # Every job that was taken and is not known to have ended, also while it is
         # being given back.
-        self._jobs: dict[str, BatchJob] = {}
+        self._jobs: dict[str, JobLine] = {}
         self._ending: set[str] = set()
-        self._lines: dict[str, JobLine] = {}
-        self._last_number = 0
         self._deliver: Callable[[QueueEvent], None] = lambda event: None
-        self._tasks: set[asyncio.Future[None]] = set()
+        self._tasks: set[Future[None]] = set()
 
     def _start(self) -> None:
         self._refuse_what_would_wait_for_ever()
-        self._client = batch_client(self.site.batch_system)
+        self._client = batch_client(self.site.scheduler)
         super()._start()
         left = JobList.read(self._directory)
         self._last_number = left.last_number
         # Jobs that a dead driver has left, and could not cancel.
-        known = [line for line in left.jobs if line.job_id is not None]
-        for line in known:
-            self._keep(line, self._client.job(line.name, job_id=line.job_id))
+        self._jobs = {line.name: line for line in left.jobs if line.job_id is not None}
         with suppress(TimeoutError):
-            self.wait_for(self._end([line.name for line in known], []), CALL_TIMEOUT_S)
+            self.wait_for(self._end(list(self._jobs), []), CALL_TIMEOUT_S)
         self._stack.callback(self._end_jobs)
 
     def _refuse_what_would_wait_for_ever(self) -> None:
@@ -94,7 +79,6 @@ class BatchNodes(HubCluster):
             raise ClusterError(why)
 
     def _end_jobs(self) -> None:
-        """End all jobs and wait until the batch system shows them as ended."""
         with suppress(ClusterError, TimeoutError):
             self.wait_for(self._end_all(), CALL_TIMEOUT_S)
         # What could not be cancelled is left to the run's next driver.
@@ -108,10 +92,8 @@ class BatchNodes(HubCluster):
         """Submit a job for nodes of a group; return its name at once."""
         name = f"{self._run_name}-{self._last_number + 1}"
         # In this thread an error ends the sweep; in a task nobody would see it.
-        site = self.site.groups[group]
-        script = node_job_script(
-            site, num_nodes, job_name=name, directory=self._directory
-        )
+        site, directory = self.site.groups[group], self._directory
+        script = node_job_script(site, num_nodes, job_name=name, directory=directory)
         self._last_number += 1
         self._begin(self._submit(name, script, num_nodes))
         return name
@@ -139,43 +121,34 @@ class BatchNodes(HubCluster):
         driver, are among them.
         """
         lines = {line.name: line for line in jobs}
-        left = (self._lines[name] for name in list(self._jobs) if name not in lines)
+        kept = list(self._jobs.values())
         JobList(
-            jobs=(*lines.values(), *left),
+            jobs=(*lines.values(), *(line for line in kept if line.name not in lines)),
             waiting=tuple(waiting),
             last_number=self._last_number,
         ).write(self._directory)
 
-    def _begin(self, coroutine: Any) -> None:
-        def start() -> None:
-            task = asyncio.ensure_future(coroutine)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-        self.loop.call_soon_threadsafe(start)
+    def _begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _submit(self, name: str, script: str, num_nodes: int) -> None:
-        job = self._client.job(name, script)
         try:
-            job_id = await submitted(job)
+            job_id = await submitted(self._client.job(name, script))
         except ClusterError as error:
             is_busy = isinstance(error, BusyError)
             self._deliver(JobRefused(name, str(error), is_busy))
             return
-        self._keep(
-            JobLine(name=name, job_id=job_id, num_nodes=num_nodes, state="pending"), job
+        self._jobs[name] = JobLine(
+            name=name, job_id=job_id, num_nodes=num_nodes, state="pending"
         )
         self._deliver(JobSubmitted(name, job_id))
 
-    def _keep(self, line: JobLine, job: BatchJob) -> None:
-        # In this order: the driver's thread reads a line for each job.
-        self._lines[line.name] = line
-        self._jobs[line.name] = job
-
     async def _look(self) -> None:
         asked = {
-            name: job.job_id or ""
-            for name, job in self._jobs.items()
+            name: line.job_id or ""
+            for name, line in self._jobs.items()
             if name not in self._ending
         }
         try:
@@ -189,7 +162,7 @@ class BatchNodes(HubCluster):
         ending = {name for name in names if name in self._jobs} - self._ending
         self._ending |= ending
         for name in ending:
-            self._lines[name] = replace(self._lines[name], state="being given back")
+            self._jobs[name] = replace(self._jobs[name], state="being given back")
         try:
             left = ending
             if addresses:
@@ -202,14 +175,14 @@ class BatchNodes(HubCluster):
 
     async def _cancel(self, name: str) -> None:
         """Cancel a job; if that fails, keep it and try again at the end."""
+        line = self._jobs[name]
         try:
-            await cancelled(self._jobs[name])
+            await cancelled(self._client.job(name, job_id=line.job_id))
+            self._jobs.pop(name, None)
         except ClusterError as error:
-            self._lines[name] = replace(
-                self._lines[name], state="not cancelled", reason=str(error)
-            )
-            return
-        self._jobs.pop(name, None)
+            if name in self._jobs:
+                failed = replace(line, state="not cancelled", reason=str(error))
+                self._jobs[name] = failed
 
     async def _await_end(self, names: set[str]) -> set[str]:
         """Wait a while for jobs that end by themselves; return those to be cancelled.
@@ -217,7 +190,7 @@ class BatchNodes(HubCluster):
         Jobs in the queue are not waited for.
         """
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + LEAVE_S
+        deadline_s = loop.time() + _LEAVE_S
         waiting, queued = set(names), set[str]()
         while waiting and loop.time() < deadline_s:
             await asyncio.sleep(_LOOK_AGAIN_S)
@@ -239,4 +212,5 @@ class BatchNodes(HubCluster):
     async def _end_all(self) -> None:
         await self._end(list(self._jobs), self.workers)
         # Those that were being given back already.
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        tasks = map(asyncio.wrap_future, self._tasks)
+        await asyncio.gather(*tasks, return_exceptions=True)

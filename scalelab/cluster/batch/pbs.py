@@ -1,26 +1,33 @@
-"""The programs of PBS Professional, OpenPBS and Torque: jobs submitted and seen."""
+"""The programs of PBS Professional, OpenPBS and Torque: jobs, and the cluster."""
 
-from __future__ import annotations
-
+import json
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
-from scalelab.cluster.batch.pbs_inventory import (
-    RESERVATION,
-    Reservation,
-    inventory,
-    moment,
+from scalelab.cluster.batch.programs import (
+    answered,
+    ask,
+    job_class,
+    said_by,
 )
-from scalelab.cluster.batch.programs import answered, ask, job_class, scripted_job
 from scalelab.cluster.batch.queue import BatchJob, EndCause, JobState, JobView, seconds
-from scalelab.cluster.survey.inventory import Inventory
+from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import ClusterError
+from scalelab.inputs.quantities import parse_bytes
+
+Values = Mapping[str, Any]
+Hosts = Mapping[str, Sequence[Values]]
 
 # Q queued, W waiting for its start time, T moved, H held; S and U are suspended.
-_PENDING, _RUNNING = "QWTH", "RSUB"
+_STATES = {
+    **dict.fromkeys("QWTH", JobState.PENDING),
+    **dict.fromkeys("RSUB", JobState.RUNNING),
+}
 _UNKNOWN_JOB, _FINISHED_JOB = 153, 35
 _NONE = re.compile(r"Unknown Job|has finished")
 _WALLTIME_EXCEEDED = "-29"
@@ -40,20 +47,25 @@ _BUSY = re.compile(
 # The id is kept whole, with the server's name: where there are several servers, the
 # number alone is another job.
 _JOB_ID = r"(?P<job_id>\d+\S*)"
+# The queue of an advance, a standing or a maintenance reservation.
+_RESERVATION = re.compile(r"[RSM]\d+")
+_RESERVATION_LINE = re.compile(r"^(\S+) = (.*)$", re.MULTILINE)
+# States of a vnode that takes no jobs, of which it may have several.
+_AWAY = re.compile(r"offline|down|unknown|unresolvable|stale|maintenance")
 
 
 class PbsClient:
     """PBS, through ``qsub``, ``qstat``, ``qdel`` and ``pbsnodes``."""
 
     def __init__(self) -> None:
-        self._job_class = job_class("dask_jobqueue.pbs:PBSJob")
+        path = "dask_jobqueue.pbs:PBSJob"
+        self._job_class = job_class(path, busy=_BUSY, job_id_regexp=_JOB_ID)
         self._reservation_ends: dict[str, float | None] = {}
 
     def job(self, name: str, script: str = "", job_id: str | None = None) -> BatchJob:
         """Return a job; see :class:`BatchClient`."""
-        return scripted_job(
-            self._job_class, name, script, job_id, busy=_BUSY, job_id_regexp=_JOB_ID
-        )
+        job: BatchJob = self._job_class(name, script, job_id)
+        return job
 
     async def look(self, jobs: Mapping[str, str]) -> dict[str, JobView]:
         """Return what ``qstat`` shows of jobs; see :class:`BatchClient`.
@@ -80,28 +92,40 @@ class PbsClient:
         }
 
     async def _view(self, job: Mapping[str, str]) -> JobView:
-        view, now_s = _view(job), time.time()
-        end_s = await self._reservation_end(job.get("queue", ""))
-        if view.remaining_s is None or end_s is None:
+        view, queue = _view(job), job.get("queue", "")
+        if view.remaining_s is None or not _RESERVATION.fullmatch(queue):
             return view
-        return replace(view, remaining_s=min(view.remaining_s, end_s - now_s))
-
-    async def _reservation_end(self, queue: str) -> float | None:
-        """Return when the reservation that a queue belongs to ends; None: to none."""
-        if not RESERVATION.fullmatch(queue):
-            return None
         if queue not in self._reservation_ends:
             with suppress(ClusterError):  # a queue that is only called like one
                 answer = await ask(["pbs_rstat", "-f", queue])
                 if not answer.status:
-                    end_s = Reservation.read(answer.output).end_s
-                    self._reservation_ends[queue] = end_s
-        return self._reservation_ends.get(queue)
+                    said = dict(_RESERVATION_LINE.findall(answer.output))
+                    self._reservation_ends[queue] = _moment(said.get("reserve_end", ""))
+        end_s = self._reservation_ends.get(queue)
+        if end_s is None:
+            return view
+        return replace(view, remaining_s=min(view.remaining_s, end_s - time.time()))
 
     @staticmethod
     def survey() -> Inventory:
-        """Return what ``pbsnodes`` and ``qstat`` list; see :class:`BatchClient`."""
-        return inventory()
+        """Return what ``pbsnodes``, ``qstat`` and ``pbs_rstat`` list."""
+        server = _json(["qstat", "-B", "-f", "-F", "json"])
+        (name, settings), *_ = server.get("Server", {}).items() or [("pbs", {})]
+        hosts: dict[str, list[Values]] = {}  # a host may have a vnode per GPU
+        vnodes = _json(["pbsnodes", "-av", "-F", "json"]).get("nodes", {})
+        for vnode, values in vnodes.items():
+            host = str(_has(values).get("host", vnode))
+            hosts.setdefault(host, []).append({**values, "name": vnode})
+        queues = _json(["qstat", "-Q", "-f", "-F", "json"]).get("Queue", {})
+        default = settings.get("default_queue")
+        return Inventory(
+            scheduler="pbs",
+            cluster_name=str(name).partition(".")[0],
+            queues=tuple(
+                _queue(queue, queues, hosts, is_default=queue == default)
+                for queue in queues
+            ),
+        )
 
     @staticmethod
     def nodes_may_submit(queue: str | None) -> bool | None:
@@ -140,13 +164,8 @@ async def _shown(
 
 
 def _view(job: Mapping[str, str]) -> JobView:
-    letter, comment = job.get("job_state", ""), job.get("comment", "").strip()
-    if letter in _PENDING:
-        state = JobState.PENDING
-    elif letter in _RUNNING:
-        state = JobState.RUNNING
-    else:
-        state = JobState.ENDED
+    letter, comment = job.get("job_state", "Q"), job.get("comment", "").strip()
+    state = _STATES.get(letter, JobState.ENDED)
     status, is_suspended = job.get("Exit_status"), letter in ("S", "U")
     end_cause = EndCause.PREEMPTED if is_suspended else EndCause.OTHER
     if status == _WALLTIME_EXCEEDED:
@@ -177,8 +196,161 @@ def _remaining_s(job: Mapping[str, str]) -> float | None:
         return None
     # It is absent just after the start.
     used_s = seconds(job.get("resources_used.walltime", "")) or 0.0
-    begun_s = moment(job.get("stime", ""))
+    begun_s = _moment(job.get("stime", ""))
     if begun_s is not None:
         # Where the clocks of server and driver disagree, not more than may be true.
         used_s = min(max(time.time() - begun_s, used_s), used_s + _MAX_USED_AGE_S)
     return limit_s - used_s
+
+
+def _moment(text: str) -> float | None:
+    """Return PBS's ``Fri Nov 20 03:53:33 2026``, in local time, as seconds since 1970.
+
+    >>> _moment("soon") is None
+    True
+    """
+    with suppress(ValueError, OverflowError):
+        return time.mktime(time.strptime(text))
+    return None
+
+
+def _json(argv: list[str]) -> dict[str, Any]:
+    try:
+        return dict(json.loads(said_by(argv)))
+    except (ValueError, TypeError) as error:
+        raise ClusterError(
+            f"{' '.join(argv)} said no JSON ({error}), as Torque does not. Write the "
+            "profile by hand: docs/clusters.md."
+        ) from error
+
+
+def _has(vnode: Values) -> Values:
+    found: Values = vnode.get("resources_available", {})
+    return found
+
+
+def _queue(
+    name: str, queues: Mapping[str, Values], hosts: Hosts, *, is_default: bool
+) -> Queue:
+    values = queues[name]
+    is_open = values.get("enabled") == values.get("started") == "True"
+    limit_s = seconds(str(values.get("resources_max", {}).get("walltime", "")))
+    said: dict[str, str] = {}
+    if _RESERVATION.fullmatch(name):
+        answer = answered(["pbs_rstat", "-f", name])
+        said = {} if answer.status else dict(_RESERVATION_LINE.findall(answer.output))
+    if said:
+        # Before it begins its queue is not started, and jobs wait for that.
+        is_open = values.get("enabled") == "True"
+        duration = said.get("reserve_duration", "")
+        limit_s = float(duration) if duration.isdecimal() else None
+        mine = _held(said.get("resv_nodes", ""), hosts)
+    else:
+        mine = _hosts_of(name, queues, hosts)
+    usable = [vnodes for vnodes in mine.values() if _host(vnodes).cores]
+    return Queue(
+        name=name,
+        groups=tuple(
+            replace(host, num_nodes=count)
+            for host, count in Counter(map(_host, usable)).items()
+        ),
+        is_default=is_default,
+        is_open=is_open,
+        max_walltime_s=limit_s,
+        num_away=sum(
+            any(_AWAY.search(str(vnode.get("state", ""))) for vnode in vnodes)
+            for vnodes in usable
+        ),
+        routes_to=tuple(_destinations(values)),
+    )
+
+
+def _destinations(queue: Values) -> list[str]:
+    if queue.get("queue_type") != "Route":
+        return []
+    return [
+        each.strip() for each in str(queue.get("route_destinations", "")).split(",")
+    ]
+
+
+def _held(text: str, hosts: Hosts) -> Hosts:
+    """Return the part of each host that a reservation has, as if it were all of it.
+
+    ``(n1:ncpus=4:ngpus=1)+(n2:ncpus=8)`` are chunks of the vnodes n1 and n2.
+    """
+    chunks = [chunk.split(":") for chunk in re.split(r"[()+]+", text) if chunk]
+    held: dict[str, list[Values]] = {}
+    for host, vnodes in hosts.items():
+        for vnode in vnodes:
+            for name, *parts in chunks:
+                if name == vnode["name"]:
+                    model = {k: v for k, v in _has(vnode).items() if k == "gpu_model"}
+                    has = model | dict(part.split("=", 1) for part in parts)
+                    part = {**vnode, "resources_available": has}
+                    held.setdefault(host, []).append(part)
+    return held
+
+
+def _hosts_of(
+    name: str,
+    queues: Mapping[str, Values],
+    hosts: Hosts,
+    seen: frozenset[str] = frozenset(),
+) -> Hosts:
+    """Return the hosts that the jobs of a queue may get; none where it is not said.
+
+    Those of a routing queue are those of its destinations; of one on another server
+    nothing is known.
+    """
+    values = queues[name]
+    if values.get("queue_type") != "Route":
+        marks = values.get("default_chunk", {}).get("Qlist")
+        has_nodes = values.get("hasnodes") == "True"
+        return {
+            host: vnodes
+            for host, vnodes in hosts.items()
+            if all(_may_run(vnode, name, marks, has_nodes) for vnode in vnodes)
+        }
+    found: dict[str, Sequence[Values]] = {}
+    for other in _destinations(values):
+        if other not in queues:
+            return {}
+        if other not in seen:
+            found |= _hosts_of(other, queues, hosts, seen | {name})
+    return found
+
+
+def _may_run(vnode: Values, queue: str, marks: Any, has_nodes: bool) -> bool:
+    """Tell whether a queue's jobs get a vnode: bound to it, or marked as it is.
+
+    A queue with nodes of its own gets no others.
+    """
+    bound = vnode.get("queue")
+    if bound or has_nodes:
+        return bool(bound == queue)
+    has = _has(vnode).get("Qlist")
+    return marks is None or has is None or str(marks) in str(has).split(",")
+
+
+def _host(vnodes: Sequence[Values]) -> NodeGroup:
+    has = [_has(vnode) for vnode in vnodes]
+    models = {str(each["gpu_model"]) for each in has if "gpu_model" in each}
+    sizes = [_binary(str(each["mem"])) for each in has if "mem" in each]
+    return NodeGroup(
+        num_nodes=1,
+        cores=sum(int(each.get("ncpus", 0)) for each in has),
+        gpus=sum(int(each.get("ngpus", 0)) for each in has),
+        memory_bytes=sum(map(parse_bytes, sizes)) or None,
+        gpu_type=models.pop() if len(models) == 1 else None,
+    )
+
+
+def _binary(size: str) -> str:
+    """Return PBS's ``1024kb``, which are powers of two, as others write it.
+
+    >>> _binary("527672488kb"), _binary("16gb")
+    ('527672488kib', '16gib')
+    """
+    number = size.rstrip("kmgtbKMGTB")
+    unit = size[len(number) :].lower()
+    return f"{number}{unit[0]}ib" if len(unit) == 2 else f"{number}b"

@@ -1,18 +1,15 @@
 """The programs of a batch system, and jobs that submit scripts with them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re
-import shlex
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar
 
-from scalelab.cluster.batch.queue import CALL_TIMEOUT_S, BatchJob, scheduler_words
+from scalelab.cluster.batch.queue import CALL_TIMEOUT_S
 from scalelab.errors import BusyError, ClusterError
 from scalelab.kinds.registry import imported
 
@@ -32,7 +29,10 @@ async def ask(argv: Sequence[str]) -> Answer:
     It is over when the program has ended, even if a process that it started in the
     background keeps its output open. Where the caller gives up first, it is killed.
     """
-    with _in_memory("output") as output, _in_memory("errors") as errors:
+    with (
+        open(os.memfd_create("output"), "w+b") as output,
+        open(os.memfd_create("errors"), "w+b") as errors,
+    ):
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=errors
@@ -54,10 +54,6 @@ async def ask(argv: Sequence[str]) -> Answer:
                     process.kill()
                 await process.wait()
         return Answer(status, _text(output), _text(errors).strip())
-
-
-def _in_memory(name: str) -> BinaryIO:
-    return open(os.memfd_create(name), "w+b")
 
 
 def _text(file: BinaryIO) -> str:
@@ -87,33 +83,19 @@ def said_by(argv: Sequence[str]) -> str:
     return answer.output
 
 
-def job_class(path: str) -> type:
-    """Return a class of dask-jobqueue's jobs; only the main thread can load it."""
+def job_class(path: str, *, busy: re.Pattern[str], **attributes: str) -> Any:
+    """Return a class of dask-jobqueue's jobs that submit the script they are given.
+
+    Only the main thread can load it.
+    """
     # dask-jobqueue replaces what Ctrl-C does when it is imported.
     before = signal.getsignal(signal.SIGINT)
     try:
-        found: type = imported(path)
+        base = imported(path)
     finally:
         with suppress(ValueError):  # not in the main thread, where it changed nothing
             signal.signal(signal.SIGINT, before)
-    return found
-
-
-def scripted_job(
-    base: type,
-    name: str,
-    script: str,
-    job_id: str | None,
-    *,
-    busy: re.Pattern[str],
-    **attributes: str,
-) -> BatchJob:
-    """Return a job that submits the script it is given."""
-    body = {**attributes, "busy": busy}
-    job: BatchJob = type("ScriptedJob", (_ScriptedJob, base), body)(
-        name, script, job_id
-    )
-    return job
+    return type("ScriptedJob", (_ScriptedJob, base), {**attributes, "busy": busy})
 
 
 class _ScriptedJob:
@@ -129,25 +111,14 @@ class _ScriptedJob:
         self.job_id = job_id
 
     def job_script(self) -> str:
-        """Return the script."""
         return self._script
 
     @classmethod
     async def _call(cls, cmd: Sequence[str], **_: Any) -> str:
         """Run a program; dask-jobqueue leaves one behind that takes too long."""
         answer = await ask(cmd)
-        if answer.status:
-            error = RuntimeError(
-                answer.errors or f"{cmd[0]} ended with {answer.status}"
-            )
-            if cls.busy.search(answer.errors):
-                raise BusyError(scheduler_words(error)) from error
-            raise error
-        return answer.output
-
-    @classmethod
-    async def _close_job(cls, job_id: str | None, cancel_command: str) -> None:
-        """Cancel a job; one that has ended is refused, which does not matter."""
-        if job_id is not None:
-            with suppress(RuntimeError):
-                await cls._call([*shlex.split(cancel_command), job_id])
+        if not answer.status:
+            return answer.output
+        if cls.busy.search(answer.errors):
+            raise BusyError(" ".join(answer.errors.split()))
+        raise RuntimeError(answer.errors or f"{cmd[0]} ended with {answer.status}")

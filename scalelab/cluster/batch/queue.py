@@ -1,18 +1,21 @@
-"""The queue of a batch system: jobs submitted, looked at and cancelled."""
-
-from __future__ import annotations
+"""Batch systems as sweeps see them: jobs, the queue, and the client to ask."""
 
 import asyncio
 import re
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from scalelab.cluster.survey.inventory import Inventory
 from scalelab.errors import BusyError, ClusterError
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem
+from scalelab.kinds.registry import imported
 
 CALL_TIMEOUT_S = 60.0
+# Looks in a row in which a queue must not name a job to have forgotten it.
 MISSING_LOOKS = 2
-"""Looks in a row in which a queue must not name a job to have forgotten it."""
 _CLOCK = re.compile(r"(?:(?P<d>\d+)-)?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)")
 
 
@@ -98,16 +101,56 @@ class BatchJob(Protocol):
 
     async def start(self) -> None:
         """Submit it."""
-        ...
 
     async def close(self) -> None:
         """Cancel it."""
-        ...
 
 
-def scheduler_words(error: Exception) -> str:
-    """Return the batch system's message about a job, in one line."""
-    return " ".join(str(error).split())
+class BatchClient(Protocol):
+    """Client of a batch system, whose class a row of ``BATCH_SYSTEMS`` names.
+
+    ``survey`` and ``nodes_may_submit`` are static: no instance is needed for them.
+    """
+
+    def job(self, name: str, script: str = "", job_id: str | None = None) -> BatchJob:
+        """Return a job that is to be submitted, or has this id already."""
+
+    async def look(self, jobs: Mapping[str, str]) -> dict[str, JobView]:
+        """Return what is known of jobs, both by name."""
+
+    @staticmethod
+    def survey() -> Inventory:
+        """Return the queues, nodes and accounts that there are."""
+
+    @staticmethod
+    def nodes_may_submit(queue: str | None) -> bool | None:
+        """Tell whether jobs of a queue may submit others; None: not known."""
+
+
+def batch_client(scheduler: str) -> BatchClient:
+    """Return the client of a batch system; call it in the main thread."""
+    return client_class(BATCH_SYSTEMS[scheduler])()
+
+
+def client_class(system: BatchSystem) -> type[BatchClient]:
+    """Return the class of the client of a batch system."""
+    found: type[BatchClient] = imported(system.client)
+    return found
+
+
+def survey(system: BatchSystem | None = None) -> Inventory:
+    """Ask a batch system for the queues, nodes and accounts that there are.
+
+    By default, the one whose programs can be run here.
+    """
+    for each in [system] if system else BATCH_SYSTEMS:
+        if system or shutil.which(each.survey_program):
+            return client_class(each).survey()
+    *others, last = (each.survey_program for each in BATCH_SYSTEMS)
+    raise ClusterError(
+        f"Neither {', '.join(others)} nor {last} can be run here. Log in to the "
+        "cluster, or write the profile by hand: docs/clusters.md."
+    )
 
 
 async def submitted(job: BatchJob) -> str:
@@ -117,7 +160,7 @@ async def submitted(job: BatchJob) -> str:
     except TimeoutError as error:
         raise _no_answer() from error
     except (OSError, RuntimeError, ValueError) as error:
-        raise ClusterError(scheduler_words(error)) from error
+        raise ClusterError(" ".join(str(error).split())) from error
     assert job.job_id is not None
     return job.job_id
 
@@ -142,8 +185,7 @@ def seconds(clock: str) -> float | None:
     >>> seconds("1-02:00:05"), seconds("9:58"), seconds("UNLIMITED")
     (93605.0, 598.0, None)
     """
-    found = _CLOCK.fullmatch(clock.strip())
-    if found is None:
+    if not (found := _CLOCK.fullmatch(clock.strip())):
         return None
-    parts = [int(found[name] or 0) for name in "dhms"]
-    return float(((parts[0] * 24 + parts[1]) * 60 + parts[2]) * 60 + parts[3])
+    day, hour, minute, second = (int(found[name] or 0) for name in "dhms")
+    return float(((day * 24 + hour) * 60 + minute) * 60 + second)

@@ -1,7 +1,5 @@
 """The programs of SLURM: jobs submitted and looked at, and the cluster surveyed."""
 
-from __future__ import annotations
-
 import getpass
 import re
 import shlex
@@ -12,7 +10,6 @@ from scalelab.cluster.batch.programs import (
     ask,
     job_class,
     said_by,
-    scripted_job,
 )
 from scalelab.cluster.batch.queue import BatchJob, EndCause, JobState, JobView, seconds
 from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
@@ -22,17 +19,18 @@ from scalelab.errors import ClusterError
 # not among them.
 _JOBS_FORMAT = "%i|%T|%r|%S|%L"
 _BARS = _JOBS_FORMAT.count("|")
-_PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "RESV_DEL_HOLD")
 _LEAVING = "COMPLETING"
 _SUSPENDED = ("SUSPENDED", "STOPPED")
-_RUNNING = (
-    _LEAVING,
-    "RUNNING",
-    *_SUSPENDED,
-    "RESIZING",
-    "SIGNALING",
-    "STAGE_OUT",
-)
+_STATES = {
+    **dict.fromkeys(
+        ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "RESV_DEL_HOLD"),
+        JobState.PENDING,
+    ),
+    **dict.fromkeys(
+        ("RUNNING", "RESIZING", "SIGNALING", "STAGE_OUT", _LEAVING, *_SUSPENDED),
+        JobState.RUNNING,
+    ),
+}
 # States and reasons of jobs that have ended, are leaving or are suspended.
 _END_CAUSES = {
     "PREEMPTED": EndCause.PREEMPTED,
@@ -65,19 +63,15 @@ class SlurmClient:
     """SLURM, through ``sbatch``, ``squeue``, ``scancel`` and ``sinfo``."""
 
     def __init__(self) -> None:
-        self._job_class = job_class("dask_jobqueue.slurm:SLURMJob")
+        self._job_class = job_class("dask_jobqueue.slurm:SLURMJob", busy=_BUSY)
 
     def job(self, name: str, script: str = "", job_id: str | None = None) -> BatchJob:
         """Return a job; see :class:`BatchClient`."""
-        return scripted_job(
-            self._job_class,
-            name,
-            script,
-            job_id,
-            busy=_BUSY,
-            # A number may have been given to another job since.
-            cancel_command=f"scancel --name={shlex.quote(name)}",
-        )
+        job = self._job_class(name, script, job_id)
+        # A number may have been given to another job since.
+        job.cancel_command = f"scancel --name={shlex.quote(name)}"
+        found: BatchJob = job
+        return found
 
     async def look(self, jobs: Mapping[str, str]) -> dict[str, JobView]:
         """Return what ``squeue`` shows of jobs; see :class:`BatchClient`."""
@@ -98,12 +92,25 @@ class SlurmClient:
     def survey() -> Inventory:
         """Return what ``sinfo`` and others list; see :class:`BatchClient`."""
         options = ["--noheader", "--exact", "--all", f"--format={_NODES_FORMAT}"]
-        lines = said_by(["sinfo", *options])
+        rows: dict[str, list[list[str]]] = {}
+        lines = said_by(["sinfo", *options]).splitlines()
+        for line in filter(None, map(str.strip, lines)):
+            partition, *row = line.split("|")
+            rows.setdefault(partition, []).append(row)
         name = _CLUSTER.search(said_by(["scontrol", "show", "config"]))
         return Inventory(
             scheduler="slurm",
             cluster_name=name[1] if name else "slurm",
-            queues=tuple(_partitions(lines)),
+            queues=tuple(
+                Queue(
+                    name=partition.removesuffix("*"),
+                    groups=tuple(_group(*each[2:]) for each in found if int(each[2])),
+                    is_default=partition.endswith("*"),
+                    is_open=found[0][0] == "up",
+                    max_walltime_s=seconds(found[0][1]),
+                )
+                for partition, found in rows.items()
+            ),
             accounts=tuple(_accounts()),
             gpu_settings={"gpu_request": "gres"},
         )
@@ -119,12 +126,7 @@ class SlurmClient:
 
 def _line(line: str) -> tuple[str, JobView]:
     job_id, word, reason, start, left = line.strip().split("|", 4)
-    if word in _PENDING:
-        state = JobState.PENDING
-    elif word in _RUNNING:
-        state = JobState.RUNNING
-    else:
-        state = JobState.ENDED
+    state = _STATES.get(word, JobState.ENDED)
     end_cause = _END_CAUSES.get(word, _END_CAUSES.get(reason, EndCause.OTHER))
     reason = "" if reason == "None" else reason
     if state is not JobState.PENDING and word != "RUNNING":
@@ -140,23 +142,6 @@ def _line(line: str) -> tuple[str, JobView]:
         end_cause=end_cause,
     )
     return job_id, view
-
-
-def _partitions(lines: str) -> list[Queue]:
-    rows: dict[str, list[list[str]]] = {}
-    for line in filter(None, map(str.strip, lines.splitlines())):
-        name, *row = line.split("|")
-        rows.setdefault(name, []).append(row)
-    return [
-        Queue(
-            name=name.removesuffix("*"),
-            groups=tuple(_group(*each[2:]) for each in found if int(each[2])),
-            is_default=name.endswith("*"),
-            is_open=found[0][0] == "up",
-            max_walltime_s=seconds(found[0][1]),
-        )
-        for name, found in rows.items()
-    ]
 
 
 def _group(num_nodes: str, cores: str, megabytes: str, gres: str) -> NodeGroup:
@@ -177,12 +162,11 @@ def _group(num_nodes: str, cores: str, megabytes: str, gres: str) -> NodeGroup:
 
 
 def _accounts() -> list[str]:
-    """Return the user's accounts; none where SLURM keeps no accounts."""
     query = ["sacctmgr", "--noheader", "--parsable2", "show"]
     user = getpass.getuser()
     try:
         default = said_by([*query, "user", user, "format=DefaultAccount"])
         known = said_by([*query, "assoc", f"user={user}", "format=Account"])
-    except ClusterError:
+    except ClusterError:  # SLURM keeps no accounts here
         return []
     return list(dict.fromkeys(f"{default}\n{known}".split()))

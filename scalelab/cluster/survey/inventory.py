@@ -1,7 +1,5 @@
 """The inventory of a cluster, and whether a site's jobs fit on its nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -31,9 +29,8 @@ class NodeGroup:
     gpu_type: str | None = None
 
     def __str__(self) -> str:
-        memory = ""
-        if self.memory_bytes is not None:
-            memory = f", {self.memory_bytes / 2**30:,.0f} GiB"
+        size = self.memory_bytes
+        memory = "" if size is None else f", {size / 2**30:,.0f} GiB"
         model = f" {self.gpu_type}" if self.gpu_type else ""
         gpus = f", {self.gpus}{model} GPUs" if self.gpus else ""
         return f"{self.num_nodes} x ({self.cores} cores{memory}{gpus})"
@@ -68,28 +65,24 @@ class Queue:
         return sum(group.num_nodes * group.gpus for group in self.groups)
 
     @property
-    def largest_group(self) -> NodeGroup:
-        """The nodes with most GPUs in all; where there are none, with most cores."""
-        return max(self.groups, key=_size)
-
-    @property
     def kinds(self) -> tuple[NodeGroup, ...]:
         """The nodes to sweep on, those with most GPUs first.
 
         Of each GPU model the largest group, where requests can tell them apart; else
         the largest group alone.
         """
+        by_size = sorted(
+            self.groups,
+            key=lambda each: (each.num_nodes * each.gpus, each.num_nodes * each.cores),
+            reverse=True,
+        )
         largest: dict[str | None, NodeGroup] = {}
-        for group in sorted(self.groups, key=_size, reverse=True):
+        for group in by_size:
             if group.gpus:
                 largest.setdefault(group.gpu_type, group)
         if len(largest) < 2 or None in largest:
-            return (self.largest_group,)
+            return (by_size[0],)
         return tuple(largest.values())
-
-
-def _size(group: NodeGroup) -> tuple[int, int]:
-    return group.num_nodes * group.gpus, group.num_nodes * group.cores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

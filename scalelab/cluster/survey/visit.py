@@ -1,7 +1,5 @@
 """The job of ``scalelab doctor --job``: checks devices and network of a node."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -15,20 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.cluster.devices import granted_devices
-from scalelab.cluster.network import address_of_interface, address_towards, listening
+from scalelab.cluster.network import address_of_node, listening
 from scalelab.errors import ScaleLabError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.records.attempt_io import encode_json, write_atomically
 
 TASK, ANSWER = "task.json", "answer.json"
 CALL_TIMEOUT_S = 30.0
+Task = dict[str, Any]
 _EMPTY_JOB = "#!/bin/sh\ntrue\n"
 
 
-def visit(folder: Path) -> dict[str, Any]:
+def visit(folder: Path) -> Task:
     """Run the checks that a task file asks for, and return the findings."""
     task = json.loads((folder / TASK).read_bytes())
-    found: dict[str, Any] = {
+    found: Task = {
         "host": socket.gethostname(),
         "python": sys.executable,
         "token": task["token"],
@@ -45,13 +44,8 @@ def visit(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _call(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Connect to the driver, and check that it can connect to this node."""
-    url = f"tls://{task['url']}"
-    if task["interface"]:
-        address = address_of_interface(task["interface"])
-    else:
-        address = address_towards(url)
+def _call(task: Task) -> Task:
+    address = address_of_node(task["interface"], f"tls://{task['url']}")
     host, _, port = task["url"].rpartition(":")
     with listening(address) as server:
         server.settimeout(CALL_TIMEOUT_S)
@@ -68,7 +62,7 @@ def _call(task: Mapping[str, Any]) -> dict[str, Any]:
     return {"address": address, "is_called_back": True}
 
 
-def _torch(task: Mapping[str, Any]) -> dict[str, Any]:
+def _torch(task: Task) -> Task:
     import torch
 
     count = torch.cuda.device_count() if task["device_type"] == "cuda" else 0
@@ -79,12 +73,7 @@ def _torch(task: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _devices(task: Mapping[str, Any]) -> dict[str, Any]:
-    return {"devices": granted_devices(task["device_type"], task["num_devices"])}
-
-
-def _submission(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Check whether a job could be submitted from this node."""
+def _submission(task: Task) -> Task:
     system = BATCH_SYSTEMS[task["scheduler"]]
     if not shutil.which(system.programs[0]):
         return {"may_submit": False}
@@ -108,10 +97,12 @@ def _submission(task: Mapping[str, Any]) -> dict[str, Any]:
     return {"may_submit": ended.returncode == 0, "submission_words": words}
 
 
-_LOOKS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+_LOOKS: Mapping[str, Callable[[Task], Task]] = {
     "call": _call,
     "torch": _torch,
-    "devices": _devices,
+    "devices": lambda task: {
+        "devices": granted_devices(task["device_type"], task["num_devices"])
+    },
     "submission": _submission,
 }
 

@@ -1,7 +1,5 @@
 """Launchers: the ways to start the processes of a command (key ``launcher``)."""
 
-from __future__ import annotations
-
 from scalelab.kinds.launchers.jax_and_tensorflow import JAX, TF_CONFIG
 from scalelab.kinds.launchers.launcher import (
     ForeignLibrary,

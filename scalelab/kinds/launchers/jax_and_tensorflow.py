@@ -1,7 +1,5 @@
 """Launchers for JAX and TensorFlow, which start a process per device or per node."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Mapping
@@ -23,8 +21,6 @@ class _Framework(Launcher):
     """A launcher that starts a process per device or, if it is asked to, per node."""
 
     class Options(Launcher.Options):
-        """Options beside the name."""
-
         per: Literal["device", "node"] = Field(
             default="device",
             description="device starts a process for each device, node one for all "
@@ -126,8 +122,6 @@ class _TfConfig(_Framework):
     holds_ports = True
 
     class Options(_Framework.Options):
-        """Options beside the name."""
-
         parameter_servers: Annotated[int, Field(strict=True, ge=0, le=64)] = Field(
             default=0,
             description="Processes on the first node that hold parameters and no "
@@ -143,7 +137,6 @@ class _TfConfig(_Framework):
         self.ends_with_rank_0 = self._num_servers > 0
 
     def processes(self, device_ids: Devices, node_rank: int) -> tuple[Devices, ...]:
-        """Return the devices of processes; chief and servers come first, without."""
         first = ((),) * self._num_first if node_rank == 0 else ()
         return (*first, *super().processes(device_ids, node_rank))
 
@@ -157,7 +150,10 @@ class _TfConfig(_Framework):
         if self._num_servers:
             head = {"chief": tasks[:1], "ps": tasks[1 : self._num_first]}
             cluster = head | cluster
-        config = {"cluster": cluster, "task": self._role(process.rank)}
+        role, index = "worker", process.rank - self._num_first
+        if index < 0:
+            role, index = ("ps", process.rank - 1) if process.rank else ("chief", 0)
+        config = {"cluster": cluster, "task": {"type": role, "index": index}}
         return {
             **super().environment(process),
             "TF_CONFIG": json.dumps(config),
@@ -165,13 +161,6 @@ class _TfConfig(_Framework):
             # share.
             "TF_GRPC_REUSE_PORT": "true",
         }
-
-    def _role(self, rank: int) -> dict[str, object]:
-        if rank >= self._num_first:
-            return {"type": "worker", "index": rank - self._num_first}
-        if rank == 0:
-            return {"type": "chief", "index": 0}
-        return {"type": "ps", "index": rank - 1}
 
     def job_lines(self, job: RecommendedJob) -> list[str]:
         workers = job.devices_per_node if self.per == "device" else 1

@@ -5,8 +5,6 @@ environment, when the trial is over, and how the recommended job starts its prog
 batch script.
 """
 
-from __future__ import annotations
-
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

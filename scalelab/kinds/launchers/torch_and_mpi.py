@@ -1,7 +1,5 @@
 """Launchers for PyTorch and MPI, and for programs that read the names of either."""
 
-from __future__ import annotations
-
 import shlex
 import zlib
 from collections.abc import Mapping
@@ -25,8 +23,6 @@ def _meeting(process: LaunchedProcess) -> dict[str, str]:
 
 
 class _Torchrun(Launcher):
-    """A process for each device, numbered as ``torchrun`` numbers it."""
-
     name = "torchrun"
     serves_store = True
 
@@ -57,10 +53,6 @@ class _Torchrun(Launcher):
             torchrun = f"{job.on_each_node} torchrun --nnodes={job.num_nodes}"
             where = f'--rdzv-backend=c10d --rdzv-endpoint="{job.first_host}:{job.port}"'
         per_node = f"--nproc-per-node={job.devices_per_node}"
-        return [f"{torchrun} {where} {per_node} {self._program(job)}"]
-
-    def _program(self, job: RecommendedJob) -> str:
-        """Return what follows the options of torchrun."""
         of_rank = job.line(
             {
                 **MEET,
@@ -70,18 +62,18 @@ class _Torchrun(Launcher):
                 "num_processes": "$WORLD_SIZE",
             }
         )
-        if of_rank != job.command:  # a shell of each rank fills in what differs
-            return shlex.join(["--no-python", "bash", "-c", f"exec {of_rank}"])
         program, *arguments = job.argv
         is_script = arguments and not arguments[0].startswith("-")
-        if program.startswith("python") and is_script:
-            return shlex.join(arguments)
-        return shlex.join(["--no-python", *job.argv])
+        if of_rank != job.command:  # a shell of each rank fills in what differs
+            words = ["--no-python", "bash", "-c", f"exec {of_rank}"]
+        elif program.startswith("python") and is_script:
+            words = arguments
+        else:
+            words = ["--no-python", *job.argv]
+        return [f"{torchrun} {where} {per_node} {shlex.join(words)}"]
 
 
 class _Mpi(_Torchrun):
-    """As ``torchrun``, and numbered as Open MPI numbers ranks."""
-
     name = "mpi"
     foreign_library = ForeignLibrary(
         prefix="libmpi.so",
@@ -215,8 +207,6 @@ class _PerNode(Launcher):
 
 
 class _None(Launcher):
-    """One process for a whole trial, which starts its own ranks."""
-
     name = "none"
     per = "node"
     only_one_node = "starts one process per trial"
@@ -232,8 +222,6 @@ class _None(Launcher):
 
 
 class _Mpirun(Launcher):
-    """``mpirun`` of Open MPI, which starts and numbers the ranks of an MPI program."""
-
     name = "mpirun"
     per = "node"
     starter = "scalelab.launch.command.open_mpi:words_of_node"

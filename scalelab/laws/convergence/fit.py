@@ -97,9 +97,8 @@ class BatchData:
         count = arrived.size().reindex(every, fill_value=0).to_numpy(float)
         middle = arrived.median().reindex(every, fill_value=0.0).to_numpy(float)
         stops = table[table["censored"]].groupby(["at", "y"]).size().reset_index()
-        scales = frame["noise_scale"].to_numpy(float)
-        scales = scales[np.isfinite(scales) & (scales > 0)]
-        scale = float(np.log(np.median(scales))) if len(scales) else float("nan")
+        scales = frame["noise_scale"].astype(float)
+        scale = float(np.log(scales[(scales > 0) & (scales < np.inf)].median()))
         return cls(
             log_batch=pairs[:, 0],
             log_normalization=pairs[:, 1],
@@ -185,12 +184,17 @@ def posterior(data: BatchData) -> Draws:
         errors=np.empty((_NUM_CANDIDATES, 0)),
     )
     draws = _with_errors(draws, data, regression.doubt, rng)
-    logs = _log_weights(draws, data)
     order = critical.argsort(kind="stable")
-    cumulated = np.cumsum(np.exp(logs[order] - logs.max()))
-    places = (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS * cumulated[-1]
+    places = (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS
+    chosen = _at_shares(_log_weights(draws, data)[order], places)
     # in random order: sorted draws would be correlated with other draws
-    return draws.take(rng.permutation(order[np.searchsorted(cumulated, places)]))
+    return draws.take(rng.permutation(order[chosen]))
+
+
+def _at_shares(logs: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Return the positions at which log weights have added up to some shares."""
+    cumulated = np.cumsum(np.exp(logs - logs.max()))
+    return np.asarray(np.searchsorted(cumulated, places * cumulated[-1]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,44 +202,49 @@ class _Regression:
     """The regression of log samples, less the growth, on one and the normalisation.
 
     The variance of a batch is ``scale^2`` times the usual one; the prior of ``scale``
-    is worth a few batches.
+    is worth a few batches. Batches far from all others are doubted.
     """
 
     data: BatchData
-    seen: np.ndarray
     doubt: np.ndarray
-    variance: np.ndarray
+    seen: np.ndarray
+    design: np.ndarray
+    precision: np.ndarray
+    weights: np.ndarray
 
     @classmethod
     def of(cls, data: BatchData, spread: float) -> _Regression:
-        """Prepare the regression; batches far from all others are doubted."""
-        seen = np.flatnonzero(data.count)
-        doubt = np.ones(len(data.count))
+        seen, doubt = np.flatnonzero(data.count), np.ones(len(data.count))
         luck = spread**2 / np.maximum(data.count, 1)
-        found = cls(data=data, seen=seen, doubt=doubt, variance=_FORM**2 + luck)
+        found = cls.with_doubt(data, luck, doubt)
         for _ in range(_ROUNDS if len(seen) > 3 else 0):
-            grid = found._grid()
-            logs, coefficients, squares = found._solve(grid)
+            logs, coefficients, squares = found._solve(found._grid())
             best = int(logs.argmax())
-            left = found._left(grid[[best]])[0] - coefficients[best] @ found._design.T
+            left = found._left(found._grid()[[best]])[0]
+            left = left - coefficients[best] @ found.design.T
             size = (_FORM_WORTH + squares[best]) / (_FORM_WORTH + len(seen))
             scores = left**2 / (size * (_FORM**2 + luck[seen]))
             doubt = np.ones(len(data.count))
             doubt[seen] = np.maximum(scores / _DOUBTED**2, 1.0)
-            variance = doubt * _FORM**2 + luck
-            found = cls(data=data, seen=seen, doubt=doubt, variance=variance)
+            found = cls.with_doubt(data, luck, doubt)
         return found
 
-    @property
-    def _design(self) -> np.ndarray:
-        norm = self.data.log_normalization[self.seen]
-        return np.column_stack([np.ones(len(norm)), norm])
-
-    @property
-    def _precision(self) -> np.ndarray:
+    @classmethod
+    def with_doubt(
+        cls, data: BatchData, luck: np.ndarray, doubt: np.ndarray
+    ) -> _Regression:
+        seen = np.flatnonzero(data.count)
+        variance = (doubt * _FORM**2 + luck)[seen]
+        design = np.column_stack([np.ones(len(seen)), data.log_normalization[seen]])
         prior = np.diag([_MINIMUM_PRIOR**-2.0, _EFFECT_PRIOR**-2.0])
-        weighed = self._design / self.variance[self.seen, None]
-        return np.asarray(self._design.T @ weighed + prior)
+        return cls(
+            data=data,
+            doubt=doubt,
+            seen=seen,
+            design=design,
+            precision=design.T @ (design / variance[:, None]) + prior,
+            weights=1 / variance,
+        )
 
     def _grid(self) -> np.ndarray:
         middle, deviation = self.data.critical_prior
@@ -250,25 +259,22 @@ class _Regression:
         self, log_critical: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return log posterior, coefficients and squared error by critical batch."""
-        left, weights = self._left(log_critical), 1 / self.variance[self.seen]
-        coefficients = np.linalg.solve(
-            self._precision, (left * weights @ self._design).T
-        ).T
-        explained = ((coefficients @ self._precision) * coefficients).sum(axis=1)
-        squares = np.maximum(left**2 @ weights - explained, 0.0)
+        left = self._left(log_critical)
+        projected = (left * self.weights @ self.design).T
+        coefficients = np.linalg.solve(self.precision, projected).T
+        explained = ((coefficients @ self.precision) * coefficients).sum(axis=1)
+        squares = np.maximum(left**2 @ self.weights - explained, 0.0)
         middle, deviation = self.data.critical_prior
         logs = -((log_critical - middle) ** 2) / (2 * deviation**2)
         freedom = _FORM_WORTH + len(self.seen)
         return logs - freedom / 2 * np.log(_FORM_WORTH + squares), coefficients, squares
 
     def critical(self, rng: np.random.Generator) -> np.ndarray:
-        """Draw log critical batches."""
         grid = self._grid()
-        logs, _, _ = self._solve(grid)
-        cumulated = np.cumsum(np.exp(logs - logs.max()))
-        places = (np.arange(_NUM_CANDIDATES) + 0.5) / _NUM_CANDIDATES * cumulated[-1]
+        places = (np.arange(_NUM_CANDIDATES) + 0.5) / _NUM_CANDIDATES
+        drawn = grid[_at_shares(self._solve(grid)[0], places)]
         jitter = rng.uniform(-0.5, 0.5, _NUM_CANDIDATES) * (grid[1] - grid[0])
-        return np.asarray(grid[np.searchsorted(cumulated, places)] + jitter)
+        return np.asarray(drawn + jitter)
 
     def rest(
         self, log_critical: np.ndarray, rng: np.random.Generator
@@ -276,10 +282,9 @@ class _Regression:
         """Draw log S_min, effect and scale, given the critical batches."""
         _, coefficients, squares = self._solve(log_critical)
         freedom = _FORM_WORTH + len(self.seen)
-        scale = np.sqrt(
-            (_FORM_WORTH + squares) / rng.chisquare(freedom, len(log_critical))
-        )
-        root = np.linalg.cholesky(np.linalg.inv(self._precision))
+        luck = rng.chisquare(freedom, len(log_critical))
+        scale = np.sqrt((_FORM_WORTH + squares) / luck)
+        root = np.linalg.cholesky(np.linalg.inv(self.precision))
         normal = rng.standard_normal((len(log_critical), 2))
         minimum, effect = (coefficients + scale[:, None] * normal @ root.T).T
         return minimum, effect, scale
@@ -288,7 +293,6 @@ class _Regression:
 def _with_errors(
     draws: Draws, data: BatchData, doubt: np.ndarray, rng: np.random.Generator
 ) -> Draws:
-    """Draw the error of the formula at each batch, given its runs."""
     left = data.middle - draws.log_samples(data.log_batch, data.log_normalization)
     form = draws.form[:, None] ** 2 * doubt
     luck = draws.spread[:, None] ** 2 / np.maximum(data.count, 1)
@@ -300,13 +304,10 @@ def _with_errors(
 
 def _log_weights(draws: Draws, data: BatchData) -> np.ndarray:
     """Return the log probability that the runs arrived, and stopped, as they did."""
-    reaching = draws.log_reaching(data.log_batch)
-    logs = reaching @ data.count
-    if len(data.bounds):
-        middle = draws.log_samples(data.log_batch, data.log_normalization)
-        at = data.bound_at
-        scores = data.bounds - (middle + draws.errors)[:, at]
-        late = reaching[:, at] + log_ndtr(-scores / draws.spread[:, None])
-        never = np.log(-np.expm1(np.minimum(reaching[:, at], -1e-12)))
-        logs = logs + np.logaddexp(never, late) @ data.bound_count
-    return np.asarray(logs)
+    reaching, at = draws.log_reaching(data.log_batch), data.bound_at
+    middle = draws.log_samples(data.log_batch, data.log_normalization)
+    scores = data.bounds - (middle + draws.errors)[:, at]
+    late = reaching[:, at] + log_ndtr(-scores / draws.spread[:, None])
+    never = np.log(-np.expm1(np.minimum(reaching[:, at], -1e-12)))
+    stopped = np.logaddexp(never, late) @ data.bound_count
+    return np.asarray(reaching @ data.count + stopped)

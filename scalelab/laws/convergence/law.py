@@ -38,6 +38,7 @@ from scalelab.laws.rows import (
     CurveKey,
     agreeing,
     curve_label,
+    known_or,
     positive,
     positive_if_given,
 )
@@ -81,11 +82,6 @@ class BatchCurve:
         """Number of trials that stopped before the target."""
         return int(self.data.bound_count.sum())
 
-    @property
-    def spread(self) -> np.ndarray:
-        """Standard deviation of log samples between runs, shape (n_draws, 1)."""
-        return self.draws.spread[:, None]
-
     def log_median(
         self, batch: np.ndarray, normalization: np.ndarray | None = None
     ) -> np.ndarray:
@@ -124,7 +120,7 @@ class BatchCurve:
     def _measured_at(
         self, log_batch: np.ndarray, log_norm: np.ndarray
     ) -> Iterator[tuple[int, int]]:
-        """Yield (column, measured pair) of every configuration that was measured."""
+        """Yield the column and the measured pair of each measured configuration."""
         for column, (x, norm) in enumerate(zip(log_batch, log_norm, strict=True)):
             same = np.isclose(self.data.log_batch, x, rtol=0, atol=_SAME)
             same &= np.isclose(self.data.log_normalization, norm, rtol=0, atol=_SAME)
@@ -133,21 +129,21 @@ class BatchCurve:
 
     def log_one_run(self, logs: np.ndarray) -> np.ndarray:
         """Add the spread between repeated runs to log samples; shape of ``logs``."""
-        return np.asarray(logs + self.spread * normals(SEED + 2))
+        return np.asarray(logs + self.draws.spread[:, None] * normals(SEED + 2))
 
     def reaching(self, batch: np.ndarray) -> np.ndarray:
         """Draw the probability that a run reaches the target, however long it is."""
-        log_batch = np.log(batch) - self.data.log_batch_unit
-        return np.asarray(np.exp(self.draws.log_reaching(log_batch)))
+        logs = self.draws.log_reaching(np.log(batch) - self.data.log_batch_unit)
+        return np.asarray(np.exp(logs))
 
     def support(self, batch: np.ndarray) -> np.ndarray:
         """Return a :class:`Support` value per batch, as text."""
         if not self.num_reached:
             return np.full(len(batch), Support.NOT_MEASURED.value)
         inside = (batch >= self.measured[0]) & (batch <= self.measured[-1])
-        kind = np.where(inside, Support.INTERPOLATED.value, Support.EXTRAPOLATED.value)
-        if len(self.measured) == 1:
-            kind = np.full(len(batch), Support.NOT_MEASURED.value)
+        several = len(self.measured) > 1
+        beyond = Support.EXTRAPOLATED if several else Support.NOT_MEASURED
+        kind = np.where(inside, Support.INTERPOLATED.value, beyond.value)
         return np.where(np.isin(batch, self.measured), Support.MEASURED.value, kind)
 
     def remedy(self, batch: float) -> str:
@@ -184,9 +180,8 @@ def parameter_rows(curve: BatchCurve, interval: float) -> list[tuple[object, ...
         parameters.append(("normalization_effect", draws.effect, "1", True, ""))
     rows: list[tuple[object, ...]] = []
     for name, values, unit, is_known, remedy in parameters:
-        lo, hi = (float(end) for end in central(values, interval))
-        middle, remedy = float(np.median(values)), "" if is_known else remedy
-        rows.append((name, middle, lo, hi, unit, is_known, remedy))
+        numbers = map(float, (np.median(values), *central(values, interval)))
+        rows.append((name, *numbers, unit, is_known, "" if is_known else remedy))
     return rows
 
 
@@ -230,10 +225,8 @@ class ConvergenceLaw:
                 f"No row {found}. Run trials of kind convergence"
                 f"{', with an order that is not sharded' if why else ''}."
             )
-        curves = {
-            key: BatchCurve.fit(frame)
-            for key, frame in split_targets(rows.frame).items()
-        }
+        parts = split_targets(rows.frame).items()
+        curves = {key: BatchCurve.fit(frame) for key, frame in parts}
         return cls(curves=curves, left_out=rows.left_out)
 
     def predict(
@@ -279,8 +272,7 @@ class ConvergenceLaw:
         return configurations.assign(**columns)
 
     def _by_curve(self, frame: pd.DataFrame) -> list[tuple[BatchCurve, pd.DataFrame]]:
-        """Group configurations, indexed by position, by the curve they belong to."""
-        frame = told_apart(frame.reset_index(drop=True))
+        frame = told_apart(frame.reset_index(drop=True))  # indexed by position
         return [
             (self.curves[self.curve_of(key)], part)
             for key, part in split_targets(frame).items()
@@ -307,14 +299,14 @@ class ConvergenceLaw:
         ndarray, shape (n_draws, n_batches)
         """
         curve = self.curves[self.curve_of(key)]
-        logs = curve.log_one_run(curve.log_samples(batch, normalization))
-        return np.asarray(np.exp(logs))
+        logs = curve.log_samples(batch, normalization)
+        return np.asarray(np.exp(curve.log_one_run(logs)))
 
     def reaches(self, key: CurveKey, batch: np.ndarray) -> np.ndarray:
         """Draw whether one further run reaches the target, shape like the samples."""
         chance = self.curves[self.curve_of(key)].reaching(batch)
-        rng = np.random.default_rng(SEED + 5)
-        return np.asarray(rng.random((len(chance), 1)) < chance)
+        luck = np.random.default_rng(SEED + 5).random((len(chance), 1))
+        return np.asarray(luck < chance)
 
     def curve_of(self, key: CurveKey) -> CurveKey:
         """Return the only curve that agrees with a key, in as many columns as possible.
@@ -360,8 +352,7 @@ class ConvergenceLaw:
 
 def _predict(curve: BatchCurve, frame: pd.DataFrame, interval: float) -> pd.DataFrame:
     batch = positive(frame, "global_batch_size")
-    budget = np.log(positive_if_given(frame, "budget_samples"))
-    budget = np.where(np.isfinite(budget), budget, np.inf)
+    budget = known_or(np.log(positive_if_given(frame, "budget_samples")), np.inf)
     norm = positive_if_given(frame, "normalization_batch_size")
     logs = curve.log_samples(batch, norm)
     lo, hi = central(curve.log_one_run(logs), interval)
@@ -371,7 +362,8 @@ def _predict(curve: BatchCurve, frame: pd.DataFrame, interval: float) -> pd.Data
     middle = medians[cut : len(medians) - cut].mean(axis=0)
     support = curve.support(batch)
     known = support != Support.NOT_MEASURED
-    within = ndtr((budget - logs) / curve.spread) * curve.reaching(batch)
+    spread = curve.draws.spread[:, None]
+    within = ndtr((budget - logs) / spread) * curve.reaching(batch)
     values = {
         "samples_to_target": np.exp(middle),
         "samples_lo": np.exp(lo),

@@ -57,9 +57,7 @@ def read_target(
 
 
 def _tried_for(observations: pd.DataFrame) -> set[str]:
-    """Return the metrics of the targets that runs had."""
-    metrics = cells(observations, "target_metric")
-    return {each for each in metrics if isinstance(each, str)}
+    return {m for m in cells(observations, "target_metric") if isinstance(m, str)}
 
 
 def _not_evaluated(metric: str, evaluated: list[str]) -> str:
@@ -79,7 +77,7 @@ def _not_evaluated(metric: str, evaluated: list[str]) -> str:
 def _curves(
     streams: pd.DataFrame, metric: str
 ) -> dict[tuple[object, object], np.ndarray]:
-    """Return samples and metric by attempt, shape (n_evaluations, 2), in order."""
+    # samples and metric by attempt, shape (n_evaluations, 2), in order
     if metric not in streams.columns:
         return {}
     table = streams[["trial_id", "attempt"]].assign(
@@ -94,8 +92,8 @@ def _curves(
 
 def _first(curve: np.ndarray, target: Target) -> int | None:
     """Return the samples seen at the first evaluation that reached the target."""
-    reaching = np.array([target.is_reached_by(value) for value in curve[:, 1]])
-    return int(curve[reaching.argmax(), 0]) if reaching.any() else None
+    reached = (int(seen) for seen, value in curve if target.is_reached_by(value))
+    return next(reached, None)
 
 
 def answering(

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from scalelab.inputs.document import Scalar
 from scalelab.laws.rows import (
     CurveKey,
     altering_options,
     cells,
     group_rows,
     invalid_reasons,
+    known_or,
     numbers,
     strategies,
 )
@@ -69,10 +69,7 @@ def split_targets(frame: pd.DataFrame) -> dict[CurveKey, pd.DataFrame]:
 
 
 def _columns_of(frame: pd.DataFrame) -> list[str]:
-    """Return the columns there are that tell convergence curves apart.
-
-    Options of a strategy are among them where its ranks step from different weights.
-    """
+    # options of a strategy tell curves apart where ranks step from different weights
     options = {
         OPTION_PREFIX + option
         for strategy in set(strategies(frame))
@@ -94,36 +91,33 @@ def is_learnt_so(key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
         if program is not None and PROGRAM_COLUMN in asked.columns:
             suits &= is_equal(asked, PROGRAM_COLUMN, program)
         return np.asarray(suits)
-    columns = ("parallelism", WORKERS)
     needed = [
-        (name, value)
+        is_equal(asked, name, value)
         for name, value in key
-        if name in columns or name.startswith(OPTION_PREFIX)
+        if name in ("parallelism", WORKERS) or name.startswith(OPTION_PREFIX)
     ]
-    agrees = np.stack([is_equal(asked, *each) for each in needed])
-    return np.asarray(agrees.all(axis=0))
+    return np.asarray(np.all(needed, axis=0))
 
 
 def told_apart(frame: pd.DataFrame) -> pd.DataFrame:
     """Add what convergence depends on besides: workers, and options that alter it."""
     stale = np.array([not each.is_synchronous for each in strategies(frame)], bool)
     if stale.any():
-        ranks = numbers(frame, "data_parallel_size")
-        ranks = np.where(np.isfinite(ranks), ranks, numbers(frame, "world_size"))
+        world = numbers(frame, "world_size")
+        ranks = known_or(numbers(frame, "data_parallel_size"), world)
         frame = frame.assign(**{WORKERS: np.where(stale, ranks, np.nan)})
     texts = [
-        " ".join(f"{name}={_in_words(value)}" for name, value in options.items())
+        " ".join(
+            # a column in which some rows have no value may hold 2 as 2.0
+            f"{name}={value if isinstance(value, str) else f'{value:g}'}"
+            for name, value in options.items()
+        )
         for options in altering_options(frame)
     ]
     if not any(texts):
         return frame
     column = pd.Series([t or None for t in texts], index=frame.index, dtype=object)
     return frame.assign(**{ALTERING_OPTIONS: column})
-
-
-def _in_words(value: Scalar) -> str:
-    # A column in which some rows have no value may hold 2 as 2.0.
-    return value if isinstance(value, str) else f"{value:g}"
 
 
 def target_rows(observations: pd.DataFrame) -> TargetRows:
@@ -151,13 +145,10 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     rows["samples"] = np.where(censored, numbers(observations, "num_samples"), reached)
     rows["censored"] = censored
     asked = np.isfinite(reached) | gave_up
-    spoilt = np.array(
-        [
-            bool(set(invalid_reasons(cell)) - _HARMLESS)
-            for cell in cells(observations, "validity")
-        ],
-        dtype=bool,
-    )
+    spoilt = [
+        bool(set(invalid_reasons(cell)) - _HARMLESS)
+        for cell in cells(observations, "validity")
+    ]
     counts = rows[["samples", "global_batch_size"]]
     usable = (np.isfinite(counts) & (counts > 0)).all(axis=1)
     reasons = np.where(spoilt, "validity", np.where(usable, "", "no sample count"))
@@ -170,17 +161,13 @@ def _once(frame: pd.DataFrame) -> pd.DataFrame:
     if not {"trial_id", "seed"} & set(frame.columns):
         return frame  # equal sample counts of two runs are no duplicate
     counted = ("global_batch_size", "num_samples", "samples_to_target")
-    every = (*_IDENTITY, *_COLUMNS, *counted)
-    names = [name for name in every if name in frame.columns]
-    return frame[~frame.duplicated(names).to_numpy(bool)]
+    every = {*_IDENTITY, *_COLUMNS, *counted}
+    return frame.drop_duplicates(every.intersection(frame.columns))
 
 
 def is_equal(frame: pd.DataFrame, name: str, value: object) -> np.ndarray:
     """Tell in which rows a column has a value; a missing one has none."""
-    matches = [
-        cell is not pd.NA and cell is not None and cell == value
-        for cell in cells(frame, name)
-    ]
+    matches = [cell is not pd.NA and cell == value for cell in cells(frame, name)]
     return np.array(matches, dtype=bool)
 
 

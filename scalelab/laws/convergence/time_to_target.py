@@ -98,11 +98,11 @@ class Factorisation:
 
     def figures(self) -> dict[str, float]:
         """Return the relative errors of the product, and the correction of it."""
-        errors = np.expm1(self.trials["log_error"])
+        errors = self.trials["log_error"]
         return {
-            "num_trials": len(self.trials),
-            "mean_error": float(np.expm1(self.trials["log_error"].mean())),
-            "worst_error": float(errors.abs().max()),
+            "num_trials": len(errors),
+            "mean_error": float(np.expm1(errors.mean())),
+            "worst_error": float(np.expm1(errors).abs().max()),
             "correction": float(np.expm1(self.log_bias)),
         }
 
@@ -130,16 +130,15 @@ def measured_factorisation(
     known = np.isfinite(product).all(axis=0)
     if not known.any():
         return None
-    trials, log_product = trials[known], product[:, known]
-    measured = numbers(trials, "time_to_target_s")
-    middle = np.median(log_product, axis=0)
+    trials, product = trials[known].reset_index(drop=True), product[:, known]
+    measured, middle = numbers(trials, "time_to_target_s"), np.median(product, axis=0)
     names = [n for n in ("world_size", "num_nodes") if n in trials.columns]
     table = trials[[*names, "global_batch_size"]].assign(
         measured_s=measured,
         predicted_s=np.exp(middle),
         log_error=np.log(measured) - middle,
     )
-    return Factorisation.of(table.reset_index(drop=True), log_product.var(axis=0))
+    return Factorisation.of(table, product.var(axis=0))
 
 
 def _log_product(
@@ -163,15 +162,12 @@ def _log_product(
 
 
 def _compared(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the trials to compare with the product, each once, in a fixed order."""
     values = configurations(trials)
     values["time_to_target_s"] = numbers(trials, "time_to_target_s")
-    numeric = values.to_numpy(float)
     rows = pd.concat([trials[curve_columns(trials)], values], axis=1)
-    is_fit = ended_well(trials) & ~has_sharded_order(trials)
-    is_fit &= (np.isfinite(numeric) & (numeric > 0)).all(axis=1)
-    is_fit &= ~rows.duplicated().to_numpy(bool)
-    order = np.lexsort(numeric.T)
+    has_all = ((values > 0) & (values < np.inf)).all(axis=1) & ~rows.duplicated()
+    is_fit = ended_well(trials) & ~has_sharded_order(trials) & has_all.to_numpy()
+    order = np.lexsort(values.to_numpy(float).T)
     chosen: pd.DataFrame = trials.iloc[order[is_fit[order]]]
     return chosen.reset_index(drop=True)
 

@@ -78,7 +78,7 @@ class WholeRunLaw:
         at = Configurations.of(known)
         pass_s = step_s / at.accumulation
         pass_unit_s = float(np.median(pass_s))
-        level = _level(convergence, known) if reference is not None else (0.0, 0.0)
+        level = (0.0, 0.0) if reference is None else _level(convergence, known)
         return cls(
             passes=tuple(learn(pass_s / pass_unit_s, at) for learn in MEDIAN_OF),
             pass_unit_s=pass_unit_s,
@@ -125,7 +125,7 @@ class WholeRunLaw:
         return np.asarray(self.convergence.sample(key, batch) * np.exp(level))
 
     def _each_step_s(self, asked: pd.DataFrame) -> np.ndarray:
-        """Return the step by formula, seconds, (n_formulas, n_configurations)."""
+        # seconds, shape (n_formulas, n_configurations)
         at = self._at(asked)
         return np.asarray(each_of(self.passes, at) * at.accumulation * self.pass_unit_s)
 
@@ -152,20 +152,17 @@ def measured_whole_runs(
     rules = {str(rule) for rule in cells(runs, "lr_rule")}
     if any(way.factorises for way in strategies(runs)) or len(rules) != 1:
         return None
-    if len(split_curves(runs)) != 1:  # each would be a law of its own
-        return None
-    return None if _measured(runs).empty else WholeRunLaw.fit(runs)
+    # several curves would each be a law of its own
+    is_one = len(split_curves(runs)) == 1 and not _measured(runs).empty
+    return WholeRunLaw.fit(runs) if is_one else None
 
 
 def _measured(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the completed runs that have all numbers, each run once."""
     table = configurations(runs)
     table["samples_to_target"] = numbers(runs, "samples_to_target")
     table["time_to_target_s"] = numbers(runs, "time_to_target_s")
-    values = table.to_numpy(float)
-    has_all = (np.isfinite(values) & (values > 0)).all(axis=1)
-    chosen: pd.DataFrame = table.loc[has_all].drop_duplicates()
-    return chosen.sort_values([*chosen.columns], ignore_index=True)
+    table = table[((table > 0) & (table < np.inf)).all(axis=1)].drop_duplicates()
+    return table.sort_values([*table.columns], ignore_index=True)
 
 
 def _level(law: ConvergenceLaw, runs: pd.DataFrame) -> tuple[float, float]:

@@ -81,9 +81,8 @@ class MemoryCurve:
         """Return the largest local batch that is expected to fit, below any failure."""
         answer = self.largest_fitting(shards)
         if capacity_bytes is not None and self.peaks is not None:
-            answer = max(
-                answer, self.peaks.largest_batch(shards, _SAFETY * capacity_bytes)
-            )
+            planned = self.peaks.largest_batch(shards, _SAFETY * capacity_bytes)
+            answer = max(answer, planned)
         failing = self.smallest_failing(shards)
         return answer if failing is None else min(answer, failing - 1)
 
@@ -145,15 +144,11 @@ class MemoryLaw:
                 f"capacity_bytes={capacity_bytes} must be a positive number: the "
                 "memory of one device. Leave it out where it is not known."
             )
-        pairs = self._agreeing(configurations)
-        answers = [
-            min((c.largest_local_batch(k, capacity_bytes) for c in curves), default=0)
-            for curves, k in pairs
-        ]
-        fitting = [
-            min((c.largest_fitting(k) for c in curves), default=0)
-            for curves, k in pairs
-        ]
+        answers, fitting = [], []
+        for curves, k in self._agreeing(configurations):
+            batches = (c.largest_local_batch(k, capacity_bytes) for c in curves)
+            answers.append(min(batches, default=0))
+            fitting.append(min((c.largest_fitting(k) for c in curves), default=0))
         return configurations.assign(
             largest_local_batch=answers, largest_fitting=fitting
         )
@@ -190,17 +185,15 @@ class MemoryLaw:
         """Return the curves that agree with each configuration, and its shards."""
         positive_if_given(frame, "world_size")
         known = {name for key in self.curves for name, _ in key}
-        rows = frame[[name for name in frame.columns if name in known]]
-        said = [
-            {str(name): value for name, value in row.items() if not pd.isna(value)}
-            for row in rows.to_dict("records")
-        ]
-        curves = [[self.curves[key] for key in agreeing(self.curves, s)] for s in said]
+        names, curves = [name for name in frame.columns if name in known], []
+        for row in frame[names].to_dict("records"):
+            said = {str(n): value for n, value in row.items() if not pd.isna(value)}
+            curves.append([self.curves[key] for key in agreeing(self.curves, said)])
         return list(zip(curves, _shards(frame).tolist(), strict=True))
 
 
 def _shards(frame: pd.DataFrame) -> np.ndarray:
-    """Return the number of ranks that shard a model's state; 1 if it is replicated."""
+    # a replicated model has one
     sharded = np.array([each.shards_state for each in strategies(frame)], bool)
     ranks = numbers(frame, "world_size")
     return np.where(sharded & (ranks >= 1) & np.isfinite(ranks), ranks, 1.0)
@@ -212,12 +205,9 @@ def _memory_rows(observations: pd.DataFrame) -> pd.DataFrame:
     rows["batch"] = numbers(observations, "local_batch_size")
     peaks = numbers(observations, "gpu_memory_peak_bytes")
     rows["peak_bytes"] = np.where(np.isfinite(peaks) & (peaks > 0), peaks, np.nan)
-    rows = rows.assign(failed=False)
-    batches = rows["batch"].to_numpy(float)
-    answers = np.isfinite(batches) & (batches >= 1)
-    if "outcome" in observations.columns:
-        outcome = observations["outcome"].fillna("completed")
-        rows["failed"] = (outcome == "out_of_memory").to_numpy(bool)
-        answers &= outcome.isin(_ANSWERS).to_numpy(bool)
+    outcomes = observations.reindex(columns=["outcome"])["outcome"].astype(object)
+    outcomes = outcomes.where(outcomes.notna(), "completed")
+    rows["failed"] = outcomes.eq("out_of_memory")
+    answers = outcomes.isin(_ANSWERS) & rows["batch"].ge(1) & rows["batch"].lt(np.inf)
     chosen: pd.DataFrame = rows[answers]
     return chosen

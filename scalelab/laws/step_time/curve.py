@@ -44,14 +44,6 @@ class FittedCurve(ABC):
         """Parameters of the law that no measured configuration contains."""
         return ()
 
-    def gaps_at(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
-        """Return the gaps that the prediction of some configuration rests on."""
-        return self.coverage.gaps_at(Configurations.of(frame))
-
-    def support(self, frame: pd.DataFrame) -> np.ndarray:
-        """Return what each prediction rests on, see :class:`Support`."""
-        return self.coverage.support(Configurations.of(frame))
-
     @abstractmethod
     def mixture(self, frame: pd.DataFrame) -> Mixture:
         """Return the predictive distribution of log expected step times (s)."""
@@ -91,15 +83,13 @@ class Curve(FittedCurve):
             doubted=frame.iloc[:0],
         )
         doubted = curve._doubted(frame)
-        believed = frame.drop(index=doubted.index)
         # a further run may be like a row that was doubted, if it is not far off
         far = np.abs(np.log(doubted["step_time_s"] / doubted["predicted_s"]))
-        plausible = far < _MISTAKEN
-        deviation = far[plausible].to_numpy(float)
+        like = far[far < _MISTAKEN]
         return replace(
             curve,
-            points=points.deviating(doubted[plausible], deviation),
-            coverage=Coverage.of(believed, informed),
+            points=points.deviating(doubted.loc[like.index], like.to_numpy(float)),
+            coverage=Coverage.of(frame.drop(index=doubted.index), informed),
             doubted=doubted,
         )
 
@@ -132,19 +122,15 @@ class Curve(FittedCurve):
         return Terms(*(self.points.time_unit_s * np.array(drawn)))
 
     def _doubted(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows of the curve that are doubted."""
         expected = self.mixture(rows)
-        times = rows["step_time_s"].to_numpy(float)
-        far = np.abs(np.log(times) - expected.mean)
+        far = np.abs(np.log(rows["step_time_s"].to_numpy(float)) - expected.mean)
         usual = np.sqrt(expected.variance + self.points.scatter.spread**2)
         process = self.ensemble.process
-        odd = process.factors >= _HARDLY_COUNTS
-        labels = set(process.points.take(np.flatnonzero(odd)).at.labels())
+        odd = {*process.points.at.take(process.factors >= _HARDLY_COUNTS).labels()}
         at = Configurations.of(rows, self.points.batch_unit)
-        hardly_counts = np.array([label in labels for label in at.labels()])
+        hardly_counts = np.array([label in odd for label in at.labels()])
         is_doubted = (far > _DOUBTFUL) & ((far > _FAR * usual) | hardly_counts)
-        columns = [*CONFIGURATION, "step_time_s"]
-        doubted: pd.DataFrame = rows.loc[is_doubted, columns]
+        doubted: pd.DataFrame = rows.loc[is_doubted, [*CONFIGURATION, "step_time_s"]]
         return doubted.assign(predicted_s=np.exp(expected.mean[is_doubted]))
 
     @property

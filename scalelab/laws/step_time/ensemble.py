@@ -17,7 +17,7 @@ from scalelab.laws.step_time.machines import with_shared_feed, with_unusual_link
 from scalelab.laws.step_time.mixture import Mixture
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points
-from scalelab.laws.step_time.process import DiscrepancyProcess
+from scalelab.laws.step_time.process import DiscrepancyProcess, covariances
 from scalelab.laws.step_time.shape_fit import (
     LinearisedNode,
     ShapeFit,
@@ -56,8 +56,7 @@ class Ensemble:
             )
             for shape, prior in priors.items()
         }
-        leading = Shape.ONE_RING
-        process = shared_process(points, priors[leading], leading)
+        process = shared_process(points, priors[Shape.ONE_RING], Shape.ONE_RING)
         fits = {
             shape: ShapeFit.fit(process, prior, shape)
             for shape, prior in priors.items()
@@ -78,36 +77,29 @@ class Ensemble:
             (self.components_within, np.flatnonzero(~at.crosses)),
             (self.components_across, np.flatnonzero(at.crosses)),
         ):
-            count = len(components)
+            count, covariance = len(components), _covariances(components)
             for block in np.array_split(some, len(some) // _BLOCK + 1):
+                cross = self.process.cross(at.take(block))
+                carried = self.process.inverse @ cross.T
+                known = (cross * carried.T).sum(axis=1)
+                left = np.maximum(float(self.process.variances.sum()) - known, 0.0)
+                mean, slopes = _linear(components, at.take(block), cross, carried)
+                spreads = ((slopes @ covariance) * slopes).sum(axis=-1)
                 weights[:count, block] = [[part.share] for part in components]
-                means[:count, block], variances[:count, block] = self._moments(
-                    at.take(block), components
-                )
+                means[:count, block], variances[:count, block] = mean, spreads + left
         return Mixture(weights=weights, means=means, variances=variances)
-
-    def _moments(
-        self, at: Configurations, components: tuple[LinearisedNode, ...]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and variance by component, each of shape (n_components, n)."""
-        cross = self.process.cross(at)
-        carried = self.process.solve(cross.T)
-        known = (cross * carried.T).sum(axis=1)
-        left = np.maximum(float(self.process.variances.sum()) - known, 0.0)
-        means, slopes = _linear(components, at, cross, carried)
-        spreads = ((slopes @ _covariances(components)) * slopes).sum(axis=-1)
-        return means, spreads + left
 
     def draws(self, at: Configurations, normals: np.ndarray) -> np.ndarray:
         """Draw log expected times from their joint distribution, shape (n_draws, n)."""
         cross = self.process.cross(at)
-        carried = self.process.solve(cross.T)
-        left = _root(self.process.own(at) - cross @ carried)
+        carried = self.process.inverse @ cross.T
+        own = covariances(at, at, self.process.variances)
+        left = _root(own - cross @ carried)
         count = normals.shape[1] - left.shape[0]
         draws = normals[:, count:] @ left
         components = self._components_of(at)
-        shares = _shares([component.share for component in components], len(normals))
         linear = zip(*_linear(components, at, cross, carried), strict=True)
+        shares = _shares(components, len(normals))
         roots = _root(_covariances(components))
         for share, (mean, slopes), root in zip(shares, linear, roots, strict=True):
             draws[share] += mean + normals[share, :count] @ root @ slopes.T
@@ -128,7 +120,7 @@ class Ensemble:
     def parameter_draws(self, normals: np.ndarray) -> dict[Shape, np.ndarray]:
         """Draw the parameters of the shapes, as many of each as its weight says."""
         components = self.components_across
-        shares = _shares([component.share for component in components], len(normals))
+        shares = _shares(components, len(normals))
         roots = _root(_covariances(components))
         drawn: dict[Shape, list[np.ndarray]] = {}
         for each, share, root in zip(components, shares, roots, strict=True):
@@ -143,8 +135,7 @@ class Ensemble:
         return Terms(*np.concatenate(parts, axis=1))
 
     def _components_of(self, at: Configurations) -> tuple[LinearisedNode, ...]:
-        across = bool(at.crosses.any())
-        return self.components_across if across else self.components_within
+        return self.components_across if at.crosses.any() else self.components_within
 
 
 def _linear(
@@ -185,8 +176,9 @@ def _covariances(components: Iterable[LinearisedNode]) -> np.ndarray:
     return _stacked(each.covariance for each in components)
 
 
-def _shares(weights: list[float], num_draws: int) -> list[slice]:
+def _shares(components: Iterable[LinearisedNode], num_draws: int) -> list[slice]:
     """Return the slice of draws that belongs to each component, by its weight."""
+    weights = [each.share for each in components]
     ends = np.cumsum([0.0, *weights]) / sum(weights) * num_draws
     bounds = np.round(ends).astype(int).tolist()
     return [slice(*pair) for pair in itertools.pairwise(bounds)]

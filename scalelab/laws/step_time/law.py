@@ -33,6 +33,7 @@ from scalelab.laws.rows import (
 )
 from scalelab.laws.step_time.curve import Curve, FittedCurve
 from scalelab.laws.step_time.mixture import Mixture
+from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.prior import StepTimePrior
 from scalelab.laws.step_time.terms import Terms
 from scalelab.laws.support import Gap
@@ -167,14 +168,13 @@ class StepTimeLaw:
             "step_time_lo_s": lo,
             "step_time_hi_s": hi,
             "throughput_samples_per_s": frame["global_batch_size"].to_numpy() / mid,
-            "support": curve.support(frame),
+            "support": curve.coverage.support(Configurations.of(frame)),
             "num_repeats": curve.points.repeats_of(frame),
         }
         return pd.DataFrame(values, index=frame.index)
 
     @staticmethod
     def _middle(run: Mixture) -> np.ndarray:
-        """Return the log step times that are given as the prediction."""
         return run.least_relative_error()
 
     def sample(
@@ -213,7 +213,7 @@ class StepTimeLaw:
         found = [
             gap
             for key, frame in self._by_curve(configurations)
-            for gap in self.curves[key].gaps_at(frame)
+            for gap in self.curves[key].coverage.gaps_at(Configurations.of(frame))
         ]
         return tuple(dict.fromkeys(found))
 
@@ -246,8 +246,7 @@ class StepTimeLaw:
         return self.curves[key], frame
 
     def _by_curve(self, frame: pd.DataFrame) -> list[tuple[CurveKey, pd.DataFrame]]:
-        """Complete the configurations and group them by curve, indexed by position."""
-        frame = frame.reset_index(drop=True)
+        frame = frame.reset_index(drop=True)  # curves are indexed by position
         completed = checked_configurations(frame)
         return [
             (self._curve_of(key), completed.loc[part.index])
@@ -256,7 +255,6 @@ class StepTimeLaw:
         ]
 
     def _curve_of(self, key: CurveKey) -> CurveKey:
-        """Return the only fitted curve that agrees with the columns of a key."""
         if key in self.curves:
             return key
         asked = dict(key)
@@ -311,14 +309,14 @@ class StepTimeLaw:
         """
         rows = []
         for key, curve in self.curves.items():
-            label = curve_label(key, self.curves)
-            fitted = curve.parameters(0.8).set_index("name")
-            open_ones = {name: gap for gap in curve.gaps for name in gap.parameters}
-            for name in dict.fromkeys([*fitted.index, *open_ones]):
-                known = name in fitted.index
-                remedy = fitted.loc[name, "remedy"] if known else open_ones[name].remedy
-                identified = known and bool(fitted.loc[name, "identified"])
-                rows.append((label, name, identified, remedy))
-        return pd.DataFrame(
-            rows, columns=["curve", "parameter", "identified", "remedy"]
-        )
+            label, fitted = curve_label(key, self.curves), curve.parameters(0.8)
+            known = fitted[["name", "identified", "remedy"]].itertuples(index=False)
+            rows += [(label, *row) for row in known]
+            rows += [
+                (label, name, False, gap.remedy)
+                for gap in curve.gaps
+                for name in gap.parameters
+                if name not in set(fitted["name"])
+            ]
+        columns = ["curve", "parameter", "identified", "remedy"]
+        return pd.DataFrame(rows, columns=columns)

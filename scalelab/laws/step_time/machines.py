@@ -33,9 +33,12 @@ from scalelab.laws.step_time.shape_prior import ShapePrior
 from scalelab.laws.step_time.shapes import (
     EXCHANGE,
     FEED,
+    GROWTH,
+    GROWTH_PER_NODE,
     NODE_JUMP,
     NUM_PARAMETERS,
-    PARAMETERS,
+    SCALE,
+    SECOND_NODE,
     Shape,
 )
 
@@ -69,7 +72,7 @@ def with_unmeasured_link(
     spread = float(np.sqrt(sent[1] ** 2 + rate[1] ** 2 + bandwidth[1] ** 2))
     per_node = float(points.at.per_node.max())
     return {
-        shape: _tied(prior, *_exchange(shape, per_node), float(np.log(passes)), spread)
+        shape: _tied(prior, shape, per_node, float(np.log(passes)), spread)
         for shape, prior in priors.items()
     }
 
@@ -79,32 +82,19 @@ def _log_normal(low: float, high: float) -> tuple[float, float]:
     return float(np.log(low * high) / 2), float(np.log(high / low) / _NORMAL_80)
 
 
-def _exchange(shape: Shape, per_node: float) -> tuple[np.ndarray, float]:
-    """Return weights and constant whose sum is the log exchange of two full nodes."""
-    names = ("scale", "exchange", "node_jump", "second_node")
-    row = _row(growth_per_node=np.log(per_node), **dict.fromkeys(names, 1.0))
-    if shape is Shape.TIERS:
-        return row, 0.0
-    ring = 2 * (2 * per_node - 1) / (2 * per_node)
-    return row + _row(growth=np.log(per_node)), float(np.log(ring))
-
-
-def _row(**weights: float) -> np.ndarray:
-    row = np.zeros(NUM_PARAMETERS)
-    for name, weight in weights.items():
-        row[PARAMETERS.index(name)] = weight
-    return row
-
-
 def _tied(
-    prior: ShapePrior, row: np.ndarray, constant: float, value: float, spread: float
+    prior: ShapePrior, shape: Shape, per_node: float, value: float, spread: float
 ) -> ShapePrior:
-    """Return a prior whose node jump makes a sum of parameters a given normal.
+    """Return a prior whose node jump makes the log exchange of two full nodes normal.
 
     The other parameters keep their prior: a belief about links says nothing of them.
     """
-    weights = -row
-    weights[NODE_JUMP] = 0.0
+    weights, constant = np.zeros(NUM_PARAMETERS), 0.0
+    weights[[SCALE, EXCHANGE, SECOND_NODE]] = -1.0
+    weights[GROWTH_PER_NODE] = -np.log(per_node)
+    if shape is not Shape.TIERS:
+        weights[GROWTH] = -np.log(per_node)
+        constant = float(np.log(2 * (2 * per_node - 1) / (2 * per_node)))
     mean, covariance = prior.mean.copy(), prior.covariance.copy()
     mean[NODE_JUMP] = 0.0
     covariance[NODE_JUMP, :] = covariance[:, NODE_JUMP] = 0.0
@@ -121,8 +111,9 @@ def with_unusual_links(points: Points, prior: ShapePrior, shape: Shape) -> Shape
     is_told = {EXCHANGE: points.at.is_parallel, NODE_JUMP: points.at.crosses}
     best, most = prior, log_evidence(process, prior, shape)
     for parameter in (each for each, where in is_told.items() if where.any()):
-        variance = _WIDER**2 * prior.covariance[parameter, parameter]
-        wider = prior.widened(parameter, float(variance))
+        wider = prior.widened(
+            parameter, _WIDER**2 * float(prior.covariance[parameter, parameter])
+        )
         probable = _LOG_ODDS + log_evidence(process, wider, shape)
         if probable > most:
             best, most = wider, probable
@@ -136,8 +127,7 @@ def with_shared_feed(points: Points, prior: ShapePrior, shape: Shape) -> ShapePr
     steps = np.column_stack([devices, at.log_samples_of_all])
     if len(np.unique(devices, axis=0)) == len(np.unique(steps, axis=0)):
         return prior  # no allocation of several devices was measured at several batches
-    most = float(points.at.log_samples_of_all.max())
-    fed = prior.believing(FEED, -most, _FEED_SPREAD)
+    fed = prior.believing(FEED, -points.at.log_samples_of_all.max(), _FEED_SPREAD)
     process = DiscrepancyProcess.of(points, prior.amplitude_mean)
     gain = log_evidence(process, fed, shape) - log_evidence(process, prior, shape)
     return fed if _LOG_ODDS + gain > 0 else prior

@@ -16,8 +16,7 @@ from scipy.special import ndtr, ndtri, stdtrit
 _ONE_NORMAL = 0.05
 _LARGEST_DEVIATION = 0.8  # a wider part does not move the prediction further
 _NUM_STEPS = 30
-_FAR = 6.0
-_ENOUGH = 1e-3
+_FAR, _ENOUGH = 6.0, 1e-3  # deviations; change of a log time
 _NUM_KNOTS = 33  # at which the quantiles of ranked draws are solved for
 _NEAR_MEDIAN = 1e-3
 
@@ -59,7 +58,12 @@ class Mixture:
 
     def quantile(self, level: float) -> np.ndarray:
         """Return the log times that are not exceeded with probability ``level``."""
-        parts = self._normal_at(level)
+        parts = self
+        if np.any(self.scale):  # at this level a normal part takes the place of the t
+            tail = max(abs(level - 0.5), _NEAR_MEDIAN) + 0.5
+            factor = stdtrit(self.freedom, tail) / ndtri(tail)
+            variances = self.variances + (self.scale * factor) ** 2
+            parts = replace(self, variances=variances, scale=0.0, freedom=np.inf)
         variance = parts.variance
         answer = parts.mean + ndtri(level) * np.sqrt(variance)
         mixed = np.flatnonzero(parts._between() > _ONE_NORMAL * variance)
@@ -80,15 +84,6 @@ class Mixture:
         columns = [np.interp(levels, knots, column) for column in values.T]
         return np.take_along_axis(np.column_stack(columns), ranks, axis=0)
 
-    def _normal_at(self, level: float) -> Mixture:
-        """Return a mixture without a t that has the same quantile at this level."""
-        if not np.any(self.scale):
-            return self
-        tail = max(abs(level - 0.5), _NEAR_MEDIAN) + 0.5
-        factor = stdtrit(self.freedom, tail) / ndtri(tail)
-        variances = self.variances + (self.scale * factor) ** 2
-        return Mixture(weights=self.weights, means=self.means, variances=variances)
-
     def least_relative_error(self) -> np.ndarray:
         """Return the expected log time with the least absolute relative error.
 
@@ -98,12 +93,11 @@ class Mixture:
         lead = np.minimum(self.variances, _LARGEST_DEVIATION**2)
         logs = lead / 2 - self.means
         weights = self.weights * np.exp(logs - logs.max(axis=0))
-        weighed = Mixture(
+        return Mixture(
             weights=weights / weights.sum(axis=0),
             means=self.means - lead,
             variances=self.variances,
-        )
-        return weighed.quantile(0.5)
+        ).quantile(0.5)
 
     def _between(self) -> np.ndarray:
         offsets = self.means - self.mean
@@ -129,7 +123,11 @@ class Mixture:
         moving, parts = np.arange(len(found)), self
         for _ in range(_NUM_STEPS):
             at = found[moving]
-            excess, density = parts._excess_and_density(level, at)
+            precisions = 1 / np.sqrt(parts.variances)
+            scores = (at - parts.means) * precisions
+            excess = (parts.weights * ndtr(scores)).sum(axis=0) - level
+            heights = parts.weights * np.exp(-(scores**2) / 2) * precisions
+            density = heights.sum(axis=0) / np.sqrt(2 * np.pi)
             low[moving] = np.where(excess < 0, at, low[moving])
             high[moving] = np.where(excess < 0, high[moving], at)
             tried = at - excess / np.maximum(density, 1e-300)
@@ -140,13 +138,3 @@ class Mixture:
                 break
             moving, parts = moving[restless], parts._take(restless)
         return np.asarray(found)
-
-    def _excess_and_density(
-        self, level: float, at: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the probability below each value less the level, and its slope."""
-        precisions = 1 / np.sqrt(self.variances)
-        scores = (at - self.means) * precisions
-        below = (self.weights * ndtr(scores)).sum(axis=0)
-        heights = self.weights * np.exp(-(scores**2) / 2) * precisions
-        return below - level, heights.sum(axis=0) / np.sqrt(2 * np.pi)

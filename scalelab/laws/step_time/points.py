@@ -49,12 +49,12 @@ class Scatter:
         degrees = np.array([len(values) - 1.0 for values in repeats])
         squares = np.array([len(values) * values.var() for values in repeats])
         spread, freedom = _moderation(degrees, squares)
-        freedoms = freedom + degrees
+        total = freedom * spread**2 + squares
         return cls(
             spread=spread,
             freedom=freedom,
-            spreads=np.sqrt((freedom * spread**2 + squares) / freedoms),
-            freedoms=freedoms,
+            spreads=np.sqrt(total / (freedom + degrees)),
+            freedoms=freedom + degrees,
         )
 
     @property
@@ -114,11 +114,10 @@ class Points:
 
     def is_alone(self, place: int) -> bool:
         """Tell whether no other point is on several nodes, or on several devices."""
-        others = np.arange(len(self)) != place
-        for counts in (self.at.num_nodes, self.at.world_size):
-            if counts[place] > 1 and not (counts[others] > 1).any():
-                return True
-        return False
+        return any(
+            counts[place] > 1 and np.count_nonzero(counts > 1) == 1
+            for counts in (self.at.num_nodes, self.at.world_size)
+        )
 
     def take(self, positions: np.ndarray) -> Points:
         """Return some of the points, in the same units."""
@@ -142,8 +141,7 @@ class Points:
         is_end = np.zeros(len(self), dtype=bool)
         for place in np.unique(places):
             inside = np.flatnonzero(places == place)
-            order = inside[self.at.samples[inside].argsort()]
-            is_end[[order[0], order[-1]]] = True
+            is_end[inside[self.at.samples[inside].argsort()[[0, -1]]]] = True
         drawn = np.random.default_rng(0).permutation(len(self))
         drawn = drawn[np.argsort(~is_end[drawn], kind="stable")]
         return self.take(np.sort(drawn[:most]))
@@ -172,7 +170,7 @@ class Points:
         )
 
     def _positions(self, frame: pd.DataFrame) -> np.ndarray:
-        """Return the point of each configuration, -1 where it was not measured."""
+        # -1 where a configuration was not measured
         place = {label: i for i, label in enumerate(self.at.labels())}
         asked = Configurations.of(frame, self.batch_unit).labels()
         return np.array([place.get(label, -1) for label in asked], dtype=int)
@@ -183,10 +181,7 @@ class Points:
 
 def spread_out(num_points: int, most: int) -> np.ndarray:
     """Return sorted positions of at most ``most`` points, drawn at random."""
-    if num_points <= most:
-        return np.arange(num_points)
-    order = np.random.default_rng(0).permutation(num_points)
-    return np.sort(order[:most])
+    return np.sort(np.random.default_rng(0).permutation(num_points)[:most])
 
 
 def _moderation(degrees: np.ndarray, squares: np.ndarray) -> tuple[float, float]:

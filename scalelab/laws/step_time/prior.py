@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -77,10 +77,9 @@ class Relative:
 
         ``log_rate`` is that of the informed curve, see :attr:`Points.log_rate`.
         """
-        evidence, more = self.fits[shape].evidence, log_rate - self.points.log_rate
-        if not np.isfinite(more):
-            return evidence
-        return evidence.moved(more * (np.arange(NUM_PARAMETERS) == EXCHANGE))
+        more, change = log_rate - self.points.log_rate, np.zeros(NUM_PARAMETERS)
+        change[EXCHANGE] = more if np.isfinite(more) else 0.0
+        return self.fits[shape].evidence.moved(change)
 
     def evidence_in(self, shape: Shape, batch_unit: float) -> Evidence:
         """Return the evidence about a shape's parameters, in another batch unit."""
@@ -130,15 +129,12 @@ class StepTimePrior:
             for key, frame in curves.items()
             if about is None or any(are_related(key, other) for other in about)
         }
-        return self.with_relatives(self._relatives(related).values())
+        found = self._relatives(related).values()
+        return replace(self, relatives=(*self.relatives, *found))
 
     def with_links(self, between_nodes: Link | None) -> StepTimePrior:
         """Return the prior for nodes that a stated link joins."""
         return replace(self, link=between_nodes)
-
-    def with_relatives(self, relatives: Iterable[Relative]) -> StepTimePrior:
-        """Return the prior with further relatives."""
-        return replace(self, relatives=(*self.relatives, *relatives))
 
     def for_each(
         self, curves: Mapping[CurveKey, pd.DataFrame]
@@ -159,14 +155,16 @@ class StepTimePrior:
         needed = {name for names in sources.values() for name in names}
         known = self._relatives({key: curves[key] for key in curves if key in needed})
         return {
-            key: self.with_relatives(known[name] for name in names if name in known)
+            key: replace(
+                self,
+                relatives=(*self.relatives, *(known[n] for n in names if n in known)),
+            )
             for key, names in sources.items()
         }
 
     def _relatives(
         self, curves: Mapping[CurveKey, pd.DataFrame]
     ) -> dict[CurveKey, Relative]:
-        """Fit the curves with most rows, at most 24 of them."""
         largest = sorted(curves, key=lambda key: -len(curves[key]))
         found = {}
         for key in largest[:_MOST_RELATIVES]:
@@ -182,9 +180,7 @@ class StepTimePrior:
     def of_curve(self, key: CurveKey, points: Points) -> Mapping[Shape, ShapePrior]:
         """Return the prior of each shape for a curve whose points are known."""
         priors = self.about(key, points.batch_unit, points.log_rate)
-        if points.at.crosses.any():
-            return priors
-        if INTER_NODE in self.determined_for(key):
+        if points.at.crosses.any() or INTER_NODE in self.determined_for(key):
             return priors
         return with_unmeasured_link(priors, points, self.link)
 
@@ -216,14 +212,11 @@ class StepTimePrior:
 
 
 def _on_same_machine(one: CurveKey, other: CurveKey) -> bool:
-    """Tell whether two curves use the same parallelism on the same kind of machine."""
-    mine, yours = dict(one), dict(other)
-    same = (*_MACHINE, "parallelism")
+    same, mine, yours = (*_MACHINE, "parallelism"), dict(one), dict(other)
     return _are_measured(one, other) and all(mine.get(k) == yours.get(k) for k in same)
 
 
 def _is_same_work(one: CurveKey, other: CurveKey) -> bool:
-    """Tell whether two curves are of the same workload, on any machines."""
     mine, yours = (
         {name: value for name, value in key if name not in _MACHINE}
         for key in (one, other)
@@ -232,7 +225,7 @@ def _is_same_work(one: CurveKey, other: CurveKey) -> bool:
 
 
 def _are_measured(*keys: CurveKey) -> bool:
-    """Tell whether curves were measured; an emulated one declares its own machine."""
+    # an emulated curve declares its own machine
     return not any(dict(key).get("emulated") for key in keys)
 
 

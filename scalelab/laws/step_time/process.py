@@ -29,7 +29,6 @@ from scalelab.laws.step_time.points import Points, spread_out
 from scalelab.laws.step_time.shape_prior import ShapePrior
 
 PARTS = ("smooth", "batch", "placement", "configuration")
-NUM_PARTS = len(PARTS)
 _LENGTH = 1.5  # doublings of devices, nodes, devices per node or batch
 _BOUNDARY = 2.0  # lengths between one node and three
 _PARALLEL = 1.0  # lengths between one device and two
@@ -68,8 +67,7 @@ class DiscrepancyProcess:
         """Build the process; correlations (``parts``) are computed if not given."""
         factors = np.ones(len(points)) if factors is None else factors
         parts = correlations(points.at, points.at) if parts is None else parts
-        covariance = _covariance(points, log_amplitudes, factors, parts)
-        factor = cho_factor(covariance, lower=True)
+        factor = cho_factor(_covariance(points, log_amplitudes, factors, parts), True)
         return cls(
             points=points,
             log_amplitudes=log_amplitudes,
@@ -77,10 +75,6 @@ class DiscrepancyProcess:
             parts=parts,
             inverse=cho_solve(factor, np.eye(len(points))),
         )
-
-    def solve(self, values: np.ndarray) -> np.ndarray:
-        """Multiply by the inverse covariance of the points."""
-        return np.asarray(self.inverse @ values)
 
     @property
     def variances(self) -> np.ndarray:
@@ -91,14 +85,10 @@ class DiscrepancyProcess:
         """Return covariances with the points, shape (n_configurations, n_points)."""
         return covariances(at, self.points.at, self.variances)
 
-    def own(self, at: Configurations) -> np.ndarray:
-        """Return covariances among configurations."""
-        return covariances(at, at, self.variances)
-
     def reweighted(self, residuals: np.ndarray) -> DiscrepancyProcess:
         """Return the process with larger variances of points far from all others."""
         single = self.variances[-1] + noise(self.points)
-        shares = single * self.factors * self.solve(residuals)
+        shares = single * self.factors * (self.inverse @ residuals)
         factors = (_FREEDOM + shares**2 / single) / (_FREEDOM + 1)
         return DiscrepancyProcess.of(
             self.points,
@@ -163,8 +153,7 @@ class DiscrepancyProcess:
     ) -> np.ndarray:
         """Return how far each point lies from what the others say, in deviations."""
         explained = slopes @ prior.covariance @ slopes.T
-        covariance = np.linalg.inv(self.inverse) + explained
-        inverse = np.linalg.inv(covariance)
+        inverse = np.linalg.inv(np.linalg.inv(self.inverse) + explained)
         return np.asarray(np.abs(inverse @ errors) / np.sqrt(np.diag(inverse)))
 
 
@@ -184,7 +173,7 @@ def _settled(
         prior,
         jac=True,
         method="L-BFGS-B",
-        bounds=[_LOG_RANGE] * NUM_PARTS,
+        bounds=[_LOG_RANGE] * len(PARTS),
         options={"maxiter": _NUM_STEPS},
     )
 
@@ -206,8 +195,7 @@ def correlations(rows: Configurations, columns: Configurations) -> np.ndarray:
     ndarray, shape (4, n_rows, n_columns)
         In the order of :data:`PARTS`.
     """
-    smooth = _smooth(rows, columns)
-    return np.stack([smooth, *_matches(rows, columns)])
+    return np.stack([_smooth(rows, columns), *_matches(rows, columns)])
 
 
 def covariances(
@@ -242,7 +230,6 @@ def _smooth(
 
 
 def _matches(rows: Configurations, columns: Configurations) -> tuple[np.ndarray, ...]:
-    """Tell where the batch, the placement and the whole configuration agree."""
     batch = _equal(rows.samples, columns.samples)
     placement = _equal(
         rows.world_size + 1j * rows.num_nodes,
@@ -253,20 +240,12 @@ def _matches(rows: Configurations, columns: Configurations) -> tuple[np.ndarray,
 
 
 def _features(at: Configurations) -> np.ndarray:
-    logs = np.log2(
-        [
-            at.world_size,
-            at.num_nodes,
-            at.world_size / at.num_nodes,
-            at.samples,
-            at.accumulation,
-        ]
-    )
+    per_node = at.world_size / at.num_nodes
+    sizes = [at.world_size, at.num_nodes, per_node, at.samples, at.accumulation]
     boundary = _BOUNDARY * np.minimum(at.num_nodes - 1, 2) / 2
     parallel = _PARALLEL * (at.world_size > 1)
-    return np.column_stack([logs.T / _LENGTH, boundary, parallel])
+    return np.column_stack([np.log2(sizes).T / _LENGTH, boundary, parallel])
 
 
 def _equal(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    same = np.equal.outer(np.round(rows, 9), np.round(columns, 9))
-    return np.asarray(same)
+    return np.asarray(np.equal.outer(np.round(rows, 9), np.round(columns, 9)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,31 +73,34 @@ class ShapeFit:
     ) -> ShapeFit:
         """Fit a shape to the points of a process."""
         target = LogPosterior(process, prior, shape)
-        mode = _highest(target)
-        parameters, state = mode.parameters, mode.state
-        nodes = _along_share(target, parameters, np.linalg.inv(mode.precision))
-        information = mode.precision - prior.precision
+        state = _highest(target)
+        precision = target.precision_at(state)
+        nodes = _along_share(target, state.parameters, np.linalg.inv(precision))
+        information = precision - prior.precision
         return cls(
-            parameters=parameters,
+            parameters=state.parameters,
             evidence=Evidence(
                 information=information,
-                information_vector=information @ parameters
+                information_vector=information @ state.parameters
                 + state.slopes.T @ state.weights,
                 amplitudes=process.log_amplitudes,
             ).without(FEED),
             nodes=nodes,
             nodes_across=_along_jump(target, nodes),
-            log_evidence=mode.log_evidence,
+            log_evidence=target.log_evidence(state),
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """Cost and derivatives of a log posterior at some parameters."""
+    """Cost of a log posterior at some parameters, and its derivatives."""
 
-    cost: float
+    parameters: np.ndarray
+    # Log measured over predicted
+    residuals: np.ndarray
     slopes: np.ndarray
     weights: np.ndarray
+    cost: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,47 +111,46 @@ class LogPosterior:
     prior: ShapePrior
     shape: Shape
 
-    @property
-    def points(self) -> Points:
-        """The measured points."""
-        return self.process.points
-
-    def residuals(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return log measured over predicted, and the slopes of the log prediction.
-
-        For one set of parameters, shape (14,), or several, shape (n_sets, 14).
-        """
-        predicted, slopes = log_time(parameters, self.points.at, self.shape)
-        return self.points.log_time - predicted, slopes
-
     def state(self, parameters: np.ndarray) -> State:
         """Return cost, slopes and weights at some parameters."""
-        residuals, slopes = self.residuals(parameters)
-        weights = self.process.solve(residuals)
+        predicted, slopes = log_time(parameters, self.process.points.at, self.shape)
+        residuals = self.process.points.log_time - predicted
+        weights = self.process.inverse @ residuals
         offset = parameters - self.prior.mean
         cost = residuals @ weights + offset @ self.prior.precision @ offset
-        return State(cost=float(cost) / 2, slopes=slopes, weights=weights)
+        return State(
+            parameters=parameters,
+            residuals=residuals,
+            slopes=slopes,
+            weights=weights,
+            cost=float(cost) / 2,
+        )
+
+    def errors(self, state: State) -> np.ndarray:
+        """Return the log errors of the prior mean, linearised at a state."""
+        moved = state.parameters - self.prior.mean
+        return np.asarray(state.residuals + state.slopes @ moved)
 
     def precision_at(self, state: State) -> np.ndarray:
         """Return the inverse covariance of the parameters, linearised at a state."""
-        information = state.slopes.T @ self.process.solve(state.slopes)
+        information = state.slopes.T @ (self.process.inverse @ state.slopes)
         return np.asarray(information + self.prior.precision)
+
+    def log_evidence(self, state: State) -> float:
+        """Return the log probability of the points by Laplace's approximation."""
+        precision = self.precision_at(state)
+        volume = np.linalg.slogdet(self.prior.covariance @ precision)[1]
+        return -state.cost - float(volume) / 2
 
     def levenberg_marquardt(
         self, parameters: np.ndarray, num_steps: int, fixed: int | None = None
-    ) -> tuple[np.ndarray, float]:
-        """Minimise the cost by Levenberg-Marquardt steps; one parameter may be fixed.
-
-        Returns
-        -------
-        parameters : ndarray, shape (14,)
-        cost : float
-        """
+    ) -> State:
+        """Minimise the cost by Levenberg-Marquardt; one parameter may be fixed."""
         precision, damping = self.prior.precision, 1e-2
         state = self.state(parameters)
         for _ in range(num_steps):
             information_vector = state.slopes.T @ state.weights
-            information_vector -= precision @ (parameters - self.prior.mean)
+            information_vector -= precision @ (state.parameters - self.prior.mean)
             curvature = self.precision_at(state)
             if fixed is not None:
                 curvature[fixed, :] = curvature[:, fixed] = 0.0
@@ -156,60 +158,37 @@ class LogPosterior:
             for _ in range(6):
                 damped = curvature + damping * np.diag(np.diag(curvature))
                 step = np.linalg.solve(damped, information_vector)
-                tried = parameters + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
-                after = self.state(tried)
+                step = np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
+                after = self.state(state.parameters + step)
                 if after.cost < state.cost:
                     break
                 damping *= 6
             else:
                 break
             gain = state.cost - after.cost
-            parameters, state, damping = tried, after, max(damping / 8, 1e-8)
+            state, damping = after, max(damping / 8, 1e-8)
             if gain < _ENOUGH:
                 break
-        return parameters, state.cost
+        return state
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Mode:
-    """A maximum of a log posterior."""
-
-    parameters: np.ndarray
-    state: State
-    precision: np.ndarray
-    log_evidence: float
-
-    @classmethod
-    def of(cls, target: LogPosterior, start: np.ndarray) -> _Mode:
-        """Climb to the maximum near some parameters."""
-        parameters, _ = target.levenberg_marquardt(start, _NEXT_STEPS)
-        state = target.state(parameters)
-        precision = target.precision_at(state)
-        volume = np.linalg.slogdet(target.prior.covariance @ precision)[1]
-        return cls(
-            parameters=parameters,
-            state=state,
-            precision=precision,
-            log_evidence=-state.cost - float(volume) / 2,
-        )
-
-
-def _highest(target: LogPosterior) -> _Mode:
-    modes = [_Mode.of(target, start) for start in _starts(target.prior)]
-    return max(modes, key=lambda mode: mode.log_evidence)
+def _highest(target: LogPosterior) -> State:
+    starts = _starts(target.prior)
+    states = [target.levenberg_marquardt(start, _NEXT_STEPS) for start in starts]
+    return max(states, key=target.log_evidence)
 
 
 def log_evidence(process: DiscrepancyProcess, prior: ShapePrior, shape: Shape) -> float:
     """Return the log probability of the points of a process (Laplace)."""
-    return _highest(LogPosterior(process, prior, shape)).log_evidence
+    target = LogPosterior(process, prior, shape)
+    return target.log_evidence(_highest(target))
 
 
 def _starts(prior: ShapePrior) -> tuple[np.ndarray, np.ndarray]:
-    """Return two starting points: the prior mean, and one with little exchange."""
-    quiet = prior.mean.copy()
+    quiet = prior.mean.copy()  # with little exchange
     quiet[EXCHANGE] -= 1.5
     quiet[FIXED_SHARE] += 1.0
-    return prior.mean.copy(), quiet
+    return prior.mean, quiet
 
 
 def shared_process(
@@ -218,21 +197,19 @@ def shared_process(
     """Fit the discrepancy of a curve with one shape; all shapes then share it."""
     factors = _odd_points(points, prior, shape)
     process = DiscrepancyProcess.of(points, prior.amplitude_mean, factors)
-    target = LogPosterior(process, prior, shape)
-    residuals, slopes = target.residuals(prior.mean)
+    state = LogPosterior(process, prior, shape).state(prior.mean)
     few = len(points) < _MAJORITY
-    process, _ = process.tuned(residuals, slopes, prior, may_be_rough=few)
+    process, _ = process.tuned(state.residuals, state.slopes, prior, may_be_rough=few)
     target = LogPosterior(process, prior, shape)
     fits = [target.levenberg_marquardt(start, _FIRST_STEPS) for start in _starts(prior)]
-    parameters = min(fits, key=lambda fit: fit[1])[0]
+    state = min(fits, key=lambda fit: fit.cost)
     for again in (False, True):
-        residuals, slopes = target.residuals(parameters)
-        errors = residuals + slopes @ (parameters - prior.mean)
-        process, _ = process.tuned(errors, slopes, prior, may_be_rough=few or again)
+        errors, rough = target.errors(state), few or again
+        process, _ = process.tuned(errors, state.slopes, prior, may_be_rough=rough)
         if not few:
-            process = process.reweighted(residuals)
+            process = process.reweighted(state.residuals)
         target = LogPosterior(process, prior, shape)
-        parameters, _ = target.levenberg_marquardt(parameters, _NEXT_STEPS)
+        state = target.levenberg_marquardt(state.parameters, _NEXT_STEPS)
     return process
 
 
@@ -256,18 +233,16 @@ def _odd_points(points: Points, prior: ShapePrior, shape: Shape) -> np.ndarray:
             and factors[place] == 1
             and (errors[place] < 0 or not points.is_alone(place))
         ]
-        tried = []
+        before = best
         for place in suspects:
             odd = np.where(np.arange(len(points)) == place, _ODD_FACTOR, factors)
             evidence, *left = _evidence(points, odd, prior, shape)
-            unlikely = points.num_repeats[place] * _ODD_LOG
-            tried.append((evidence + unlikely, odd, *left))
-        if not tried:
+            evidence += points.num_repeats[place] * _ODD_LOG
+            if evidence > best:
+                best, (found, surprises, errors) = evidence, (odd, *left)
+        if best == before:
             break
-        found = max(tried, key=lambda each: each[0])
-        if found[0] <= best:
-            break
-        best, factors, surprises, errors = found
+        factors = found
     return factors
 
 
@@ -277,28 +252,24 @@ def _evidence(
     """Return the log probability of the points, how surprising and how late each is."""
     process = DiscrepancyProcess.of(points, prior.amplitude_mean, factors)
     target = LogPosterior(process, prior, shape)
-    parameters, _ = target.levenberg_marquardt(prior.mean, _FIRST_STEPS)
-    residuals, slopes = target.residuals(parameters)
-    errors = residuals + slopes @ (parameters - prior.mean)
+    state = target.levenberg_marquardt(prior.mean, _FIRST_STEPS)
+    errors, slopes = target.errors(state), state.slopes
     _, evidence = process.tuned(errors, slopes, prior, may_be_rough=True)
-    return evidence, process.surprises(errors, slopes, prior), residuals
+    return evidence, process.surprises(errors, slopes, prior), state.residuals
 
 
 def _along_jump(
     target: LogPosterior, nodes: tuple[LinearisedNode, ...]
 ) -> tuple[LinearisedNode, ...]:
-    """Split parts along the cost of the second node, if no point measured it."""
-    if target.points.at.crosses.any():
+    if target.process.points.at.crosses.any():
         return nodes
     found: list[LinearisedNode] = []
     for node in nodes:
         deviation = float(np.sqrt(node.covariance[NODE_JUMP, NODE_JUMP]))
         along = node.covariance[NODE_JUMP] / deviation
-        count = max(
-            int(np.ceil(2 * _JUMP_REACH * deviation / _JUMP_STEP)), _LEAST_JUMPS
-        )
-        step = 2 * _JUMP_REACH / count
-        offsets = (np.arange(count) - (count - 1) / 2) * step
+        steps = int(np.ceil(2 * _JUMP_REACH * deviation / _JUMP_STEP))
+        count = max(steps, _LEAST_JUMPS)
+        offsets = (np.arange(count) - (count - 1) / 2) * (2 * _JUMP_REACH / count)
         shares = np.exp(-(offsets**2) / 2)
         shares /= shares.sum()
         left = 1 - float(shares @ offsets**2)
@@ -321,35 +292,31 @@ def _along_share(
     for offset in _ODDS_OFFSETS:
         moved = parameters.copy()
         moved[FIXED_SHARE] += offset
-        if offset:
-            moved, _ = target.levenberg_marquardt(moved, 5, fixed=FIXED_SHARE)
-        state = target.state(moved)
+        steps = 5 if offset else 0
+        state = target.levenberg_marquardt(moved, steps, fixed=FIXED_SHARE)
         precision = target.precision_at(state)[np.ix_(free, free)]
         within = np.zeros_like(covariance)
         within[np.ix_(free, free)] = np.linalg.inv(precision)
-        found.append(moved)
+        found.append(state.parameters)
         covariances.append(within)
         logs.append(-state.cost - float(np.linalg.slogdet(precision)[1]) / 2)
     shares = np.exp(np.array(logs) - max(logs)) * np.gradient(_ODDS_OFFSETS)
     shares /= shares.sum()
-    kept = np.flatnonzero(shares >= _LEAST_WEIGHT)
-    return _nodes(
-        target,
-        np.array(found)[kept],
-        [covariances[place] for place in kept],
-        shares[kept] / shares[kept].sum(),
-    )
+    kept = shares >= _LEAST_WEIGHT
+    shares = shares[kept] / shares[kept].sum()
+    return _nodes(target, np.array(found)[kept], np.array(covariances)[kept], shares)
 
 
 def _nodes(
     target: LogPosterior,
     parameters: np.ndarray,
-    covariances: Sequence[np.ndarray],
+    covariances: Iterable[np.ndarray],
     shares: np.ndarray,
 ) -> tuple[LinearisedNode, ...]:
     """Return one part for each of n sets of parameters, shape (n, 14)."""
-    residuals, slopes = target.residuals(parameters)
-    weights = target.process.solve(residuals.T).T
+    points = target.process.points
+    predicted, slopes = log_time(parameters, points.at, target.shape)
+    weights = (target.process.inverse @ (points.log_time - predicted).T).T
     columns = zip(parameters, covariances, slopes, weights, shares, strict=True)
     return tuple(
         LinearisedNode(

@@ -93,10 +93,9 @@ class ShapePrior:
 
     def widened(self, parameter: int, variance: float) -> ShapePrior:
         """Return the prior with another variance of a parameter, equally correlated."""
-        factor = np.sqrt(variance / self.covariance[parameter, parameter])
-        covariance = self.covariance.copy()
-        covariance[parameter, :] *= factor
-        covariance[:, parameter] *= factor
+        factors = np.ones(NUM_PARAMETERS)
+        factors[parameter] = np.sqrt(variance / self.covariance[parameter, parameter])
+        covariance = self.covariance * factors * factors[:, None]
         return replace(self, covariance=covariance)
 
     def believing(self, parameter: int, mean: float, spread: float) -> ShapePrior:
@@ -118,8 +117,9 @@ class Evidence:
 
     def moved(self, change: np.ndarray) -> Evidence:
         """Return the evidence where the parameters are larger by ``change``, (14,)."""
-        moved = self.information_vector + self.information @ change
-        return replace(self, information_vector=moved)
+        return replace(
+            self, information_vector=self.information_vector + self.information @ change
+        )
 
     def without(self, parameter: int) -> Evidence:
         """Return the evidence about the others, whatever the value of one is."""
@@ -158,10 +158,10 @@ def informed(
         return prior
     ridge = 1e-6 * np.eye(NUM_PARAMETERS)
     common, own = np.sqrt(shared), np.sqrt(1 - shared)
-    family = np.linalg.inv(prior.covariance * np.outer(common, common) + ridge)
     own_covariance = prior.covariance * np.outer(own, own) + ridge
     deviation = np.linalg.inv(own_covariance)
-    precision, information_vector = family.copy(), family @ prior.mean
+    precision = np.linalg.inv(prior.covariance * np.outer(common, common) + ridge)
+    information_vector = precision @ prior.mean
     for relative in relatives:
         gain = deviation @ np.linalg.inv(relative.information + deviation)
         precision += deviation - gain @ deviation
@@ -191,8 +191,7 @@ def stated_priors() -> Mapping[Shape, ShapePrior]:
     """Return the prior of each shape on any curve."""
     priors = {}
     for shape, own in _OWN.items():
-        values = _USUAL | own
-        mean, spread = np.array([values[name] for name in PARAMETERS]).T
+        mean, spread = np.array([(_USUAL | own)[name] for name in PARAMETERS]).T
         priors[shape] = ShapePrior(
             mean=mean,
             covariance=free_scale(np.diag(spread**2)),

@@ -64,12 +64,15 @@ SCALE = PARAMETERS.index("scale")
 FIXED_SHARE = PARAMETERS.index("fixed_share")
 BATCH_EXPONENT = PARAMETERS.index("batch_exponent")
 EXCHANGE = PARAMETERS.index("exchange")
+GROWTH = PARAMETERS.index("growth")
 NODE_JUMP = PARAMETERS.index("node_jump")
+GROWTH_PER_NODE = PARAMETERS.index("growth_per_node")
+SECOND_NODE = PARAMETERS.index("second_node")
 OVERLAP = PARAMETERS.index("overlap")
 IMBALANCE = PARAMETERS.index("imbalance")
 CONTENTION = PARAMETERS.index("contention")
 FEED = PARAMETERS.index("feed")
-CROSSING = slice(NODE_JUMP, PARAMETERS.index("second_node") + 1)
+CROSSING = slice(NODE_JUMP, SECOND_NODE + 1)
 """The parameters of an exchange between nodes."""
 _FEED_POWER = 8.0  # of the sum of a step and its feed: nearly the longer of the two
 _FAR = 50.0  # larger exponents would change no float
@@ -96,8 +99,15 @@ def log_time(
     """
     exchange = _tiers if shape is Shape.TIERS else _one_ring
     by_name = parameters.T[..., None]
-    step = _join(by_name, at, _compute(by_name, at), exchange(by_name, at))
-    return _fed(by_name, at, step)
+    log_step, slopes = _join(by_name, at, _compute(by_name, at), exchange(by_name, at))
+    feed = by_name[SCALE] + by_name[FEED] + at.log_samples_of_all
+    top = np.maximum(log_step, feed)
+    share = np.exp(_FEED_POWER * (log_step - top))
+    feed_share = np.exp(_FEED_POWER * (feed - top))
+    total = share + feed_share
+    slopes = slopes * (share / total)[..., None]
+    slopes[..., [SCALE, FEED]] += (feed_share / total)[..., None]
+    return top + np.log(total) / _FEED_POWER, slopes
 
 
 def in_batch_unit(parameters: np.ndarray, factor: float) -> np.ndarray:
@@ -167,8 +177,9 @@ def _crossing(parameters: np.ndarray, at: Configurations) -> np.ndarray:
     """Return the log cost of an exchange between nodes, relative to 2 nodes x 1."""
     per_node, nodes, second_node = parameters[7:10]
     log_devices, log_pairs, is_pair = at.crossing.T
-    cost = per_node * log_devices + nodes * log_pairs + second_node * is_pair
-    return np.asarray(cost)
+    return np.asarray(
+        per_node * log_devices + nodes * log_pairs + second_node * is_pair
+    )
 
 
 def _join(
@@ -190,16 +201,3 @@ def _join(
     slopes += (late * sync_share)[..., None] * sync[1]
     slopes[..., 10] = late * bend * (1 - 1 / power)
     return log_step, slopes
-
-
-def _fed(parameters: np.ndarray, at: Configurations, step: _Sloped) -> _Sloped:
-    """Return the log step time where the feed may take longer than the step."""
-    log_step, slopes = step
-    feed = parameters[0] + parameters[FEED] + at.log_samples_of_all
-    top = np.maximum(log_step, feed)
-    share = np.exp(_FEED_POWER * (log_step - top))
-    feed_share = np.exp(_FEED_POWER * (feed - top))
-    total = share + feed_share
-    slopes = slopes * (share / total)[..., None]
-    slopes[..., [0, FEED]] += (feed_share / total)[..., None]
-    return top + np.log(total) / _FEED_POWER, slopes

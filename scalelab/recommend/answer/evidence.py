@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import Interval, counted, number
-from scalelab.recommend.answer.way_rows import WayRow
 
-UNDECIDED = 0.2
-"""The widest interval of a drift that is still informative."""
-DISTURBED = 0.1
-"""The share by which a disturbed canary takes longer than usual."""
+# What an accuracy gap is against
+BASELINE = (
+    "one process at the same number of samples, the same global batch and the same seed"
+)
+DISTURBED = 0.1  # by which share a disturbed canary takes longer than usual
+_UNDECIDED = 0.2  # the widest interval of a drift that is still informative
 _MAX_NODES_NAMED = 3
 
 
@@ -54,59 +56,48 @@ class Steadiness:
     disturbances: tuple[float, ...]
 
     @property
-    def drift_per_hour(self) -> Interval | None:
-        """The drift divided by the hours."""
-        if self.drift is None:
-            return None
-        ends = (self.drift.value, self.drift.lo, self.drift.hi)
-        value, lo, hi = (end / self.hours for end in ends)
-        return Interval(value=value, lo=lo, hi=hi)
-
-    @property
     def sentences(self) -> tuple[str, ...]:
         """Sentences for the user; empty where the machine was steady."""
         return (*self._of_drift(), *self._of_nodes(), *self._of_disturbances())
 
     def _of_drift(self) -> Iterator[str]:
-        drift, pace = self.drift, self.drift_per_hour
-        if drift and pace and self.is_drifting:
+        drift, hours = self.drift, self.hours
+        if drift and self.is_drifting:
             is_slower = drift.value > 0
-            became = "The machine slowed down" if is_slower else "The machine sped up"
-            change = "longer" if is_slower else "less time"
-            hourly = f", {_share(pace.value)} per hour" if self.hours >= 1 else ""
-            yield (
-                f"{became}: the same trial took {_share(drift.value)} {change} at the "
-                f"end of the sweep than at its beginning ({_ends(drift)}){hourly}."
+            became, change = (
+                ("slowed down", "longer") if is_slower else ("sped up", "less time")
             )
-        elif drift is None or drift.hi - drift.lo > UNDECIDED:
-            known = ""
-            if drift:
-                known = (
-                    f": step times changed by {drift.lo:+.0%} to {drift.hi:+.0%} "
-                    "(80% interval)"
-                )
+            hourly = f", {_share(drift.value / hours)} per hour" if hours >= 1 else ""
+            yield (
+                f"The machine {became}: the same trial took {_share(drift.value)} "
+                f"{change} at the end of the sweep than at its beginning "
+                f"({_ends(drift)}){hourly}."
+            )
+        elif drift is None or drift.hi - drift.lo > _UNDECIDED:
+            ends = f"{drift.lo:+.0%} to {drift.hi:+.0%}" if drift else ""
+            known = f": step times changed by {ends} (80% interval)" if drift else ""
             yield (
                 f"Too few control trials ({self.num_canaries}) to tell whether the "
                 f"machine slowed down{known}. A smaller measure.canary_every runs more."
             )
 
     def _of_nodes(self) -> Iterator[str]:
-        others = counted(self.num_hosts - 1, "other node")
         for node in self.slow_nodes[:_MAX_NODES_NAMED]:
             yield (
                 f"Slow node: trials took {_share(node.excess.value)} longer on "
-                f"{node.host} than on the {others} ({_ends(node.excess)})."
+                f"{node.host} than on the {counted(self.num_hosts - 1, 'other node')} "
+                f"({_ends(node.excess)})."
             )
         if more := self.slow_nodes[_MAX_NODES_NAMED:]:
             yield f"Further slow nodes: {', '.join(node.host for node in more)}."
 
     def _of_disturbances(self) -> Iterator[str]:
         if found := self.disturbances:
-            trials = counted(self.num_canaries, "control trial")
             yield (
-                f"Disturbed: {len(found)} of {trials} took over {_share(DISTURBED)} "
-                f"longer than usual, the worst {_share(max(found))} longer. Check "
-                "whether others used the node."
+                f"Disturbed: {len(found)} of "
+                f"{counted(self.num_canaries, 'control trial')} took over "
+                f"{_share(DISTURBED)} longer than usual, the worst "
+                f"{_share(max(found))} longer. Check whether others used the node."
             )
 
 
@@ -117,6 +108,64 @@ def _share(share: float) -> str:
 def _ends(change: Interval) -> str:
     least, most = sorted((abs(change.lo), abs(change.hi)))
     return f"80% interval: {_share(least)} to {_share(most)}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """The mean of some runs, the least and the largest, and how many they are."""
+
+    mean: float
+    lo: float
+    hi: float
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WayRow:
+    """One way to train, as it was measured on so many devices.
+
+    Parameters
+    ----------
+    step_time_s
+        Median of the throughput trials; None where no step time is fit.
+    time_to_target_s, num_reached, num_evaluated
+        Median of the runs that reached their target, how many these are, and how many
+        were evaluated.
+    accuracy_gap
+        See :func:`scalelab.recommend.evidence.with_accuracy_gaps`; over the pairs.
+    """
+
+    parallelism: str
+    settings: Mapping[str, Scalar]
+    world_size: int
+    global_batch_size: int
+    step_time_s: float | None
+    time_to_target_s: float | None
+    num_reached: int
+    num_evaluated: int
+    final_metric: Spread | None
+    accuracy_gap: Spread | None
+    staleness_mean: float | None
+    staleness_max: int | None
+    averaging_period: int | None
+    bubble_share: float | None
+    num_servers: int | None
+
+
+def side_by_side(rows: Sequence[WayRow]) -> tuple[WayRow, ...]:
+    """Return the rows of the one number of devices with most ways, several if they can.
+
+    Of several such numbers it is the largest.
+    """
+    by_size: dict[int, list[WayRow]] = {}
+    for row in rows:
+        by_size.setdefault(row.world_size, []).append(row)
+    compared = {size: found for size, found in by_size.items() if len(found) > 1}
+    # On one device all ways are the plain model.
+    most = max(
+        compared, key=lambda size: (size > 1, len(compared[size]), size), default=0
+    )
+    return tuple(compared.get(most, ()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

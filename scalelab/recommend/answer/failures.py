@@ -11,7 +11,7 @@ from scalelab.inputs.lines import one_line
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.rows import FitRows, numbers
 from scalelab.plan.memory_limits import MemoryLimit, memory_limits
-from scalelab.recommend.answer.facts import Fact, Kind
+from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.sentences import why_ignored
 
 _MOST_CHARACTERS = 120
@@ -35,45 +35,38 @@ def limits_of_memory(observations: pd.DataFrame) -> tuple[MemoryLimit, ...]:
     ):
         return ()
     known = observations.astype(object).where(observations.notna(), None)
-    rows = known.to_dict("records")
-    return memory_limits({str(name): row[name] for name in row} for row in rows)
+    return memory_limits(
+        {str(name): row[name] for name in row} for row in known.to_dict("records")
+    )
 
 
 def why_no_answer(rows: FitRows) -> str:
     """Say why none of the rows has a usable step time, and what to do."""
-    reasons, num_rows = rows.left_out, len(rows.observations)
-    frame = rows.observations
+    frame, reasons, num_rows = rows.observations, rows.left_out, len(rows.observations)
     if set(reasons) == {Outcome.OUT_OF_MEMORY} and num_rows == sum(reasons.values()):
         smallest = numbers(frame, "local_batch_size").min()
+        each = "the one trial" if num_rows == 1 else f"each of {num_rows:,} trials"
+        half = f", such as {smallest // 2:,.0f}" if smallest > 1 else ""
         return (
-            f"Nothing fitted into memory: {_of_all(num_rows)} ran out of it, local "
-            f"batch {smallest:,.0f} too. Try a smaller local_batch_size"
-            f"{f', such as {smallest // 2:,.0f}' if smallest > 1 else ''}, a precision "
+            f"Nothing fitted into memory: {each} ran out of it, local batch "
+            f"{smallest:,.0f} too. Try a smaller local_batch_size{half}, a precision "
             "of fewer bits, or parallelism: fsdp on more devices."
         )
-    why = f": {why_ignored(reasons)}" if reasons else ""
     return (
-        f"None of the {num_rows:,} rows has a usable step time{why}. "
-        f"{' '.join(_remedies(rows))}"
+        f"None of the {num_rows:,} rows has a usable step time"
+        f"{f': {why_ignored(reasons)}' if reasons else ''}. "
+        f"{' '.join(_remedies(rows)) or 'Run at least one throughput trial.'}"
     )
 
 
-def _of_all(count: int) -> str:
-    return "the one trial" if count == 1 else f"each of {count:,} trials"
-
-
-def _remedies(rows: FitRows) -> list[str]:
-    found = []
+def _remedies(rows: FitRows) -> Iterator[str]:
     named = {part for reason in rows.left_out for part in reason.split(", ")}
     if "oversubscribed_cores" in named:
-        found.append(_remedy_of_crowding(rows.observations))
+        yield _remedy_of_crowding(rows.observations)
     if Outcome.OUT_OF_MEMORY in named:
-        found.append("Try smaller local batches.")
+        yield "Try smaller local batches."
     if named & _FAILED:
-        found.append(
-            "`scalelab status` names what failed; mend it, then sweep --retry-failed."
-        )
-    return found or ["Run at least one throughput trial."]
+        yield "`scalelab status` names what failed; mend it, then sweep --retry-failed."
 
 
 def _remedy_of_crowding(frame: pd.DataFrame) -> str:
@@ -99,15 +92,15 @@ def failures(observations: pd.DataFrame) -> Iterator[Fact]:
     trials = observations["trial_id"]
     failed = observations[~retried & ~trials.isin(trials[measured])]
     too_large = outcomes.eq(Outcome.OUT_OF_MEMORY).fillna(False)
-    timed = measured & ~too_large
-    num_unfitting = trials[too_large & ~trials.isin(trials[timed])].nunique()
+    fitting = trials[measured & ~too_large]
+    num_unfitting = trials[too_large & ~trials.isin(fitting)].nunique()
     num_trials, num_failed = trials.nunique(), failed["trial_id"].nunique()
     if not num_failed:
         return
-    words = failed["outcome"].str.replace("_", " ")
-    given = failed["reason"].fillna(words)
-    reasons = given.map(of_any_rank).value_counts()
-    told = given[given.map(of_any_rank) == reasons.index[0]].unique()
+    given = failed["reason"].fillna(failed["outcome"].str.replace("_", " "))
+    alike = given.map(of_any_rank)
+    reasons = alike.value_counts()
+    told = given[alike == reasons.index[0]].unique()
     reason = told[0] if len(told) == 1 else reasons.index[0]
     reason = one_line(str(reason)).rstrip(".")
     if len(reason) > _MOST_CHARACTERS:
@@ -121,4 +114,4 @@ def failures(observations: pd.DataFrame) -> Iterator[Fact]:
         "num_alike": int(reasons.iloc[0]),
         "reason": reason,
     }
-    yield Fact(Kind.FAILURES, values)
+    yield Fact("failures", values)

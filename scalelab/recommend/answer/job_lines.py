@@ -57,41 +57,42 @@ def job_lines(
             f"{row.allocation}); a job script starts as many on each.",
             f"Ask for multiples of {row.num_nodes}: {Option('gpus')}.",
         )
-    missed = f"# Nothing meets {' and '.join(answer.limits)}; this is the closest."
-    head = [
-        *([] if answer.meets_constraints else [missed]),
-        f"# {time.in_words()}",
-        *_chain(system, time),
-    ]
+    head = [f"# {time.in_words()}", *_chain(system, time)]
+    if not answer.meets_constraints:
+        missed = " and ".join(answer.limits)
+        head.insert(0, f"# Nothing meets {missed}; this is the closest.")
     if experiment.workload:
-        batch = row.batch
         return [
             *head,
             f"# Start your training here: {row.world_size} ranks, "
-            f"local batch {batch.local_batch_size}, "
-            f"{batch.gradient_accumulation_steps} accumulation steps.",
+            f"local batch {row.batch.local_batch_size}, "
+            f"{row.batch.gradient_accumulation_steps} accumulation steps.",
         ]
     trial = recommended_trial(experiment, answer)
     experiment = experiment.by_program()[trial.program]
     launcher = experiment.launcher.row()
     launcher.check_nodes(row.num_nodes, "the recommended job")
-    values = placeholder_values(
-        trial, devices_on_node=row.world_size // row.num_nodes, directory="."
-    )
+    on_node = row.world_size // row.num_nodes
+    values = placeholder_values(trial, devices_on_node=on_node, directory=".")
     exported, of_process = _environment(experiment, site, answer, values)
+    before = [f"{name}={text}" for name, text in of_process.items()]
+    command = shlex.split(experiment.command or "")
+    argv = [fill_placeholders(word, values) for word in command]
+    # jobs that share a node meet at different ports
+    number = f"${{{system.job_variable}%%[!0-9]*}}"
     job = RecommendedJob(
-        argv=_argv(experiment.command or "", values, of_process),
+        argv=("env", *before, *argv) if before else tuple(argv),
         num_nodes=row.num_nodes,
-        devices_per_node=row.world_size // row.num_nodes,
+        devices_per_node=on_node,
         on_each_node=_on_each_node(site, row.num_nodes, row.world_size),
-        on_each_device=system.on_each_device(
-            row.num_nodes, row.world_size // row.num_nodes
-        ),
+        on_each_device=system.on_each_device(row.num_nodes, on_node),
         first_host=system.first_host,
         hosts=system.hosts,
-        port=_port(system),
+        port=f"$(({_FIRST_PORT} + {number} % {_NUM_PORTS}))",
     )
-    prepared = _prepared(site, row.num_nodes, exported, _unknown(experiment))
+    hidden = [name for name, value in experiment.env.items() if is_hidden(value)]
+    unknown = [*experiment.env_from, *hidden]
+    prepared = _prepared(site, row.num_nodes, exported, unknown)
     return [*head, *prepared, *launcher.job_lines(job)]
 
 
@@ -104,9 +105,12 @@ def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
         known = str(held.get(name, listed[0]))
         return next((each for each in listed if str(each) == known), listed[0])
 
+    programs = list(experiment.by_program())
+    program = next((n for n in programs if n == held.get(PROGRAM)), programs[0])
     parallelism = str(value("parallelism", experiment.parallelism))
     options = {name: value(name, each) for name, each in experiment.options.items()}
     in_flight = strategy_of(parallelism).steps_in_flight(row.world_size, options)
+    precisions = [each.value for each in experiment.precision]
     return Trial(
         kind=TrialKind.THROUGHPUT,
         workload=experiment.workload_name,
@@ -118,60 +122,36 @@ def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
         learning_rate=_rate(experiment, answer, in_flight),
         node_group=answer.node_group or None,
         parallelism=parallelism,
-        precision=str(
-            value("precision", [each.value for each in experiment.precision])
-        ),
+        precision=str(value("precision", precisions)),
         seed=experiment.seed[0],
         options=options,
         layout=_layout(experiment, held),
-        program=_program(experiment, held),
+        program=program,
     )
-
-
-def _program(experiment: Experiment, held: Mapping[str, Scalar]) -> str | None:
-    """Return the program of the answer; None: the experiment has not several."""
-    names = list(experiment.by_program())
-    return next((name for name in names if name == held.get(PROGRAM)), names[0])
 
 
 def _layout(experiment: Experiment, held: Mapping[str, Scalar]) -> Layout | None:
-    """Return the listed layout that agrees best with the settings of the answer."""
     if experiment.layout is None:
         return None
-    return max(
-        experiment.layout.layouts(),
-        key=lambda layout: sum(
-            str(held.get(name)) == str(degree)
-            for name, degree in layout.degrees.items()
-        ),
-    )
+
+    def num_agreeing(layout: Layout) -> int:
+        return sum(str(held.get(name)) == str(n) for name, n in layout.degrees.items())
+
+    return max(experiment.layout.layouts(), key=num_agreeing)
 
 
 def _rate(
     experiment: Experiment, answer: Recommendation, steps_in_flight: int
 ) -> LearningRate | None:
-    rates, job = experiment.learning_rate, experiment.job
+    rates, job, advised = experiment.learning_rate, experiment.job, answer.learning_rate
     if rates is None:
         return None
-    advised = answer.learning_rate
-    rule = LearningRateRule(advised.rule) if advised else rates.rule[0]
-    total = answer.chosen.batch.global_batch_size
-    epoch = job.samples_per_epoch if job else None
-    return rates.at(rule, total, epoch, steps_in_flight=steps_in_flight)
-
-
-def _argv(
-    command: str, values: Mapping[str, object], of_process: Mapping[str, str]
-) -> tuple[str, ...]:
-    """Return the words of the command, variables of a single process before it."""
-    words = [fill_placeholders(word, values) for word in shlex.split(command)]
-    if of_process:
-        words = [
-            "env",
-            *(f"{name}={value}" for name, value in of_process.items()),
-            *words,
-        ]
-    return tuple(words)
+    return rates.at(
+        LearningRateRule(advised.rule) if advised else rates.rule[0],
+        answer.chosen.batch.global_batch_size,
+        job.samples_per_epoch if job else None,
+        steps_in_flight=steps_in_flight,
+    )
 
 
 def _environment(
@@ -185,42 +165,25 @@ def _environment(
     The latter hold placeholders of a single process.
     """
     own = readable_variables(experiment)
-    told = {variable: f"{{{own[variable]}}}" for variable in experiment.uses}
-    known = {**answer.held, **answer.chosen.settings}
-    threads = known.get("threads_per_rank")
-    asked = {
-        **({"OMP_NUM_THREADS": str(threads)} if threads else {}),
-        **(
-            {"GLOO_SOCKET_IFNAME": site.interface, "NCCL_SOCKET_IFNAME": site.interface}
-            if site.interface
-            else {}
-        ),
-        "SCALELAB_METRICS": "/dev/null",
-        **{name: fill_placeholders(text, values) for name, text in told.items()},
-        **{
-            name: fill_placeholders(each, values)
-            for name, each in experiment.env.items()
-            if not is_hidden(each)
-        },
-    }
-    differs = {
+    texts = {variable: f"{{{own[variable]}}}" for variable in experiment.uses}
+    texts |= {name: of for name, of in experiment.env.items() if not is_hidden(of)}
+    threads = {**answer.held, **answer.chosen.settings}.get("threads_per_rank")
+    asked = {"OMP_NUM_THREADS": str(threads)} if threads else {}
+    if site.interface:
+        asked["GLOO_SOCKET_IFNAME"] = asked["NCCL_SOCKET_IFNAME"] = site.interface
+    asked["SCALELAB_METRICS"] = "/dev/null"
+    asked |= {name: fill_placeholders(text, values) for name, text in texts.items()}
+    of_process = {
         name: text
         for name, text in asked.items()
         if {*placeholders_in(text)} & PROCESS_PLACEHOLDERS.keys()
     }
-    return {n: text for n, text in asked.items() if n not in differs}, differs
-
-
-def _unknown(experiment: Experiment) -> list[str]:
-    """Return the variables whose values are not known here."""
-    hidden = [name for name, value in experiment.env.items() if is_hidden(value)]
-    return [*experiment.env_from, *hidden]
+    return {n: text for n, text in asked.items() if n not in of_process}, of_process
 
 
 def _prepared(
     site: BatchSite, num_nodes: int, exported: Mapping[str, str], unknown: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the lines that prepare the environment of the program, where it starts."""
     system = site.batch_system
     python = PurePath(site.python or sys.executable)
     if system.submitted_from:
@@ -251,14 +214,7 @@ def _on_each_node(site: BatchSite, num_nodes: int, world_size: int) -> str:
     return f'{start} /bin/bash -c "{again}" bash'
 
 
-def _port(system: BatchSystem) -> str:
-    """Return a port that depends on the job: jobs that share a node meet at others."""
-    number = f"${{{system.job_variable}%%[!0-9]*}}"
-    return f"$(({_FIRST_PORT} + {number} % {_NUM_PORTS}))"
-
-
 def _chain(system: BatchSystem, time: JobTime) -> Iterator[str]:
-    """Yield the lines that submit the job as often as the training needs it."""
     if time.num_jobs == 1:
         return
     yield f"# It takes {time.num_jobs} jobs, one after the other: each goes on from the"

@@ -49,14 +49,11 @@ class JobTime:
         row = answer.chosen
         start_up_s = numbers(observations, "start_up_s")
         per_sample_s = _evaluation_per_sample_s(observations)
-        known = start_up_s[start_up_s > 0]
         return cls(
             training_s=_quantile(row.time_s, answer.interval, answer.confidence),
             confidence=answer.confidence,
-            start_up_s=float(known.max()) if len(known) else 0.0,
-            evaluation_s=None
-            if per_sample_s is None
-            else per_sample_s * row.samples.value,
+            start_up_s=float(start_up_s.max(where=start_up_s > 0, initial=0.0)),
+            evaluation_s=per_sample_s and per_sample_s * row.samples.value,
             walltime_s=walltime_s,
         )
 
@@ -87,16 +84,13 @@ class JobTime:
         """Say what the limit holds."""
         if not math.isfinite(self.training_s):
             return "No upper end of the training's time is known: see the time limit."
-        parts = [
-            f"{duration(self.training_s)} of training ({percent(self.confidence)})"
-        ]
+        sure = percent(self.confidence)
+        parts = [f"{duration(self.training_s)} of training ({sure})"]
         if self.start_up_s:
             parts.append(f"{duration(self.start_up_s)} to start")
         if self.evaluation_s is not None:
             parts.append(f"{duration(self.evaluation_s)} of evaluation")
-        rest = (
-            "checkpoints" if self.evaluation_s is not None else "what was not measured"
-        )
+        rest = "what was not measured" if self.evaluation_s is None else "checkpoints"
         return f"The time limit holds {', '.join(parts)}, and a tenth more for {rest}."
 
 

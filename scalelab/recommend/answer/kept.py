@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -26,14 +27,8 @@ from scalelab.records.plain_files import parse_json
 
 _MOST = 20  # answers of one run
 _CODE = (
-    "inputs",
-    "kinds",
-    "site",
-    "experiment",
-    "plan",
-    "records",
-    "laws",
-    "recommend",
+    *("inputs", "kinds", "site", "experiment", "plan"),
+    *("records", "laws", "recommend"),
 )
 _SUFFIXES = (".py", ".json")
 
@@ -65,13 +60,10 @@ class KeptAnswers:
         """Return the answer to a question; None if it is not kept."""
         from pydantic import TypeAdapter
 
-        found = self._read().get(_key(question))
-        if found is None:
-            return None
-        try:
+        with suppress(KeyError, ValueError):
+            found = self._read()[_key(question)]
             return TypeAdapter(Recommendation).validate_python(found)
-        except ValueError:
-            return None
+        return None
 
     def keep(self, question: str, answer: Recommendation) -> None:
         """Keep an answer beside the latest others."""
@@ -95,7 +87,6 @@ def _key(question: str) -> str:
 
 
 def _code() -> str:
-    """Return a hash of the code, the priors and the resources of answers."""
     package = Path(__file__).parents[2]
     sources = sorted(path for room in _CODE for path in (package / room).rglob("*"))
     stats = [

@@ -136,17 +136,17 @@ def _target_not_reached(note: _Note) -> str:
     )
 
 
-_CONTENTS = {
-    Contents.GIVEN: "Times are made of the given step times, whatever those contain; "
+_CONTENTS: Mapping[Contents, str] = {
+    "given": "Times are made of the given step times, whatever those contain; "
     "start-up comes on top.",
-    Contents.STEPS: "Times are of training steps alone; start-up, evaluation and "
+    "steps": "Times are of training steps alone; start-up, evaluation and "
     "checkpoints come on top.",
-    Contents.STEPS_AND_CHECKPOINTS: "Times are of training steps and checkpoints "
+    "steps_and_checkpoints": "Times are of training steps and checkpoints "
     "between them; start-up and evaluation come on top.",
-    Contents.ALL_NO_EVALUATION_SEEN: "Times contain all between two reported steps, "
+    "all_no_evaluation_seen": "Times contain all between two reported steps, "
     "evaluation too if there was any: metrics.evaluation matched no line. Start-up "
     "comes on top.",
-    Contents.ALL: "Times contain all between two reported steps, evaluation too unless "
+    "all": "Times contain all between two reported steps, evaluation too unless "
     "metrics.evaluation sets it apart; start-up comes on top.",
 }
 
@@ -199,114 +199,114 @@ def _not_identifiable(note: _Note) -> str:
 
 
 _SENTENCES: Mapping[Kind, Callable[[_Note], str]] = {
-    Kind.FAILURES: _failures,
-    Kind.INCOMPLETE_SWEEP: lambda note: (
+    "failures": _failures,
+    "incomplete_sweep": lambda note: (
         f"The sweep is not complete: {counted(note.of['num_trials'], 'trial')} to come."
     ),
-    Kind.ACCEPTED: lambda note: accepted_in_words(note.of),
-    Kind.PROGRAMS: _programs,
-    Kind.NOT_SURE_ENOUGH: _not_sure_enough,
-    Kind.LEARNED_FROM: lambda note: (
+    "accepted": lambda note: accepted_in_words(note.of),
+    "programs": _programs,
+    "not_sure_enough": _not_sure_enough,
+    "learned_from": lambda note: (
         f"Step times were also learned from {counted(note.of['num_curves'], 'curve')} "
         f"of {', '.join(note.of['runs'])}."
     ),
-    Kind.OFF_THE_PRODUCT: lambda note: (
+    "off_the_product": lambda note: (
         f"{counted(note.of['num_trials'], 'end-to-end trial')} took "
         f"{100 * note.of['mean_error']:+.0f}% against the product of the two laws, "
         f"{100 * note.of['worst_error']:.0f}% off at most; predictions are "
         f"corrected by {100 * note.of['correction']:+.0f}%."
     ),
-    Kind.WHOLE_RUNS: lambda note: (
+    "whole_runs": lambda note: (
         "This way of training does not factorise into samples and steps: times follow "
         "whole runs."
     ),
-    Kind.PRUNED: lambda note: (
+    "pruned": lambda note: (
         "Ended early by their source (pruned): "
         f"{counted(note.of['num_attempts'], 'attempt')}; what they measured until then "
         "counts."
     ),
-    Kind.CONTRADICTING: _contradicting,
-    Kind.MORE_CONTRADICTING: lambda note: (
+    "contradicting": _contradicting,
+    "more_contradicting": lambda note: (
         f"{counted(note.of['count'], 'more configuration')} "
         f"{'has' if note.of['count'] == 1 else 'have'} contradicting runs."
     ),
-    Kind.DOUBTED: _doubted,
-    Kind.MORE_DOUBTED: lambda note: (
+    "doubted": _doubted,
+    "more_doubted": lambda note: (
         f"{counted(note.of['count'], 'more run')} "
         f"{'is' if note.of['count'] == 1 else 'are'} doubted."
     ),
-    Kind.NO_REPEATS: lambda note: (
+    "no_repeats": lambda note: (
         "Scatter unknown: nothing was measured twice; further runs are taken to differ "
         "by the usual few percent. Repeat some."
     ),
-    Kind.FEW_READINGS: lambda note: (
+    "few_readings": lambda note: (
         f"Scatter unknown: {counted(note.of['num_runs'], 'run')} without repeats, and "
         "with one to three readings of the step time in each; the usual scatter is "
         "assumed. Report steps more often, train longer, or raise measure.repeats."
     ),
-    Kind.NOT_WITNESSED: _not_witnessed,
-    Kind.OWN_RATE_DIFFERS: _own_rate_differs,
-    Kind.TARGET_NOT_REACHED: _target_not_reached,
-    Kind.TARGET_NOT_MEASURED: lambda note: (
+    "not_witnessed": _not_witnessed,
+    "own_rate_differs": _own_rate_differs,
+    "target_not_reached": _target_not_reached,
+    "target_not_measured": lambda note: (
         f"Not measured: samples to {note.of['target']}; assumes {note.of['amount']} "
         "suffice."
     ),
-    Kind.ACCURACY_NOT_MEASURED: lambda note: (
+    "accuracy_not_measured": lambda note: (
         f"Not measured: accuracy at batch {note.of['global_batch_size']}; assumes "
         f"{note.of['amount']} suffice."
     ),
-    Kind.TIMES_CONTAIN: lambda note: _CONTENTS[Contents(note.of["contents"])],
-    Kind.ACCURACY_ALIKE: lambda note: (
+    "times_contain": lambda note: _CONTENTS[note.of["contents"]],
+    "accuracy_alike": lambda note: (
         f"Accuracy is assumed not to depend on {note.of['setting']} (chosen: "
         f"{note.of['value']})."
     ),
-    Kind.ACCUMULATION_NOT_MEASURED: lambda note: (
+    "accumulation_not_measured": lambda note: (
         "Accumulation was not measured: of the passes of a step, only the last is "
         "taken to exchange gradients."
     ),
-    Kind.EXTRAPOLATED: lambda note: (
+    "extrapolated": lambda note: (
         f"Extrapolated: nothing was measured on {note.devices()} with local batch "
         f"{note.of['local_batch_size']:,}. Try that briefly before the job."
     ),
-    Kind.NOT_TRIED: lambda note: (
+    "not_tried": lambda note: (
         f"Not tried: local batch {note.of['local_batch_size']} there; by measured "
         f"peaks it takes {number(note.of['peak_bytes'] / _GIB)} of the "
         f"{number(note.of['capacity_bytes'] / _GIB)} GiB of a {note.device_word}."
     ),
-    Kind.CUT_TO_AN_EPOCH: lambda note: (
+    "cut_to_an_epoch": lambda note: (
         f"Only global batches up to {note.of['largest']:,} are considered: that is one "
         "epoch."
     ),
-    Kind.NO_EFFICIENCY: lambda note: (
+    "no_efficiency": lambda note: (
         f"No efficiency (-): rows leave open what {note.of['baseline']} would take for "
         "the same global batch."
     ),
-    Kind.ABOVE_IDEAL_ON_FEWER: lambda note: (
+    "above_ideal_on_fewer": lambda note: (
         f"Efficiency over 100%: {note.of['baseline']} would compute the same global "
         "batch in smaller local batches, or its devices hinder one another."
     ),
-    Kind.ABOVE_IDEAL_ON_MORE: lambda note: (
+    "above_ideal_on_more": lambda note: (
         f"Efficiency over 100%: on more devices than {note.of['baseline']} a local "
         "batch is smaller and may fit a cache, or the baseline was measured slow."
     ),
-    Kind.BATCH_TOO_LARGE: _batch_too_large,
-    Kind.UNMEASURED_NOT_CHOSEN: _unmeasured_not_chosen,
-    Kind.CONSIDERED: _considered,
-    Kind.REPLICAS_NOT_DIVIDED: lambda note: (
+    "batch_too_large": _batch_too_large,
+    "unmeasured_not_chosen": _unmeasured_not_chosen,
+    "considered": _considered,
+    "replicas_not_divided": lambda note: (
         f"Not considered: {', '.join(map(str, note.of['world_sizes']))} devices. As "
         f"measured, {' or '.join(f'{size:g}' for size in note.of['replica_sizes'])} "
         "devices each compute the same samples, and that does not divide them."
     ),
-    Kind.REPLICAS_NOT_KNOWN: lambda note: (
+    "replicas_not_known": lambda note: (
         "Not considered: allocations that were not measured. How many of their ranks "
         "would see different samples cannot be told, since it was "
         f"{', '.join(f'{some} of {world}' for some, world in note.of['shares'])}. "
         "Measure an allocation to have it considered."
     ),
-    Kind.BATCH_NOT_SHARED: _batch_not_shared,
-    Kind.NOT_IDENTIFIABLE: _not_identifiable,
-    Kind.GROUP_NOT_COMPARED: lambda note: (
+    "batch_not_shared": _batch_not_shared,
+    "not_identifiable": _not_identifiable,
+    "group_not_compared": lambda note: (
         f"Node group {note.of['group']} is not compared: {note.of['why']}"
     ),
-    Kind.IMPORT_DOUBTED: lambda note: f"The import doubted: {note.of['doubt']}",
+    "import_doubted": lambda note: f"The import doubted: {note.of['doubt']}",
 }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields
 from html import escape
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
-from scalelab.recommend.answer.facts import Part
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.answer.sentences import sentences, texts
 from scalelab.recommend.answer.tables import allocations
@@ -15,10 +15,7 @@ from scalelab.recommend.answer.text import answer_text
 if TYPE_CHECKING:
     import pandas as pd
 
-_HEAD = (
-    *(Part.USE, Part.SETTINGS, Part.TAKES, Part.CHANCE, Part.FAILED),
-    Part.ALTERNATIVES,
-)
+_HEAD = ("use", "settings", "takes", "chance", "failed", "alternatives")
 _NESTED = ("batch", "settings")
 
 
@@ -35,17 +32,16 @@ class Answer(Recommendation):
     @property
     def sentences(self) -> tuple[str, ...]:
         """Everything that the answer says, apart from its table."""
-        return tuple(each.text for each in sentences(self))
+        return tuple(chain(*sentences(self).values()))
 
     def __repr__(self) -> str:
         return answer_text(self)
 
     def _repr_html_(self) -> str:
-        """Show the answer in a notebook: what to use, the table, the remarks."""
         said = sentences(self)
         use, *head = texts(said, *_HEAD)
-        rest = [each.text for each in said if each.part not in _HEAD]
-        (titles, *rows) = zip(*allocations(self).values(), strict=True)
+        rest = texts(said, *(each for each in said if each not in _HEAD))
+        titles, *rows = zip(*allocations(self).values(), strict=True)
         body = [
             _row(cells, "td", is_marked=row.is_chosen)
             for cells, row in zip(rows, self.rows, strict=True)

@@ -19,10 +19,9 @@ from scalelab.kinds.resources import (
     Resource,
 )
 from scalelab.plan.memory_limits import MemoryLimit
-from scalelab.recommend.answer.evidence import Evidence
-from scalelab.recommend.answer.facts import Fact, Part
+from scalelab.recommend.answer.evidence import Evidence, WayRow
+from scalelab.recommend.answer.facts import Fact, NotedPart
 from scalelab.recommend.answer.note_words import in_words
-from scalelab.recommend.answer.way_rows import WayRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -289,14 +288,14 @@ class Recommendation:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the answer assumes, a sentence each."""
-        return self.said(Part.EFFICIENCY, Part.ASSUMPTION)
+        return self.said("efficiency", "assumption")
 
     @property
     def unsupported(self) -> tuple[str, ...]:
         """What could not be answered, a sentence each."""
-        return self.said(Part.UNANSWERED)
+        return self.said("unanswered")
 
-    def said(self, *parts: Part) -> tuple[str, ...]:
+    def said(self, *parts: NotedPart) -> tuple[str, ...]:
         """Return the notes on these parts of the answer as sentences."""
         return tuple(
             in_words(fact, self.device_word)
@@ -310,7 +309,7 @@ class Recommendation:
         values["facts"] = [{"kind": f["kind"], **f["values"]} for f in values["facts"]]
         values["notes"] = [*self.notes]
         values["unsupported"] = [*self.unsupported]
-        values["failures"] = " ".join(self.said(Part.FAILED))
+        values["failures"] = " ".join(self.said("failed"))
         values["ways"] = values.pop("evidence")["ways"]
         rows = [row.to_json() for row in self.rows]
         groups = {name: row.to_json() for name, row in self.elsewhere.items()}
@@ -321,7 +320,6 @@ class Recommendation:
 
 
 def _plain(value: Any) -> Any:
-    """Replace values that JSON lacks: infinite ends, NumPy scalars, tuples."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

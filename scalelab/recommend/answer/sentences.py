@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import (
@@ -17,14 +16,14 @@ from scalelab.inputs.numerals import (
 )
 from scalelab.inputs.support import Support
 from scalelab.plan.memory_limits import limits_in_words
-from scalelab.recommend.answer.facts import Part
+from scalelab.recommend.answer.evidence import BASELINE, WayRow
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     Knee,
+    NextTrial,
     OutlookRow,
     Recommendation,
 )
-from scalelab.recommend.answer.way_rows import BASELINE, WayRow
 from scalelab.records.columns import OPTION_PREFIX
 
 _REASONS = {
@@ -48,22 +47,43 @@ _LIKELY = 0.5  # chance of a knee up to the last row, or of limits, that is name
 _BUSY = "the computer was too busy to keep the declared times"
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
-    """A sentence, and what it is about."""
+def sentences(result: Recommendation) -> dict[str, list[str]]:
+    """Return all that the answer says apart from its table, by subject, in order."""
+    row, knee, trial = result.chosen, result.knee, result.next_trial
+    time = f"{duration(row.time_s.value)} [{duration_ends(row.time_s)}]"
+    given = f" if {result.condition}" if result.condition else ""
+    chance = _chance(result, row)
+    is_unmet = not result.meets_constraints and knee is not None
+    emulated = "Emulated: times are declared, nothing here was measured."
+    hours, word = result.sweep_gpu_hours, result.device_hour_word
+    cost = [] if hours is None else [f"Sweep cost {device_time(hours, word)}."]
+    return {
+        "use": _use(result),
+        "settings": _settings(result),
+        "takes": [f"{time}, {_spent(result, row)}"],
+        "chance": [f"Chance {chance}{given}."] if chance else [],
+        "failed": [*result.said("failed"), *limits_in_words(result.memory_limits)],
+        "alternatives": [_alternatives(result)] if is_unmet else [],
+        "emulated": [emulated] if result.is_emulated else [],
+        "knee": [] if knee is None else [_knee(result, knee)],
+        "elsewhere": [_elsewhere(result, *each) for each in result.elsewhere.items()],
+        "price": [result.price] if result.price else [],
+        "why": [f"Why: {result.objective}."],
+        "efficiency": [*result.said("efficiency")],
+        "assumption": [*result.said("assumption")],
+        "unanswered": [*result.said("unanswered")],
+        "next_trial": [] if trial is None else [_next_trial(result, trial)],
+        "ignored": [
+            *_ignored(result, "", result.left_out),
+            *_ignored(result, " for samples to target", result.left_out_of_convergence),
+        ],
+        "sweep_cost": cost,
+    }
 
-    part: Part
-    text: str
 
-
-def sentences(result: Recommendation) -> tuple[Sentence, ...]:
-    """Return everything that the answer says, apart from its table."""
-    return tuple(_sentences(result))
-
-
-def texts(said: tuple[Sentence, ...], *parts: Part) -> list[str]:
-    """Return the sentences about these parts, in the order of the answer."""
-    return [sentence.text for sentence in said if sentence.part in parts]
+def texts(said: Mapping[str, list[str]], *subjects: str) -> list[str]:
+    """Return the sentences on some subjects."""
+    return [text for subject in subjects for text in said[subject]]
 
 
 def reason_in_words(reason: str, *, is_emulated: bool = False) -> str:
@@ -78,68 +98,32 @@ def reason_in_words(reason: str, *, is_emulated: bool = False) -> str:
     )
 
 
-def _sentences(result: Recommendation) -> Iterator[Sentence]:
-    def notes(part: Part) -> Iterator[Sentence]:
-        yield from (Sentence(part, text) for text in result.said(part))
-
-    row = result.chosen
-    yield from (Sentence(Part.USE, text) for text in _use(result))
-    if settings := _settings(result):
-        yield Sentence(Part.SETTINGS, settings)
-    time = f"{duration(row.time_s.value)} [{duration_ends(row.time_s)}]"
-    yield Sentence(Part.TAKES, f"{time}, {_spent(result, row)}")
-    if row.probability is not None:
-        given = f" if {result.condition}" if result.condition else ""
-        yield Sentence(Part.CHANCE, f"Chance {_chance(result, row)}{given}.")
-    yield from notes(Part.FAILED)
-    yield from (
-        Sentence(Part.FAILED, text) for text in limits_in_words(result.memory_limits)
-    )
-    if not result.meets_constraints and result.knee is not None:
-        yield Sentence(Part.ALTERNATIVES, _alternatives(result))
-    if result.is_emulated:
-        emulated = "Emulated: times are declared, nothing here was measured."
-        yield Sentence(Part.EMULATED, emulated)
-    if result.knee is not None:
-        yield Sentence(Part.KNEE, _knee(result, result.knee))
-    yield from (Sentence(Part.ELSEWHERE, text) for text in _elsewhere(result))
-    if result.price:
-        yield Sentence(Part.PRICE, result.price)
-    yield Sentence(Part.WHY, f"Why: {result.objective}.")
-    for part in (Part.EFFICIENCY, Part.ASSUMPTION, Part.UNANSWERED):
-        yield from notes(part)
-    if result.next_trial is not None:
-        yield Sentence(Part.NEXT_TRIAL, _next_trial(result))
-    yield from (Sentence(Part.IGNORED, text) for text in _ignored(result))
-    if result.sweep_gpu_hours is not None:
-        cost = device_time(result.sweep_gpu_hours, result.device_hour_word)
-        yield Sentence(Part.SWEEP_COST, f"Sweep cost {cost}.")
-
-
-def _use(result: Recommendation) -> Iterator[str]:
-    row, verb = result.chosen, "Use"
+def _use(result: Recommendation) -> list[str]:
+    row, unmet, verb = result.chosen, [], "Use"
     if not result.meets_constraints:
         is_likely = row.probability is not None and row.probability >= _LIKELY
         sure = f" with a chance of {percent(result.confidence)}" if is_likely else ""
-        yield f"Nothing meets {' and '.join(result.limits)}{sure}."
+        unmet = [f"Nothing meets {' and '.join(result.limits)}{sure}."]
         verb = "Closest:"
-    place = f"{_count(result, row.world_size, named=True)} ({_nodes(result, row)})"
-    yield f"{verb} {place}, {_batch(row.batch)}"
+    kind = f"{result.node_group} node" if result.node_group else "node"
+    _, devices = row.allocation.split("x")
+    count = _count(result, row.world_size)
+    if result.device_name and result.device_word in ("GPU", "TPU"):
+        count = f"{row.world_size:,} {result.device_name}"
+    place = f"{count} ({counted(row.num_nodes, kind)} x {devices})"
+    return [*unmet, f"{verb} {place}, {_batch(row.batch)}"]
 
 
-def _settings(result: Recommendation) -> str:
+def _settings(result: Recommendation) -> list[str]:
     details = _named(result.chosen.settings)
     if rate := result.learning_rate:
         rule = "" if rate.rule == "none" else f" (rule: {rate.rule})"
         details.append(f"learning rate {rate.value:.4g}{rule}")
-    return ", ".join(details)
+    return [", ".join(details)] if details else []
 
 
 def _named(settings: Mapping[str, Scalar]) -> list[str]:
-    return [
-        f"{name.removeprefix(OPTION_PREFIX)} {value}"
-        for name, value in settings.items()
-    ]
+    return [f"{n.removeprefix(OPTION_PREFIX)} {of}" for n, of in settings.items()]
 
 
 def _spent(result: Recommendation, row: OutlookRow) -> str:
@@ -149,9 +133,9 @@ def _spent(result: Recommendation, row: OutlookRow) -> str:
 
 
 def _chance(result: Recommendation, row: OutlookRow) -> str:
-    assert row.probability is not None
-    chance = probability(row.probability)
-    return f"of meeting {' and '.join(result.limits)}: {chance}"
+    if row.probability is None:
+        return ""
+    return f"of meeting {' and '.join(result.limits)}: {probability(row.probability)}"
 
 
 def _alternatives(result: Recommendation) -> str:
@@ -165,48 +149,36 @@ def _alternatives(result: Recommendation) -> str:
     )
 
 
-def _count(result: Recommendation, count: int, *, named: bool = False) -> str:
-    if named and result.device_name and result.device_word in ("GPU", "TPU"):
-        return f"{count:,} {result.device_name}"
+def _count(result: Recommendation, count: int) -> str:
     return counted(count, result.device_word)
 
 
-def _nodes(result: Recommendation, row: OutlookRow) -> str:
-    _, devices = row.allocation.split("x")
-    kind = f"{result.node_group} node" if result.node_group else "node"
-    return f"{counted(row.num_nodes, kind)} x {devices}"
-
-
 def _batch(batch: BatchPlan) -> str:
-    text = (
-        f"global batch {batch.global_batch_size} = {batch.local_batch_size} x "
-        f"{batch.data_parallel_size}"
-    )
     steps = batch.gradient_accumulation_steps
-    return f"{text} x {steps} accumulation steps" if steps > 1 else text
+    passes = f" x {steps} accumulation steps" if steps > 1 else ""
+    return (
+        f"global batch {batch.global_batch_size} = {batch.local_batch_size} x "
+        f"{batch.data_parallel_size}{passes}"
+    )
 
 
-def _elsewhere(result: Recommendation) -> Iterator[str]:
-    """Say what each other node group would do for the job, a sentence each."""
-    for group, row in result.elsewhere.items():
-        chance = "" if row.probability is None else f", chance {_chance(result, row)}"
-        yield (
-            f"Node group {group} instead: {_count(result, row.world_size)} "
-            f"({row.allocation}), {duration(row.time_s.value)}, "
-            f"{_spent(result, row)}{chance}."
-        )
+def _elsewhere(result: Recommendation, group: str, row: OutlookRow) -> str:
+    chance = _chance(result, row)
+    return (
+        f"Node group {group} instead: {_count(result, row.world_size)} "
+        f"({row.allocation}), {duration(row.time_s.value)}, {_spent(result, row)}"
+        f"{f', chance {chance}' if chance else ''}."
+    )
 
 
 def _knee(result: Recommendation, knee: Knee) -> str:
+    last = _count(result, result.rows[-1].world_size)
     if knee.lo is None:
-        largest = result.rows[-1].world_size
-        return f"No diminishing returns up to {_count(result, largest)}."
+        return f"No diminishing returns up to {last}."
     if knee.probability_in_range < _LIKELY:
-        last = _count(result, result.rows[-1].world_size)
-        text = f"No sign of diminishing returns up to {last}"
-        if knee.lo == result.rows[0].world_size:
-            return f"{text}."
-        return f"{text}; if they diminish, then not before {knee.lo:,}."
+        is_open = knee.lo > result.rows[0].world_size
+        then = f"; if they diminish, then not before {knee.lo:,}" if is_open else ""
+        return f"No sign of diminishing returns up to {last}{then}."
     beyond = {row.basis for row in result.rows if row.world_size > knee.lo}
     if beyond == {Support.NOT_MEASURED}:
         most = _count(result, knee.lo)
@@ -243,9 +215,7 @@ def what_gaps_mean(rows: Sequence[WayRow]) -> list[str]:
     ]
 
 
-def _next_trial(result: Recommendation) -> str:
-    trial = result.next_trial
-    assert trial is not None
+def _next_trial(result: Recommendation, trial: NextTrial) -> str:
     hours, word = trial.gpu_hours, result.device_hour_word
     cost = "" if hours is None else f", {device_time(hours, word)}"
     return (
@@ -256,16 +226,12 @@ def _next_trial(result: Recommendation) -> str:
     )
 
 
-def _ignored(result: Recommendation) -> Iterator[str]:
-    for law, reasons in (
-        ("", result.left_out),
-        (" for samples to target", result.left_out_of_convergence),
-    ):
-        if reasons:
-            total = sum(reasons.values())
-            trials = counted(result.num_observations, "trial")
-            why = why_ignored(reasons, is_emulated=result.is_emulated)
-            yield f"{total:,} of {trials} ignored{law}: {why}."
+def _ignored(
+    result: Recommendation, purpose: str, reasons: Mapping[str, int]
+) -> list[str]:
+    total, trials = sum(reasons.values()), counted(result.num_observations, "trial")
+    why = why_ignored(reasons, is_emulated=result.is_emulated)
+    return [f"{total:,} of {trials} ignored{purpose}: {why}."] if reasons else []
 
 
 def why_ignored(reasons: Mapping[str, int], *, is_emulated: bool = False) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isnan
 
 from scalelab.inputs.layout import short_label
 from scalelab.inputs.numerals import (
@@ -16,58 +17,53 @@ from scalelab.inputs.numerals import (
     probability,
 )
 from scalelab.kinds.resources import DEVICE_HOURS
+from scalelab.recommend.answer.evidence import Spread, WayRow
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     OutlookRow,
     Recommendation,
 )
-from scalelab.recommend.answer.way_rows import Spread, WayRow
 
+# Columns of cells, the title first, by a name that does not depend on the answer
 Columns = dict[str, list[str]]
-"""Columns of cells, the title first, by a name that does not depend on the answer."""
 
 
 def allocations(result: Recommendation) -> Columns:
     """Return a row per allocation; columns that no row has a value for are left out."""
-    rows = result.rows
-    columns: Columns = {
-        "size": [_last(plural(result.device_word, 2))],
-        "time": ["time"],
-        "interval": [percent(result.interval)],
-        **_spent(result),
-        "efficiency": ["efficiency"],
-        "next": ["next doubling"],
-        "chance": ["chance"],
-        "basis": ["basis"],
-        "speed": ["samples/s"],
-        "tokens": ["tokens/s"],
-        "utilization": ["MFU"],
-        "nodes": ["nodes"],
-        "layout": ["layout"],
-        "batch": ["batch"],
+    rows, spent = result.rows, _spent(result)
+    unit = spent[DEVICE_HOURS.name][0]
+    columns = {
+        "size": [
+            _last(plural(result.device_word, 2)),
+            *(f"{r.world_size}" for r in rows),
+        ],
+        "time": ["time", *(duration(row.time_s.value) for row in rows)],
+        "interval": [
+            percent(result.interval),
+            *(duration_ends(row.time_s) for row in rows),
+        ],
+        **spent,
+        "efficiency": ["efficiency", *map(_efficiency, rows)],
+        "next": ["next doubling", *(_next(row, unit) for row in rows)],
+        "chance": ["chance", *(_cell(row.probability, probability) for row in rows)],
+        "basis": ["basis", *(row.basis for row in rows)],
+        "speed": [
+            "samples/s",
+            *(_cell(r.throughput_samples_per_s, number) for r in rows),
+        ],
+        "tokens": [
+            "tokens/s",
+            *(_cell(r.throughput_tokens_per_s, number) for r in rows),
+        ],
+        "utilization": [
+            "MFU",
+            *(_cell(row.flops_utilization, percent) for row in rows),
+        ],
+        "nodes": ["nodes", *(row.allocation for row in rows)],
+        "layout": ["layout", *(short_label(row.settings) for row in rows)],
+        "batch": ["batch", *(_batch(row.batch) for row in rows)],
     }
-    unit = columns[DEVICE_HOURS.name][0]
-    for row in rows:
-        star = "*" if row.is_baseline else ""
-        chance = "" if row.probability is None else probability(row.probability)
-        cells = {
-            "size": f"{row.world_size}",
-            "time": duration(row.time_s.value),
-            "interval": duration_ends(row.time_s),
-            "efficiency": f"{_efficiency(row)}{star}",
-            "next": _next(row, unit),
-            "chance": chance,
-            "basis": row.basis,
-            "speed": number(row.throughput_samples_per_s.value),
-            "tokens": _or_nothing(row.throughput_tokens_per_s, number),
-            "utilization": _or_nothing(row.flops_utilization, percent),
-            "nodes": row.allocation,
-            "layout": short_label(row.settings),
-            "batch": _batch(row.batch),
-        }
-        for name, cell in cells.items():
-            columns[name].append(cell)
-    return {name: cells for name, cells in columns.items() if any(cells[1:])}
+    return _filled(columns)
 
 
 def ways_table(rows: Sequence[WayRow]) -> Columns:
@@ -75,47 +71,68 @@ def ways_table(rows: Sequence[WayRow]) -> Columns:
 
     Devices and batch are columns only where they differ.
     """
-    columns: Columns = {
-        "way": ["way to train"],
-        "settings": ["options"],
-        "size": ["devices"],
-        "batch": ["global batch"],
-        "step": ["step time"],
-        "target": ["time to target"],
-        "reached": ["reached"],
-        "metric": ["final metric"],
-        "gap": ["accuracy gap"],
-        "staleness": ["staleness"],
-        "period": ["period"],
-        "bubble": ["bubble"],
-        "servers": ["servers"],
+    columns = {
+        "way": ["way to train", *(row.parallelism for row in rows)],
+        "settings": [
+            "options",
+            *(", ".join(f"{n}={of}" for n, of in row.settings.items()) for row in rows),
+        ],
+        "size": ["devices", *(f"{row.world_size}" for row in rows)],
+        "batch": ["global batch", *(number(row.global_batch_size) for row in rows)],
+        "step": ["step time", *(_cell(row.step_time_s, duration) for row in rows)],
+        "target": [
+            "time to target",
+            *(_cell(row.time_to_target_s, duration) for row in rows),
+        ],
+        "reached": ["reached", *map(_reached, rows)],
+        "metric": ["final metric", *(_metric(row.final_metric) for row in rows)],
+        "gap": ["accuracy gap", *(_gap(row.accuracy_gap) for row in rows)],
+        "staleness": ["staleness", *map(_staleness, rows)],
+        "period": ["period", *(_cell(row.averaging_period, number) for row in rows)],
+        "bubble": ["bubble", *(_cell(row.bubble_share, percent) for row in rows)],
+        "servers": ["servers", *(_cell(row.num_servers, number) for row in rows)],
     }
-    sizes = {row.world_size for row in rows}
-    batches = {row.global_batch_size for row in rows}
-    for row in rows:
-        found = row.final_metric
-        cells = {
-            "way": row.parallelism,
-            "settings": ", ".join(f"{name}={of}" for name, of in row.settings.items()),
-            "size": f"{row.world_size}" if len(sizes) > 1 else "",
-            "batch": number(row.global_batch_size) if len(batches) > 1 else "",
-            "step": _or_empty(row.step_time_s, duration),
-            "target": _or_empty(row.time_to_target_s, duration),
-            "reached": _reached(row),
-            "metric": f"{found.mean:.4g}" if found else "",
-            "gap": _gap(row.accuracy_gap),
-            "staleness": _staleness(row),
-            "period": _or_empty(row.averaging_period, number),
-            "bubble": _or_empty(row.bubble_share, percent),
-            "servers": _or_empty(row.num_servers, number),
-        }
-        for name, cell in cells.items():
-            columns[name].append(cell)
+    for name in ("size", "batch"):
+        if len({*columns[name][1:]}) < 2:
+            del columns[name]
+    return _filled(columns)
+
+
+def parameters(result: Recommendation) -> Columns:
+    """Return the fitted parameters, those that the data leave open included."""
+    rows = result.parameters
+    return {
+        "parameter": ["parameter", *(f"{row.curve}: {row.name}" for row in rows)],
+        "value": ["value", *(f"{row.value:.3g}" for row in rows)],
+        "interval": [
+            f"{percent(result.interval)} interval",
+            # a law without intervals has no ends
+            *("" if isnan(r.lo) else f"{r.lo:.3g} to {r.hi:.3g}" for r in rows),
+        ],
+        "unit": ["unit", *(row.unit for row in rows)],
+        "open": [
+            "not identified",
+            *("" if row.is_identified else row.remedy for row in rows),
+        ],
+    }
+
+
+def _filled(columns: Columns) -> Columns:
     return {name: cells for name, cells in columns.items() if any(cells[1:])}
+
+
+def _cell(value: float | Interval | None, written: Callable[[float], str]) -> str:
+    if value is None:
+        return ""
+    return written(value.value if isinstance(value, Interval) else value)
 
 
 def _reached(row: WayRow) -> str:
     return f"{row.num_reached} of {row.num_evaluated}" if row.num_reached else ""
+
+
+def _metric(found: Spread | None) -> str:
+    return "" if found is None else f"{found.mean:.4g}"
 
 
 def _gap(gap: Spread | None) -> str:
@@ -131,17 +148,9 @@ def _staleness(row: WayRow) -> str:
     return f"{row.staleness_mean:.2f} (max {row.staleness_max})"
 
 
-def _or_empty(value: float | None, written: Callable[[float], str]) -> str:
-    return "" if value is None else written(value)
-
-
-def _or_nothing(value: Interval | None, written: Callable[[float], str]) -> str:
-    return "" if value is None else written(value.value)
-
-
 def _efficiency(row: OutlookRow) -> str:
-    share = row.scaling_efficiency
-    return "-" if share is None else percent(share.value)
+    share = _cell(row.scaling_efficiency, percent) or "-"
+    return f"{share}*" if row.is_baseline else share
 
 
 def _batch(batch: BatchPlan) -> str:
@@ -154,7 +163,6 @@ def _batch(batch: BatchPlan) -> str:
 
 
 def _spent(result: Recommendation) -> Columns:
-    """Return what is spent, each resource in the unit of the chosen row's amount."""
     columns: Columns = {}
     for resource, chosen in result.chosen.spent.items():
         # the headline has said that devices are emulated
@@ -177,27 +185,3 @@ def _next(row: OutlookRow, unit: str) -> str:
 
 def _last(words: str) -> str:
     return words.split()[-1]
-
-
-def parameters(result: Recommendation) -> Columns:
-    """Return the fitted parameters, those that the data leave open included."""
-    interval = f"{percent(result.interval)} interval"
-    columns: Columns = {
-        "parameter": ["parameter"],
-        "value": ["value"],
-        "interval": [interval],
-        "unit": ["unit"],
-        "open": ["not identified"],
-    }
-    for row in result.parameters:
-        is_point = row.lo != row.lo  # a law without intervals
-        cells = {
-            "parameter": f"{row.curve}: {row.name}",
-            "value": f"{row.value:.3g}",
-            "interval": "" if is_point else f"{row.lo:.3g} to {row.hi:.3g}",
-            "unit": row.unit,
-            "open": "" if row.is_identified else row.remedy,
-        }
-        for name, cell in cells.items():
-            columns[name].append(cell)
-    return columns

@@ -6,10 +6,9 @@ import textwrap
 
 from scalelab.inputs.lines import aligned
 from scalelab.inputs.numerals import counted
-from scalelab.recommend.answer.facts import Part
+from scalelab.recommend.answer.evidence import side_by_side
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import (
-    Sentence,
     sentences,
     texts,
     what_diminishing_means,
@@ -21,29 +20,35 @@ from scalelab.recommend.answer.tables import (
     parameters,
     ways_table,
 )
-from scalelab.recommend.answer.way_rows import side_by_side
 
 # the first to go when a terminal is narrow
 _OPTIONAL = ("next", "efficiency", "interval", "speed", "chance", "nodes", "batch")
 _OPTIONAL_OF_WAYS = ("metric", "reached", "servers", "batch", "gap", "bubble")
-_LEFT = ("next", "basis", "batch")
 _REMARKS = (
-    *(Part.EMULATED, Part.WHY, Part.KNEE, Part.ELSEWHERE, Part.PRICE),
-    *(Part.ASSUMPTION, Part.UNANSWERED, Part.NEXT_TRIAL),
+    *("emulated", "knee", "elsewhere", "price", "why"),
+    *("assumption", "unanswered", "next_trial"),
 )
-_ENDS = (Part.IGNORED, Part.SWEEP_COST)
 
 
 def answer_text(recommendation: Recommendation, width: int = 80) -> str:
     """Return the answer in full."""
     said = sentences(recommendation)
-    remarks = [*texts(said, *_REMARKS), *_joined(said, *_ENDS)]
+    headline = [
+        *texts(said, "use", "settings"),
+        ".  ".join(texts(said, "takes", "chance")),
+        *texts(said, "failed", "alternatives"),
+    ]
     columns = _shown(recommendation, width)
+    table = _aligned(columns, left=("next", "basis", "batch"))
+    remarks = texts(said, *_REMARKS)
     if "efficiency" in columns:
-        remarks = [*texts(said, Part.EFFICIENCY), *remarks]
+        table.append(f"* against {recommendation.baseline}")
+        remarks = [*texts(said, "efficiency"), *remarks]
+    if ends := texts(said, "ignored", "sweep_cost"):
+        remarks.append("  ".join(ends))
     blocks = [
-        _wrapped(_headline(said), width),
-        _table(columns, recommendation),
+        _wrapped(headline, width),
+        table,
         _ways(recommendation, width),
         _wrapped(remarks, width),
     ]
@@ -64,55 +69,32 @@ def explain_text(recommendation: Recommendation, width: int = 80) -> str:
     return "\n".join([*_wrapped(lines, width), "", *table])
 
 
-def _headline(said: tuple[Sentence, ...]) -> list[str]:
-    return [
-        *texts(said, Part.USE, Part.SETTINGS),
-        ".  ".join(texts(said, Part.TAKES, Part.CHANCE)),
-        *texts(said, Part.FAILED),
-        *texts(said, Part.ALTERNATIVES),
-    ]
-
-
-def _joined(said: tuple[Sentence, ...], *parts: Part) -> list[str]:
-    found = texts(said, *parts)
-    return ["  ".join(found)] if found else []
-
-
 def _shown(result: Recommendation, width: int) -> Columns:
-    """Return the columns of the table that a terminal has room for."""
     columns = allocations(result)
-    marks = [">" if row.is_chosen else " " for row in result.rows]
     title, *sizes = columns["size"]
-    marked = [f"{m}{size}" for m, size in zip(marks, sizes, strict=True)]
-    columns["size"] = [title, *marked]
+    marks = [">" if row.is_chosen else " " for row in result.rows]
+    columns["size"] = [title, *map("".join, zip(marks, sizes, strict=True))]
     columns["efficiency"] = [
         cell if cell.endswith(("*", "y")) else f"{cell} "
         for cell in columns["efficiency"]
     ]
-    for name in (*_OPTIONAL, "basis"):
-        if _total_width(columns) <= width:
+    return _fitting(columns, (*_OPTIONAL, "basis"), width)
+
+
+def _fitting(columns: Columns, optional: tuple[str, ...], width: int) -> Columns:
+    for name in optional:
+        widths = [max(map(len, cells)) for cells in columns.values()]
+        if sum(widths) + 2 * (len(widths) - 1) <= width:
             break
         columns.pop(name, None)
     return columns
 
 
-def _table(columns: Columns, result: Recommendation) -> list[str]:
-    lines = _aligned(columns, left=_LEFT)
-    if "efficiency" in columns:
-        lines.append(f"* against {result.baseline}")
-    return lines
-
-
 def _ways(result: Recommendation, width: int) -> list[str]:
-    """Return the table of ways to train where most of them were measured."""
     rows = side_by_side(result.ways)
     if not rows:
         return []
-    columns = ways_table(rows)
-    for name in _OPTIONAL_OF_WAYS:
-        if _total_width(columns) <= width:
-            break
-        columns.pop(name, None)
+    columns = _fitting(ways_table(rows), _OPTIONAL_OF_WAYS, width)
     batches = {row.global_batch_size for row in rows}
     batch = f", global batch {min(batches):,}" if len(batches) == 1 else ""
     place = f"{counted(rows[0].world_size, result.device_word)}{batch}"
@@ -128,11 +110,6 @@ def _ways(result: Recommendation, width: int) -> list[str]:
 def _aligned(columns: Columns, left: tuple[str, ...]) -> list[str]:
     rows = list(zip(*columns.values(), strict=True))
     return aligned(rows, left=[name in left for name in columns])
-
-
-def _total_width(columns: Columns) -> int:
-    widths = [max(map(len, cells)) for cells in columns.values()]
-    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def _wrapped(texts: list[str], width: int) -> list[str]:

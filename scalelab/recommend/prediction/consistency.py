@@ -27,7 +27,7 @@ from scalelab.laws.rows import (
 )
 from scalelab.plan.first_check import DOUBTED_BEYOND, RATE_DISAGREES
 from scalelab.recommend.answer.evidence import DISTURBED, SlowNode, Steadiness
-from scalelab.recommend.answer.facts import Fact, Kind
+from scalelab.recommend.answer.facts import Fact
 
 MATERIAL = 0.02
 """The least relative change that is reported; smaller ones are usual noise."""
@@ -84,7 +84,7 @@ def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:
             "step_time_s": float(ours[at]),
             "is_left_out": is_left_out,
         }
-        yield Fact(Kind.OWN_RATE_DIFFERS, values)
+        yield Fact("own_rate_differs", values)
 
 
 def steadiness(observations: Observed) -> Steadiness | None:
@@ -112,7 +112,6 @@ def steadiness(observations: Observed) -> Steadiness | None:
 
 
 def _repeated(given: FitRows) -> pd.DataFrame:
-    """Return the timed throughput trials with their moment, hosts and configuration."""
     rows = given.frame
     what = rows.groupby([*curve_columns(rows), *CONFIGURATION], dropna=False).ngroup()
     moment = ["kind", "repeat", "started_at", "hosts"]
@@ -159,13 +158,11 @@ class _Repeats:
         self._freedom = len(rows) - num_configurations - rank
 
     def drift(self) -> tuple[Interval | None, bool]:
-        """Return the change from first to last moment, and if it is significant."""
         contrast = np.eye(len(self._effects))[0]
         change = self._interval(contrast, _TAIL)
         return change, _is_significant(self._interval(contrast, _SIGNIFICANCE))
 
     def slow_nodes(self) -> tuple[SlowNode, ...]:
-        """Return the nodes significantly slower than the mean of the others."""
         num_hosts = len(self.hosts)
         found = []
         for position, host in enumerate(self.hosts):

@@ -21,7 +21,8 @@ _MASS, _MOST_OPEN = 0.8, 2.0
 class Efficiency:
     """The scaling efficiency of every row against one baseline.
 
-    The baseline computes the global batch of the row on its own devices, by gradient
+    The baseline is one full node if there are rows on several nodes, else the smallest
+    row. It computes the global batch of the row on its own devices, by gradient
     accumulation, so that another batch is no gain or loss of scale.
     """
 
@@ -37,7 +38,7 @@ class Efficiency:
         cls, frame: pd.DataFrame, asked: pd.DataFrame, law: StepTimeLaw, word: str
     ) -> Efficiency:
         """Compare each row with the baseline at its batch."""
-        index, name = baseline_index(frame, word)
+        index, name = _baseline(frame, word)
         parts = [_at_baseline(frame, asked, i, index) for i in range(len(frame))]
         for i, part in enumerate(parts):
             gaps = () if part is None else law.gaps_at(part)
@@ -59,25 +60,21 @@ class Efficiency:
     def of_row(self, index: int, mass: float) -> Interval | None:
         """Return the efficiency of a row with its interval; None: not known."""
         draws = self.draws[:, index]
-        if not np.isfinite(draws).all():
-            return None
-        lo, hi = central(draws, mass)
-        return Interval(value=float(np.median(draws)), lo=float(lo), hi=float(hi))
+        return between(draws, mass) if np.isfinite(draws).all() else None
 
 
-def baseline_index(frame: pd.DataFrame, device_word: str) -> tuple[int, str]:
-    """Return the row that efficiencies refer to, and its name.
+def between(draws: np.ndarray, mass: float) -> Interval:
+    """Return the median of draws with their central interval."""
+    lo, hi = central(draws, mass)
+    return Interval(value=float(np.median(draws)), lo=float(lo), hi=float(hi))
 
-    It is one full node if there are rows on several nodes, else the smallest row.
-    """
+
+def _baseline(frame: pd.DataFrame, device_word: str) -> tuple[int, str]:
     nodes, sizes = frame["num_nodes"], frame["world_size"]
-    if nodes.max() > 1:
-        per_node = np.ceil(sizes / nodes).max()
-        full = np.flatnonzero((nodes == 1) & (sizes == per_node))
-        if len(full):
-            return int(full[0]), "one full node"
-    count = int(sizes.iloc[0])
-    return 0, counted(count, device_word)
+    full = np.flatnonzero((nodes == 1) & (sizes == np.ceil(sizes / nodes).max()))
+    if nodes.max() > 1 and len(full):
+        return int(full[0]), "one full node"
+    return 0, counted(int(sizes.iloc[0]), device_word)
 
 
 def _at_baseline(

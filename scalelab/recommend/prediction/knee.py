@@ -5,13 +5,10 @@ Waiting for input is a cause that no law knows: it is read off what was measured
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 
-from scalelab.laws.rows import CurveKey, FitRows, configurations, numbers, split_curves
+from scalelab.laws.rows import FitRows, agreeing, configurations, numbers, split_curves
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.answer.recommendation import Knee
 
@@ -31,47 +28,29 @@ _INPUT = "waiting for input"
 _SURE = 0.7  # share of the draws in which a cause leads that is named alone
 
 
-@dataclass(frozen=True, kw_only=True)
-class InputWait:
-    """The measured shares of a step in which ranks waited for input."""
+def wait_share(rows: FitRows, configuration: pd.DataFrame) -> float:
+    """Return the measured share of a step in which ranks waited for input.
 
-    # For each curve its rows with ``world_size``, ``global_batch_size`` and ``share``,
-    # in [0, 1]; rows that do not record the wait are not among them
-    curves: Mapping[CurveKey, pd.DataFrame]
-
-    @classmethod
-    def of(cls, rows: FitRows) -> InputWait:
-        """Read the shares of the rows that a step-time law is fitted to."""
-        wait_s = pd.Series(
-            numbers(rows.observations, "data_wait_s"), rows.observations.index
-        )
-        return cls(
-            curves={
-                key: frame.assign(
-                    share=wait_s[frame.index] / frame["step_time_s"]
-                ).dropna(subset="share")
-                for key, frame in rows.curves.items()
-            }
-        )
-
-    def share(self, configuration: pd.DataFrame) -> float:
-        """Return the share at a configuration; 0 where nothing was measured.
-
-        Between measured world sizes it is interpolated over their logarithm, beyond
-        them it stays as it is. Where the global batch was measured at some world size,
-        only rows of that batch count.
-        """
-        (asked,) = map(dict, split_curves(configuration))
-        at = configurations(configuration).iloc[0]
-        for key, frame in self.curves.items():
-            is_same = all(asked.get(name, value) == value for name, value in key)
-            if is_same and len(frame):
-                alike = frame[frame["global_batch_size"] == at["global_batch_size"]]
-                measured = alike if len(alike) else frame
-                shares = measured.groupby("world_size")["share"].median()
-                sizes = np.log(shares.index.to_numpy(float))
-                return float(np.interp(np.log(at["world_size"]), sizes, shares))
-        return 0.0
+    It is 0 where nothing was measured. Between measured world sizes it is interpolated
+    over their logarithm, beyond them it stays as it is. Where the global batch was
+    measured at some world size, only rows of that batch count.
+    """
+    (asked,) = map(dict, split_curves(configuration))
+    at = configurations(configuration).iloc[0]
+    wait_s = pd.Series(
+        numbers(rows.observations, "data_wait_s"), rows.observations.index
+    )
+    for key in agreeing(rows.curves, asked):
+        frame = rows.curves[key]
+        share = wait_s[frame.index] / frame["step_time_s"]
+        frame = frame.assign(share=share).dropna(subset="share")
+        if len(frame):
+            alike = frame[frame["global_batch_size"] == at["global_batch_size"]]
+            measured = alike if len(alike) else frame
+            shares = measured.groupby("world_size")["share"].median()
+            sizes = np.log(shares.index.to_numpy(float))
+            return float(np.interp(np.log(at["world_size"]), sizes, shares))
+    return 0.0
 
 
 def marginal_return(time_s: np.ndarray, world_size: np.ndarray) -> np.ndarray:
@@ -93,7 +72,6 @@ def marginal_return(time_s: np.ndarray, world_size: np.ndarray) -> np.ndarray:
 
 
 def _halved(world_size: np.ndarray) -> np.ndarray:
-    """Return the index of the size that each size is compared with."""
     half = np.searchsorted(world_size, world_size / 2, side="right") - 1
     return np.asarray(np.maximum(half, 0))
 
@@ -114,8 +92,7 @@ def last_paying(time_s: np.ndarray, world_size: np.ndarray, least: float) -> np.
             for size, end in enumerate(ends)
         ]
     )
-    never = ~fails.any(axis=1)
-    return np.where(never, len(world_size) - 1, fails.argmax(axis=1))
+    return np.where(fails.any(axis=1), fails.argmax(axis=1), len(world_size) - 1)
 
 
 def find_knee(
@@ -124,7 +101,7 @@ def find_knee(
     samples: np.ndarray,
     law: StepTimeLaw,
     least: float,
-    waits: InputWait,
+    rows: FitRows,
 ) -> Knee | None:
     """Find the knee, as an interval of world sizes, and the term that causes it."""
     sizes = questions["world_size"].to_numpy(float)
@@ -134,15 +111,14 @@ def find_knee(
     inside = index < len(sizes) - 1
     # draws without a knee in the range of sizes have an infinite upper end
     above = np.append(sizes, np.inf)[index + 1]
-    lo = float(
-        np.quantile(np.where(inside, sizes[index], np.inf), _TAIL, method="lower")
-    )
-    hi = float(np.quantile(above, 1 - _TAIL, method="higher"))
+    below = np.where(inside, sizes[index], np.inf)
+    lo = np.quantile(below, _TAIL, method="lower")
+    hi = np.quantile(above, 1 - _TAIL, method="higher")
     return Knee(
         lo=int(lo) if np.isfinite(lo) else None,
         hi=int(hi) if np.isfinite(hi) else None,
         marginal_return=least,
-        term=_term(index[inside], questions, samples, law, waits),
+        term=_term(index[inside], questions, samples, law, rows),
         probability_in_range=float(inside.mean()),
     )
 
@@ -152,7 +128,7 @@ def _term(
     questions: pd.DataFrame,
     samples: np.ndarray,
     law: StepTimeLaw,
-    waits: InputWait,
+    rows: FitRows,
 ) -> str:
     """Name the cause of the most probable knee: the term that grows most there.
 
@@ -169,7 +145,7 @@ def _term(
         return _WORDS["unexplained"]
     shrink = sizes[pair[0]] / sizes[pair[1]]
     losses = {_WORDS[name]: after[name] - before[name] * shrink for name in _WORDS}
-    waited = [float(waits.share(questions.iloc[[i]])) for i in pair]
+    waited = [wait_share(rows, questions.iloc[[i]]) for i in pair]
     lost_to_input = waited[1] * sum(after.values())
     lost_to_input -= waited[0] * sum(before.values()) * shrink
     if lost_to_input > sum(losses.values()) / 2 > 0:
@@ -210,7 +186,6 @@ def _with_rival(
 def _seconds(
     configuration: pd.DataFrame, samples: float, law: StepTimeLaw
 ) -> dict[str, float]:
-    """Return the job's seconds by term on one allocation; empty without terms."""
     parts = law.terms(configuration)
     if parts is None:
         return {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 import pandas as pd
@@ -23,25 +22,13 @@ from scalelab.laws.rows import CurveKey, numbers
 from scalelab.recommend.answer.recommendation import LearningRatePlan
 
 
-class Normalization(StrEnum):
-    """The samples that a batch-norm statistic is computed over."""
-
-    NONE = "none"
-    LOCAL = "local"
-    GLOBAL = "global"
-
-    @classmethod
-    def of(cls, frame: pd.DataFrame) -> Normalization:
-        """Return the rule that all rows follow; NONE if they follow different ones."""
-        seen = numbers(frame, "normalization_batch_size")
-        known = np.isfinite(seen)
-        for kind, column in (
-            (cls.LOCAL, "local_batch_size"),
-            (cls.GLOBAL, "global_batch_size"),
-        ):
-            if known.any() and (seen == numbers(frame, column))[known].all():
-                return kind
-        return cls.NONE
+def _normalization(frame: pd.DataFrame) -> str:
+    seen = numbers(frame, "normalization_batch_size")
+    known = np.isfinite(seen)
+    for name in ("local_batch_size", "global_batch_size"):
+        if known.any() and (seen == numbers(frame, name))[known].all():
+            return name
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +43,8 @@ class SampleNeed:
     law: ConvergenceLaw | None
     keys: tuple[CurveKey, ...]
     num_missed: int
-    normalization: Normalization
+    # The batch that a batch-norm statistic is computed over in all rows; else empty
+    normalization: str
 
     @classmethod
     def of(
@@ -85,7 +73,7 @@ class SampleNeed:
             law=law,
             keys=keys,
             num_missed=missed,
-            normalization=Normalization.of(frame),
+            normalization=_normalization(frame),
         )
 
     @property
@@ -126,22 +114,20 @@ class SampleNeed:
         return stack[best, :, each].T, reached[best, :, each].T, rules
 
     def _drawn(self, key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
-        """Draw the samples that one curve predicts; NaN where it does not apply."""
         assert self.law is not None
         batches = asked["global_batch_size"].to_numpy(float)
         seen = None
-        if self.normalization is not Normalization.NONE:
-            seen = asked[f"{self.normalization}_batch_size"].to_numpy(float)
+        if self.normalization:
+            seen = asked[self.normalization].to_numpy(float)
         known = self.law.curves[key].support(batches) != Support.NOT_MEASURED
         known = known & is_learnt_so(key, asked)
         return np.where(known, self.law.sample(key, batches, seen), np.nan)
 
     def within_cap(self, samples: np.ndarray, batch: Sequence[int]) -> np.ndarray:
         """Tell which draws are within the job's stated length; same shape."""
-        caps = np.full(len(batch), np.inf)
-        if self.uses_law and self.job is not None:
-            amounts = [self.job.num_samples(each) for each in batch]
-            caps = np.array([np.inf if a is None else float(a) for a in amounts])
+        job = self.job if self.uses_law else None
+        amounts = [None if job is None else job.num_samples(each) for each in batch]
+        caps = np.array([np.inf if a is None else float(a) for a in amounts])
         return np.asarray(samples <= caps)
 
     def _amount(self, batch: int) -> float:
@@ -158,7 +144,6 @@ class SampleNeed:
 
 
 def _tried(law: ConvergenceLaw, target: Target | None) -> dict[CurveKey, BatchCurve]:
-    """Return the curves of the runs that had this target."""
     if target is None:
         return {}
     wanted = {
@@ -174,7 +159,6 @@ def _tried(law: ConvergenceLaw, target: Target | None) -> dict[CurveKey, BatchCu
 
 
 def _how_to_measure(law: ConvergenceLaw | None, num_missed: int) -> str:
-    """Return a message: how to find the samples to a target that no run reached."""
     otherwise = "or say how long the job is (epochs, steps, samples)."
     if num_missed:
         return (
@@ -209,24 +193,20 @@ def learning_rate(
         return None
     rules = frame["lr_rule"].fillna("none").astype(str)
     wanted = rule or str(rules[known].mode().iloc[0])
-    same = known & (rules == wanted).to_numpy()
-    if not same.any():
+    same = np.flatnonzero(known & (rules == wanted))
+    if not len(same):
         return None
-    distance = np.full(len(frame), np.inf)
-    distance[same] = np.abs(np.log(batch[same] / global_batch_size))
-    nearest = int(distance.argmin())
-    is_of_staleness = wanted == LearningRateRule.STALENESS
-    if is_of_staleness and len({*rate[same].tolist()}) > 1:
+    nearest = same[np.abs(np.log(batch[same] / global_batch_size)).argmin()]
+    if wanted == LearningRateRule.STALENESS and len(np.unique(rate[same])) > 1:
         return None
     value, at_batch = float(rate[nearest]), int(batch[nearest])
-    if at_batch == global_batch_size:
-        return LearningRatePlan(rule=wanted, value=value)
-    if wanted not in list(LearningRateRule):
-        return None
-    scaled = scaled_rate(
-        value,
-        rule=LearningRateRule(wanted),
-        at_batch=at_batch,
-        global_batch_size=global_batch_size,
-    )
-    return LearningRatePlan(rule=wanted, value=scaled)
+    if at_batch != global_batch_size:
+        if wanted not in list(LearningRateRule):
+            return None
+        value = scaled_rate(
+            value,
+            rule=LearningRateRule(wanted),
+            at_batch=at_batch,
+            global_batch_size=global_batch_size,
+        )
+    return LearningRatePlan(rule=wanted, value=value)

@@ -97,7 +97,8 @@ def next_trial(
         return trials.measuring(chosen, _DOUBTED)
     is_known = np.array([row.basis == Support.MEASURED for row in rows])
     could_win = outlook.is_allowed_batch & (is_contradicted | ~is_known) & can_run
-    could_win &= [trials.is_worth_it(row, chosen) for row in rows]
+    affordable = _AFFORDABLE * chosen.gpu_hours.value
+    could_win &= [_is_likely(row) and trials.hours(row) <= affordable for row in rows]
     best = _deciding(rows, outlook, limits, could_win, trials)
     if best is not None:
         why = _CONTRADICTED if is_contradicted[best] else _DECIDES
@@ -133,7 +134,7 @@ def _deciding(
     def cost(index: int) -> tuple[bool, float]:
         row = rows[index]
         is_part = row.world_size % per_node > 0 and row.num_nodes > 1
-        return is_part, trials.hours(row.world_size, row.step_time_s.value)
+        return is_part, trials.hours(row)
 
     return min(map(int, np.flatnonzero(gain >= _NEAR * gain.max())), key=cost)
 
@@ -143,7 +144,6 @@ def _is_likely(row: OutlookRow) -> bool:
 
 
 def _fits(asked: OutlookRow | Gap, within: Allocation | None) -> bool:
-    """Tell whether there are enough devices and nodes for a measurement."""
     return within is None or (
         asked.world_size <= within.world_size and asked.num_nodes <= within.num_nodes
     )
@@ -160,37 +160,32 @@ class _Trials:
     def of(cls, frame: pd.DataFrame) -> _Trials:
         counts, start_up = numbers(frame, "num_steps"), numbers(frame, "start_up_s")
         if "kind" in frame.columns:
-            is_short = (frame["kind"] == "throughput").fillna(False).to_numpy(bool)
-            counts = counts[is_short]
+            counts = counts[frame["kind"].eq("throughput").fillna(False).to_numpy(bool)]
         counts, start_up = (each[np.isfinite(each)] for each in (counts, start_up))
         return cls(
             steps=round(float(np.median(counts))) if len(counts) else _USUAL_STEPS,
             start_up_s=float(np.median(start_up)) if len(start_up) else 0.0,
         )
 
-    def hours(self, size: int, step_time_s: float) -> float:
-        """Return the device-hours of a trial."""
+    def hours(self, row: OutlookRow) -> float:
+        return self._hours(row.world_size, row.step_time_s.value)
+
+    def _hours(self, size: int, step_time_s: float) -> float:
         return size * (self.steps * step_time_s + self.start_up_s) / 3600
 
-    def is_worth_it(self, row: OutlookRow, chosen: OutlookRow) -> bool:
-        """Tell whether a row may hold the limits, and its trial costs little."""
-        trial_hours = self.hours(row.world_size, row.step_time_s.value)
-        return _is_likely(row) and trial_hours <= _AFFORDABLE * chosen.gpu_hours.value
-
     def measuring(self, row: OutlookRow, why: str) -> NextTrial:
-        """Return the trial that measures a row."""
         return NextTrial(
             allocation=row.allocation,
             world_size=row.world_size,
             batch=row.batch,
             steps=self.steps,
-            gpu_hours=self.hours(row.world_size, row.step_time_s.value),
+            gpu_hours=self.hours(row),
             why=why,
             settings=row.settings,
         )
 
     def closing(self, gap: Gap, rows: tuple[OutlookRow, ...]) -> NextTrial:
-        """Return the trial that closes a gap; it is assumed to be the slowest one."""
+        # it is assumed to be the slowest one
         longest = max(row.step_time_s.value for row in rows)
         return NextTrial(
             allocation=allocation_label(gap.world_size, gap.num_nodes),
@@ -202,6 +197,6 @@ class _Trials:
                 global_batch_size=gap.local_batch_size * gap.data_parallel_size,
             ),
             steps=self.steps,
-            gpu_hours=self.hours(gap.world_size, longest),
+            gpu_hours=self._hours(gap.world_size, longest),
             why=gap.why,
         )

@@ -17,11 +17,11 @@ import pandas as pd
 from scalelab.errors import NotIdentifiableError
 from scalelab.inputs.numerals import Interval
 from scalelab.inputs.support import Support
-from scalelab.laws.interval import central
+from scalelab.kinds.resources import RESOURCES
 from scalelab.laws.rows import configurations
 from scalelab.recommend.answer.recommendation import BatchPlan, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
-from scalelab.recommend.prediction.efficiency import Efficiency
+from scalelab.recommend.prediction.efficiency import Efficiency, between
 from scalelab.recommend.question.candidates import allocation_label
 from scalelab.recommend.question.objective import (
     Constraints,
@@ -190,18 +190,17 @@ def outlook_rows(
     outlook: Outlook,
     chosen: int,
     efficiency: Efficiency,
-    has_limits: bool,
     limits: Constraints,
     knowledge: Knowledge,
 ) -> tuple[OutlookRow, ...]:
     """Return the rows of the answer: medians and intervals of the outlook."""
     spent, time = outlook.spent, outlook.time_s
+    has_limits = limits.any_limit or knowledge.need.uses_law
     middle = np.median(spent.gpu_hours, axis=0)
     on_front = pareto(time, middle)
 
-    def between(draws: np.ndarray) -> Interval:
-        lo, hi = central(draws, limits.interval)
-        return Interval(value=float(np.median(draws)), lo=float(lo), hi=float(hi))
+    def of(draws: np.ndarray) -> Interval:
+        return between(draws, limits.interval)
 
     rows = []
     for i, config in enumerate(outlook.frame.to_dict("records")):
@@ -209,62 +208,60 @@ def outlook_rows(
         following = _next_index(outlook.sizes, i) if knowledge.compares_counts else None
         # One step time stands behind all figures of a row.
         rates = outlook.samples[:, i] / spent.time_s[:, i]
-        throughput = between(rates)
+        throughput = of(rates)
         batch = BatchPlan(**{name: int(config[name]) for name in BatchPlan.__slots__})
-        tokens = (
-            knowledge.job and knowledge.job.sequence_length
-        ) or knowledge.recorded("sequence_length", config)
-        rows.append(
-            OutlookRow(
-                allocation=allocation_label(size, nodes),
-                world_size=size,
-                num_nodes=nodes,
-                batch=batch,
-                settings={
-                    name.removeprefix(OPTION_PREFIX): config[name]
-                    for name in knowledge.swept
-                    if not pd.isna(config[name])
-                },
-                step_time_s=between(batch.global_batch_size / rates),
-                throughput_samples_per_s=throughput,
-                throughput_tokens_per_s=_times(throughput, tokens),
-                flops_utilization=_times(
-                    throughput, _peak_share(size, knowledge, config)
-                ),
-                samples=between(outlook.samples[:, i]),
-                amounts={
-                    name: None if amount is None else between(amount[:, i])
-                    for name, amount in spent.amounts.items()
-                },
-                scaling_efficiency=efficiency.of_row(i, limits.interval),
-                next_world_size=None
-                if following is None
-                else int(outlook.sizes[following]),
-                next_time_change=_change(time, i, following),
-                next_gpu_hours_change=_change(middle, i, following),
-                basis=str(config["support"]),
-                probability=float(outlook.held[:, i].mean()) if has_limits else None,
-                is_pareto=bool(on_front[i]),
-                is_eligible=bool(config["is_eligible"]),
-                is_chosen=i == chosen,
-                is_baseline=i == efficiency.baseline,
-            )
+        settings = {
+            name.removeprefix(OPTION_PREFIX): config[name]
+            for name in knowledge.swept
+            if not pd.isna(config[name])
+        }
+        amounts = {
+            each.name: of(spent.of(each)[:, i]) if each in spent.known else None
+            for each in RESOURCES
+        }
+        tokens, peak_share = _per_sample(size, knowledge, config)
+        row = OutlookRow(
+            allocation=allocation_label(size, nodes),
+            world_size=size,
+            num_nodes=nodes,
+            batch=batch,
+            settings=settings,
+            step_time_s=of(batch.global_batch_size / rates),
+            throughput_samples_per_s=throughput,
+            throughput_tokens_per_s=_times(throughput, tokens),
+            flops_utilization=_times(throughput, peak_share),
+            samples=of(outlook.samples[:, i]),
+            amounts=amounts,
+            scaling_efficiency=efficiency.of_row(i, limits.interval),
+            next_world_size=following and int(outlook.sizes[following]),
+            next_time_change=_change(time, i, following),
+            next_gpu_hours_change=_change(middle, i, following),
+            basis=str(config["support"]),
+            probability=float(outlook.held[:, i].mean()) if has_limits else None,
+            is_pareto=bool(on_front[i]),
+            is_eligible=bool(config["is_eligible"]),
+            is_chosen=i == chosen,
+            is_baseline=i == efficiency.baseline,
         )
+        rows.append(row)
     return tuple(rows)
 
 
-def _peak_share(
+def _per_sample(
     world_size: int, knowledge: Knowledge, config: Mapping[Any, Any]
-) -> float | None:
-    """Return what one sample per second is of the peak of all devices; None: unknown.
+) -> tuple[float | None, float | None]:
+    """Return a sample's tokens, and its share of one second of all devices at peak.
 
     What a device recomputes, or does beside the model's own operations, does not count.
     """
-    job = knowledge.job
+    job = knowledge.need.job
+    tokens = (job and job.sequence_length) or knowledge.recorded(
+        "sequence_length", config
+    )
     if job is None or job.device_peak_flops is None:
-        return None
+        return tokens, None
     flops = job.flops_per_sample or knowledge.recorded("flops_per_sample", config)
-    return None if flops is None else flops / (job.device_peak_flops * world_size)
+    return tokens, flops and flops / (job.device_peak_flops * world_size)
 
 
 def _times(interval: Interval, factor: float | None) -> Interval | None:
@@ -275,7 +272,6 @@ def _times(interval: Interval, factor: float | None) -> Interval | None:
 
 
 def _next_index(sizes: np.ndarray, index: int) -> int | None:
-    """Return the row with twice the devices, else the next larger one."""
     doubled = np.flatnonzero(sizes == 2 * sizes[index])
     if len(doubled):
         return int(doubled[0])

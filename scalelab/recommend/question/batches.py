@@ -16,8 +16,7 @@ from scalelab.inputs.wording import Option
 if TYPE_CHECKING:
     import pandas as pd
 
-ONE_EPOCH = "one epoch"
-"""Why a batch is the largest: no step sees a sample twice."""
+ONE_EPOCH = "one epoch"  # why a batch is the largest: no step sees a sample twice
 _MAX_ACCUMULATION = 4096
 _MOST_LOCAL, _MOST_GLOBAL = 16, 12
 _LARGEST = 10**9
@@ -115,7 +114,11 @@ class BatchRule:
         is_named = smallest == largest
         smallest = min(smallest, largest)
         inside = [t for t in (*totals, *converged) if smallest <= t <= largest]
-        grid = _spread_out(inside, smallest, largest) if converged else [largest]
+        grid = [largest]
+        if converged:
+            powers = range(_MAX_ACCUMULATION.bit_length())
+            doublings = [smallest << n for n in powers if smallest << n <= largest]
+            grid = _thinned(sorted({*inside, *doublings}), _MOST_GLOBAL)
         return cls(
             smallest=smallest,
             largest=largest,
@@ -134,9 +137,8 @@ class BatchRule:
 
     def allows(self, global_batch_size: np.ndarray) -> np.ndarray:
         """Tell which global batches are inside the range."""
-        return np.asarray(
-            (global_batch_size >= self.smallest) & (global_batch_size <= self.largest)
-        )
+        are_large_enough = global_batch_size >= self.smallest
+        return np.asarray(are_large_enough & (global_batch_size <= self.largest))
 
     def splits(
         self, data_parallel_size: int, measured: Sequence[int]
@@ -146,13 +148,11 @@ class BatchRule:
         known = [own] if own else _thinned(measured, _MOST_LOCAL)
         if self.keeps_local:
             return [(local, 1) for local in known]
-        pairs = set()
+        pairs, most = set(), self.largest if self.is_named else _MAX_ACCUMULATION
         for local in known:
             per_pass = local * data_parallel_size
             for total in (per_pass, *self.totals):
-                passes = total // per_pass
-                if not self.is_named:
-                    passes = min(passes, _MAX_ACCUMULATION)
+                passes = min(total // per_pass, most)
                 if passes and self.smallest <= passes * per_pass <= self.largest:
                     pairs.add((local, passes))
         if own is None:
@@ -211,21 +211,8 @@ def _whole(values: pd.Series) -> list[int]:
 
 
 def _thinned(values: Sequence[int], most: int) -> list[int]:
-    """Return at most so many of the values, the smallest and largest among them."""
-    if len(values) <= most:
-        return list(values)
-    places = np.linspace(0, len(values) - 1, most).round().astype(int)
-    return [values[place] for place in places]
-
-
-def _spread_out(inside: Sequence[int], smallest: int, largest: int) -> list[int]:
-    """Return measured batches, and the doublings of the smallest between them."""
-    doublings = [
-        smallest << power
-        for power in range(_MAX_ACCUMULATION.bit_length())
-        if smallest << power <= largest
-    ]
-    return _thinned(sorted({*inside, *doublings}), _MOST_GLOBAL)
+    places = np.linspace(0, len(values) - 1, min(most, len(values))).round()
+    return [values[int(place)] for place in places]
 
 
 def next_divisor(number: int, least: int) -> int:

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
+from contextlib import suppress
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -16,21 +25,21 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import Layout
 from scalelab.kinds.strategies import strategy_of
-from scalelab.kinds.strategy import Strategy, TrialSizes
+from scalelab.kinds.strategy import TrialSizes
 from scalelab.laws.rows import CONFIGURATION, CurveKey
-from scalelab.recommend.answer.facts import Fact, Kind
+from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.question.batches import BatchRule
 from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
 
 _FURTHEST = 4  # times the largest measured world size
 _MOST_MULTIPLES = 128  # of whole nodes
 
+# World size and number of nodes
 Place = tuple[int, int]
-"""World size and number of nodes."""
+# Local batch and accumulated passes
 Split = tuple[int, int]
-"""Local batch and accumulated passes."""
+# What the command of each program is not told of; programs that are told have none
 UntoldByProgram = Mapping[str | None, Set[Untold]]
-"""What the command of each program is not told of; programs that are told have none."""
 # Parameters that every pass gathers: all passes exchange, and not the last alone
 _SHARDED = re.compile(r"fsdp|full_shard|zero[\s_-]*(stage)?[\s_-]*3")
 
@@ -73,12 +82,8 @@ def _measured_places(measured: pd.DataFrame) -> set[Place]:
 
 
 def _doublings(sizes: set[int]) -> set[int]:
-    """Return the doublings of the smallest size, up to 4 times the largest."""
-    found, size = set(), min(sizes)
-    while size <= _FURTHEST * max(sizes):
-        found.add(size)
-        size *= 2
-    return found
+    ratio = _FURTHEST * max(sizes) // min(sizes)
+    return {min(sizes) << power for power in range(ratio.bit_length())}
 
 
 def candidates(
@@ -99,22 +104,18 @@ def candidates(
         seen = _allowed(frame, rule)
         batches = sorted({int(batch) for batch in np.ceil(frame["local_batch_size"])})
         rows: dict[tuple[int, ...], None] = {}
-        layout, strategy = _layout_of(key, frame), _strategy_of(key, frame)
-        can_run = Runnable.of(frame, key, untold)
+        divides, suits = _layout_check(key, frame), _strategy_check(key, frame)
+        could_run = runnable(frame, key, untold)
         replicas = _replicas_by_place(frame)
-        usual = replicas.get(None)
         for place in where:
             rows |= dict.fromkeys(row for row in seen if row[: len(place)] == place)
             # elsewhere as many devices see the same samples as wherever it was measured
-            replica = replicas.get(place, usual)
-            parallel = None
-            if replica is not None and not place[0] % replica:
+            replica = replicas.get(place, replicas.get(None))
+            if replica is not None and not place[0] % replica and divides(place):
                 parallel = int(place[0] / replica)
-            if parallel is not None and (layout is None or layout.suits(place)):
                 splits = rule.splits(parallel, batches)
-                if strategy is not None:
-                    splits = [s for s in splits if strategy.suits(place, s, parallel)]
-                splits = can_run.among(splits, parallel)
+                splits = [s for s in splits if suits(place, s, parallel)]
+                splits = could_run(splits, parallel)
                 rows |= dict.fromkeys((*place, *split, parallel) for split in splits)
         table = pd.DataFrame(list(rows), columns=list(CONFIGURATION), dtype=int)
         # Whole numbers stay such where other curves have none.
@@ -123,137 +124,94 @@ def candidates(
     return pd.concat(frames, ignore_index=True)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Runnable:
-    """What a further trial of a curve could run.
+def runnable(
+    measured: pd.DataFrame, key: CurveKey, untold: UntoldByProgram
+) -> Callable[[list[Split], int], list[Split]]:
+    """Return what chooses the splits of a data-parallel size that a curve could run.
 
     A program that does not get a value runs as it did: with the measured local batches,
     or the one global batch that all trials had; with the measured numbers of passes.
     Where the parameters themselves are sharded among several ranks, these are all that
     is known of accumulation, too.
     """
+    program = dict(key).get(PROGRAM_COLUMN)
+    missing = untold.get(None if program is None else str(program), frozenset())
+    gathers = any(
+        _SHARDED.search(f"{name.removeprefix(OPTION_PREFIX)} {value}".lower())
+        for name, value in key
+    )
+    names = ("gradient_accumulation_steps", "local_batch_size", "global_batch_size")
+    passes, locals_, totals = ({*np.ceil(measured[n]).astype(int)} for n in names)
 
-    missing: Set[Untold]
-    gathers: bool
-    passes: Set[int]
-    local_batches: Set[int]
-    global_batches: Set[int]
+    def among(splits: list[Split], data_parallel_size: int) -> list[Split]:
+        if Untold.ACCUMULATION in missing or (gathers and data_parallel_size > 1):
+            splits = [each for each in splits if each[1] in passes]
+        if Untold.LOCAL_BATCH not in missing:
+            return splits
+        if len(totals) > 1:
+            return [each for each in splits if each[0] in locals_]
+        return [s for s in splits if s[0] * s[1] * data_parallel_size in totals]
 
-    @classmethod
-    def of(
-        cls, measured: pd.DataFrame, key: CurveKey, untold: UntoldByProgram
-    ) -> Runnable:
-        """Read off the rows of a curve what its program ran."""
-        program = dict(key).get(PROGRAM_COLUMN)
-        passes, local_batches, global_batches = (
-            {*np.ceil(measured[name]).astype(int)}
-            for name in (
-                *("gradient_accumulation_steps", "local_batch_size"),
-                "global_batch_size",
-            )
-        )
-        return cls(
-            missing=untold.get(None if program is None else str(program), frozenset()),
-            gathers=any(
-                _SHARDED.search(f"{name.removeprefix(OPTION_PREFIX)} {value}".lower())
-                for name, value in key
-            ),
-            passes=passes,
-            local_batches=local_batches,
-            global_batches=global_batches,
-        )
-
-    def among(self, splits: Sequence[Split], data_parallel_size: int) -> list[Split]:
-        """Return the splits that could run."""
-        found = list(splits)
-        gathers = data_parallel_size > 1 and self.gathers
-        if Untold.ACCUMULATION in self.missing or gathers:
-            found = [each for each in found if each[1] in self.passes]
-        if Untold.LOCAL_BATCH not in self.missing:
-            return found
-        if len(self.global_batches) == 1:
-            return [
-                each
-                for each in found
-                if each[0] * each[1] * data_parallel_size in self.global_batches
-            ]
-        return [each for each in found if each[0] in self.local_batches]
+    return among
 
 
-@dataclass(frozen=True, slots=True)
-class _CurveLayout:
-    """The layout of the rows of a curve."""
+def _layout_check(key: CurveKey, measured: pd.DataFrame) -> Callable[[Place], bool]:
+    """Return what tells whether an allocation's ranks can be divided as a curve's."""
+    layout = Layout.of_degrees(_named(key))
+    if layout is None:
+        return lambda place: True
 
-    layout: Layout
-    crosses_nodes: bool = False
-
-    def suits(self, place: Place) -> bool:
-        """Tell whether the ranks of an allocation can be divided so."""
+    def divides(place: Place, *, within_nodes: bool) -> bool:
         try:
-            self.layout.data_parallel_size(place[0])
-            if not self.crosses_nodes:
-                self.layout.check_nodes(_spread(*place))
+            layout.data_parallel_size(place[0])
+            if within_nodes:
+                layout.check_nodes(_spread(*place))
         except SpecError:
             return False
         return True
 
-
-def _layout_of(key: CurveKey, measured: pd.DataFrame) -> _CurveLayout | None:
-    """Return the layout of the rows of a curve; None: they name none."""
-    named = {name.removeprefix(OPTION_PREFIX): value for name, value in key}
-    layout = Layout.of_degrees(named)
-    if layout is None:
-        return None
-    within = _CurveLayout(layout)
-    return _CurveLayout(layout, not all(map(within.suits, _measured_places(measured))))
+    places = _measured_places(measured)
+    are_within = all(divides(place, within_nodes=True) for place in places)
+    return partial(divides, within_nodes=are_within)
 
 
-@dataclass(frozen=True, slots=True)
-class _CurveStrategy:
-    """The strategy of the rows of a curve, which says what sizes it can have."""
+def _strategy_check(
+    key: CurveKey, measured: pd.DataFrame
+) -> Callable[[Place, Split, int], bool]:
+    """Return what tells whether so many ranks would see different samples of a split.
 
-    strategy: Strategy
-    options: Mapping[str, Scalar]
+    The strategy of a curve says so, unless somebody else's program spread the model.
+    """
+    named = _named(key)
+    strategy = strategy_of(named.get("parallelism"))
+    options = {name: named[name] for name in strategy.options if name in named}
 
-    def suits(self, place: Place, split: tuple[int, int], parallel: int) -> bool:
-        """Tell whether so many ranks would see different samples, of a split batch."""
+    def suits(place: Place, split: Split, parallel: int) -> bool:
         sizes = TrialSizes(
             allocation=_spread(*place),
             local_batch_size=split[0],
             gradient_accumulation_steps=split[1],
-            options=self.options,
+            options=options,
         )
         try:
-            self.strategy.check(sizes)
-            return self.data_parallel_size(place[0]) == parallel
+            strategy.check(sizes)
+            return strategy.data_parallel_size(place[0], options) == parallel
         except SpecError:
             return False
 
-    def data_parallel_size(self, world_size: int) -> int:
-        """Return how many of the ranks see different samples."""
-        return self.strategy.data_parallel_size(world_size, self.options)
-
-
-def _strategy_of(key: CurveKey, measured: pd.DataFrame) -> _CurveStrategy | None:
-    """Return the strategy of the rows of a curve; None: it does not tell their sizes.
-
-    So it is where somebody else's program spread the model.
-    """
-    named = {name.removeprefix(OPTION_PREFIX): value for name, value in key}
-    strategy = strategy_of(named.get("parallelism"))
-    options = {name: named[name] for name in strategy.options if name in named}
-    told = _CurveStrategy(strategy, options)
-    sizes = measured[["world_size", "data_parallel_size"]].astype(int).to_numpy()
-    try:
+    with suppress(SpecError):
         strategy.check_options({name: [value] for name, value in options.items()})
-        agrees = all(told.data_parallel_size(int(n)) == size for n, size in sizes)
-    except SpecError:
-        return None
-    return told if agrees else None
+        sizes = measured[["world_size", "data_parallel_size"]].astype(int).to_numpy()
+        if all(strategy.data_parallel_size(int(n), options) == of for n, of in sizes):
+            return suits
+    return lambda place, split, parallel: True
+
+
+def _named(key: CurveKey) -> dict[str, Scalar]:
+    return {name.removeprefix(OPTION_PREFIX): value for name, value in key}
 
 
 def _allowed(frame: pd.DataFrame, rule: BatchRule) -> list[tuple[int, ...]]:
-    """Return the measured configurations that the rule allows, each once."""
     rows = frame
     if not rule.keeps_local:
         rows = rows[rule.allows(rows["global_batch_size"].round().to_numpy())]
@@ -270,11 +228,10 @@ def _replicas_by_place(measured: pd.DataFrame) -> dict[Place | None, float | Non
     """
     names = ["world_size", "num_nodes", "data_parallel_size"]
     distinct = measured[names].drop_duplicates()
-    places = distinct[names[:2]].to_numpy(float)
     found: dict[Place | None, float | None] = {None: replica_size(distinct)}
-    for size, nodes in places:
-        at = (places == (size, nodes)).all(axis=1)
-        found[int(size), int(nodes)] = replica_size(distinct[at])
+    for place in _measured_places(distinct):
+        is_there = (distinct[names[:2]] == list(place)).all(axis=1)
+        found[place] = replica_size(distinct[is_there])
     return found
 
 
@@ -292,9 +249,7 @@ def undivided(curves: Iterable[pd.DataFrame], wanted: Iterable[int]) -> list[int
 
 
 def _replica_sizes(curves: Iterable[pd.DataFrame]) -> list[float]:
-    """Return the distinct sizes of replicas, of curves whose rows all have one size."""
-    sizes = map(replica_size, curves)
-    return sorted({size for size in sizes if size is not None})
+    return sorted({size for size in map(replica_size, curves) if size is not None})
 
 
 def why_unshared(
@@ -303,7 +258,7 @@ def why_unshared(
     """Note where it is unknown which ranks see different samples, and why."""
     if uneven := undivided(curves, wanted):
         sizes = {"world_sizes": uneven, "replica_sizes": _replica_sizes(curves)}
-        yield Fact(Kind.REPLICAS_NOT_DIVIDED, sizes)
+        yield Fact("replicas_not_divided", sizes)
     unknown = []
     for measured in curves:
         if replica_size(measured) is None:
@@ -311,7 +266,7 @@ def why_unshared(
             pairs = pairs.astype(int).sort_values(["world_size", "data_parallel_size"])
             if (shares := pairs.to_numpy().tolist()) not in unknown:
                 unknown.append(shares)
-    yield from (Fact(Kind.REPLICAS_NOT_KNOWN, {"shares": each}) for each in unknown)
+    yield from (Fact("replicas_not_known", {"shares": each}) for each in unknown)
 
 
 def allocation_label(world_size: int, num_nodes: int) -> str:

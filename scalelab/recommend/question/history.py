@@ -13,14 +13,12 @@ from scalelab.inputs.wording import Option
 from scalelab.laws.rows import (
     CurveKey,
     FitRows,
-    Observed,
     cells,
-    prepared,
     step_time_rows,
 )
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior, are_related
-from scalelab.recommend.answer.facts import Fact, Kind
+from scalelab.recommend.answer.facts import Fact
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +33,14 @@ class History:
         """Join runs, each given by its name and its rows; None without any run."""
         if not runs:
             return None
-        frames = [_with_named_devices(name, frame) for name, frame in runs]
+        frames = []
+        for name, frame in runs:
+            # two runs may have had other devices without a name
+            devices = [
+                device if isinstance(device, str) else f"that of {name}"
+                for device in cells(frame, "device_name")
+            ]
+            frames.append(frame.assign(device_name=devices))
         return cls(
             rows=step_time_rows(pd.concat(frames, ignore_index=True)),
             names=tuple(name for name, _ in runs),
@@ -62,56 +67,35 @@ class History:
                 "share one."
             )
         values = {"num_curves": count, "runs": [*self.names]}
-        return updated, Fact(Kind.LEARNED_FROM, values)
+        return updated, Fact("learned_from", values)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LawWithTransfer:
-    """A step-time law fitted under a prior that related curves have informed."""
-
-    law: StepTimeLaw
-    # Which other runs informed the prior; None: none did
-    note: Fact | None
-
-    @classmethod
-    def fit(
-        cls,
-        law: type[StepTimeLaw],
-        observations: Observed,
-        *,
-        rest: Observed | None = None,
-        history: History | None = None,
-        link: Link | None = None,
-    ) -> LawWithTransfer:
-        """Fit a law; only the default law takes a prior."""
-        rows = prepared(observations)
-        if law is not StepTimeLaw:
-            if history is not None:
-                raise SpecError(
-                    f"{Option('law', law.name)} learns from the asked rows alone.",
-                    "Leave out the law, or the runs to learn from.",
-                )
-            if link is not None:
-                raise SpecError(
-                    f"The law {law.name!r} knows nothing of links between nodes.",
-                    f"Leave out {Option('law')}, or the link.",
-                )
-            return cls(law=law.fit(rows), note=None)
-        asked = tuple(rows.curves)
-        prior = StepTimePrior.shipped().with_links(link)
-        note: Fact | None = None
-        if rest is not None:
-            others = prepared(rest).curves.items()
-            prior = prior.updated({k: v for k, v in others if k not in asked}, asked)
-        if history is not None and asked:
-            prior, note = history.added_to(prior, asked)
-        return cls(law=law.fit(rows, prior), note=note)
-
-
-def _with_named_devices(name: str, observations: pd.DataFrame) -> pd.DataFrame:
-    """Name devices without a name after their run: two runs may have had others."""
-    devices = [
-        device if isinstance(device, str) else f"that of {name}"
-        for device in cells(observations, "device_name")
-    ]
-    return observations.assign(device_name=devices)
+def fit_step_times(
+    law: type[StepTimeLaw],
+    rows: FitRows,
+    rest: FitRows | None = None,
+    *,
+    history: History | None = None,
+    link: Link | None = None,
+) -> tuple[StepTimeLaw, Fact | None]:
+    """Fit a law, and note which other runs informed it; only the default law is."""
+    if law is not StepTimeLaw:
+        if history is not None:
+            raise SpecError(
+                f"{Option('law', law.name)} learns from the asked rows alone.",
+                "Leave out the law, or the runs to learn from.",
+            )
+        if link is not None:
+            raise SpecError(
+                f"The law {law.name!r} knows nothing of links between nodes.",
+                f"Leave out {Option('law')}, or the link.",
+            )
+        return law.fit(rows), None
+    asked, note = tuple(rows.curves), None
+    prior = StepTimePrior.shipped().with_links(link)
+    if rest is not None:
+        others = {k: v for k, v in rest.curves.items() if k not in rows.curves}
+        prior = prior.updated(others, asked)
+    if history is not None and asked:
+        prior, note = history.added_to(prior, asked)
+    return law.fit(rows, prior), note

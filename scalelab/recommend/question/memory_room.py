@@ -10,7 +10,7 @@ import pandas as pd
 
 from scalelab.laws.memory.law import MemoryLaw
 from scalelab.laws.rows import numbers
-from scalelab.recommend.answer.facts import Fact, Kind
+from scalelab.recommend.answer.facts import Fact
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,4 +56,4 @@ class MemoryRoom:
                 "peak_bytes": self.law.predict(configuration)["peak_bytes"].item(),
                 "capacity_bytes": self.capacity_bytes,
             }
-            yield Fact(Kind.NOT_TRIED, values)
+            yield Fact("not_tried", values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -61,11 +61,6 @@ class Constraints:
                 raise SpecError(
                     f"{resource.max_field}={value} must be a positive number."
                 )
-        for name in ("confidence", "min_marginal_return", "interval"):
-            if not 0 < getattr(self, name) < 1:
-                raise SpecError(
-                    f"{name}={getattr(self, name)} must lie between 0 and 1."
-                )
 
     @property
     def limited(self) -> list[tuple[Resource, float]]:
@@ -93,33 +88,27 @@ class Constraints:
         usage = Usage(
             time_s=time_s, world_size=world_size, num_nodes=num_nodes, rates=rates
         )
-        spent = Spending({row.name: row.amount(usage) for row in RESOURCES})
+        amounts = {row.name: row.amount(usage) for row in RESOURCES}
         for resource, limit in self.limited:
-            if spent.amounts[resource.name] is None:
+            if amounts[resource.name] is None:
                 raise SpecError(
                     f"{Option(resource.max_field)}={limit:g} needs {resource.missing}"
                 )
-        return spent
+        return Spending({name: of for name, of in amounts.items() if of is not None})
 
     def held(self, spent: Spending) -> np.ndarray:
         """Tell, draw by draw, whether every limit holds; shape of the spending."""
         held = np.ones(spent.time_s.shape, dtype=bool)
-        for limit, values in self._compared(spent):
-            held &= values <= limit
+        for resource, limit in self.limited:
+            held &= spent.of(resource) <= limit
         return held
 
     def excess(self, spent: Spending) -> np.ndarray:
         """Return the largest ratio of an amount to its limit."""
         ratio = np.zeros_like(spent.time_s)
-        for limit, values in self._compared(spent):
-            ratio = np.maximum(ratio, values / limit)
-        return ratio
-
-    def _compared(self, spent: Spending) -> Iterator[tuple[float, np.ndarray]]:
         for resource, limit in self.limited:
-            values = spent.amounts.get(resource.name)
-            if values is not None:
-                yield limit, values
+            ratio = np.maximum(ratio, spent.of(resource) / limit)
+        return ratio
 
     def minimised(self, known: Iterable[Resource]) -> Resource:
         """Return the resource of which the best allocation takes least.
@@ -137,19 +126,14 @@ class Constraints:
 class Spending:
     """How much allocations take of each resource."""
 
-    # shape (..., n_rows): by the resource's name; None where the amount cannot be
-    # computed.
-    amounts: Mapping[str, np.ndarray | None]
+    # shape (..., n_rows): by the resource's name; those that could be computed
+    amounts: Mapping[str, np.ndarray]
 
     @classmethod
     def at(cls, amounts: Mapping[str, Interval | None]) -> Self:
         """Return what one allocation takes, by the middles of intervals."""
-        return cls(
-            {
-                name: None if amount is None else np.array(amount.value)
-                for name, amount in amounts.items()
-            }
-        )
+        known = {name: amount for name, amount in amounts.items() if amount is not None}
+        return cls({name: np.array(amount.value) for name, amount in known.items()})
 
     @property
     def time_s(self) -> np.ndarray:
@@ -164,33 +148,19 @@ class Spending:
     @property
     def known(self) -> list[Resource]:
         """The resources whose amounts could be computed."""
-        return [
-            RESOURCES[n] for n, amount in self.amounts.items() if amount is not None
-        ]
+        return [RESOURCES[name] for name in self.amounts]
 
     def of(self, resource: Resource) -> np.ndarray:
         """Return the amounts of a known resource, shape (..., n_rows)."""
-        amount = self.amounts[resource.name]
-        assert amount is not None, resource.name
-        return amount
+        return self.amounts[resource.name]
 
     def medians(self) -> Spending:
         """Return the medians over draws, shape (n_rows,)."""
-        return Spending(
-            {
-                name: None if amount is None else np.median(amount, axis=0)
-                for name, amount in self.amounts.items()
-            }
-        )
+        return Spending({n: np.median(of, axis=0) for n, of in self.amounts.items()})
 
     def take(self, positions: np.ndarray) -> Spending:
         """Return the amounts of some of the rows."""
-        return Spending(
-            {
-                name: None if amount is None else amount[..., positions]
-                for name, amount in self.amounts.items()
-            }
-        )
+        return Spending({n: of[..., positions] for n, of in self.amounts.items()})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

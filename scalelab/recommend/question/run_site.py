@@ -68,10 +68,6 @@ class Price:
     per_node: bool = False
     devices_on_node: int | None = None
 
-    def __post_init__(self) -> None:
-        if not 0 < self.usd < float("inf"):
-            raise SpecError(f"a price of {self.usd} usd must be a positive number.")
-
     @classmethod
     def of(cls, site: Site | None, per_device_hour: float | None = None) -> Self | None:
         """Return the price to use; None where none is given."""

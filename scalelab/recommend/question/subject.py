@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from scalelab.errors import SpecError
-from scalelab.inputs.device_words import device_words
 from scalelab.inputs.document import Scalar
-from scalelab.inputs.numerals import counted
+from scalelab.inputs.numerals import counted, device_words
 from scalelab.inputs.wording import Option
 
 NODE_GROUP = "node_group"
@@ -61,22 +60,23 @@ def choose_subject(
     if NODE_GROUP in select:
         frame = _with_value(frame, NODE_GROUP, select[NODE_GROUP])
     for name in _ONE_VALUE:
-        counts = _values(frame, name)
+        counts = _counts(frame, name)
+        unnamed = len(frame) - sum(counts.values())
+        # Any other column may be missing in trials that failed early.
+        if name == "workload" and counts and unnamed:
+            counts["none"] = unnamed
         if len(counts) > 1:
-            listed = ", ".join(
-                f"{value} ({counted(count, 'row')})"
-                for value, count in list(counts.items())[:_MAX_LISTED]
-            )
+            rows = [f"{value} ({counted(counts[value], 'row')})" for value in counts]
             more = len(counts) - _MAX_LISTED
-            listed += f" and {more} more" if more > 0 else ""
             raise SpecError(
-                f"The observations mix {len(counts)} values of {name}: {listed}. One "
-                "answer is about one of them.",
+                f"The observations mix {len(counts)} values of {name}: "
+                f"{', '.join(rows[:_MAX_LISTED])}"
+                f"{f' and {more} more' if more > 0 else ''}. One answer is about one "
+                "of them.",
                 f"Choose it with {Option('select', 'VALUE', key=name)}.",
             )
-    device_type = _only(frame, "device_type")
     is_emulated = _only(frame, "emulated") == "True"
-    words = device_words(device_type, is_emulated=is_emulated)
+    words = device_words(_only(frame, "device_type"), is_emulated=is_emulated)
     return AskedCurves(
         frame=frame,
         every_group=every_group,
@@ -101,19 +101,6 @@ def _with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
         raise SpecError(f"No observation has {name}={value}. Measured: {listed}.")
     matches = frame[name].astype("string").fillna("") == str(value)
     return frame[matches.to_numpy(bool)]
-
-
-def _values(frame: pd.DataFrame, name: str) -> dict[str, int]:
-    """Count the rows of each value of a column.
-
-    Rows without a workload count as a workload of their own. Any other column may be
-    missing in trials that failed early.
-    """
-    counts = _counts(frame, name)
-    unnamed = len(frame) - sum(counts.values())
-    if name == "workload" and counts and unnamed:
-        counts["none"] = unnamed
-    return counts
 
 
 def _counts(frame: pd.DataFrame, name: str) -> dict[str, int]:

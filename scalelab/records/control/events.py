@@ -12,17 +12,12 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
-from scalelab.errors import StoreError
 from scalelab.inputs.outcome import Outcome
-from scalelab.records.attempt_io import append_all, encode_json, storing
-from scalelab.records.plain_files import parse_json, read_file
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from scalelab.records.attempt_io import append_all, encode_json, reading, storing
+from scalelab.records.plain_files import checked, parse_json, read_file
 
 EVENTS = "events.jsonl"
 VERSION = 1
@@ -202,8 +197,8 @@ def _kind_of(event: type[Event]) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", event.__name__).lower()
 
 
+# The events by their name in the file.
 KINDS: dict[str, type[Event]] = {_kind_of(each): each for each in get_args(Event)}
-"""The events by their name in the file."""
 
 
 class EventLog:
@@ -244,29 +239,18 @@ def events_of_last_sweep(
     run of an older version has none.
     """
     try:
-        content = read_file(run / EVENTS)
+        with reading(run / EVENTS):
+            content = read_file(run / EVENTS)
     except FileNotFoundError:
         return
-    except OSError as error:
-        raise StoreError(
-            f"{run / EVENTS} cannot be read: {error.strerror}. Give yourself read "
-            "permission or check the file system."
-        ) from error
     start = content.rfind(encode_json({"kind": _kind_of(SweepStarted)})[1:-1])
     begin = content.rfind(b"\n", 0, max(0, start)) + 1
     for line in content[begin:].split(b"\n")[:-1]:
         try:
             values = parse_json(line)
-            kind = values.pop("kind")
-            if KINDS[kind] in kinds and values.pop("version") == VERSION:
+            kind = KINDS[values.pop("kind")]
+            if kind in kinds and values.pop("version") == VERSION:
                 del values["time"]
-                yield _adapter(kind).validate_json(encode_json(values), strict=True)
+                yield checked(values, kind)
         except (AttributeError, KeyError, TypeError, ValueError):
             continue
-
-
-@cache
-def _adapter(kind: str) -> TypeAdapter[Event]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(KINDS[kind])

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from scalelab.records.plain_files import checked, parse_json, read_file
 
 CLUSTER_DIRECTORY = "cluster"
 _NAME = "jobs.json"
-_DRIVER = "driver.json"
+_DRIVER = Path(CLUSTER_DIRECTORY, "driver.json")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,21 +68,17 @@ class JobLine:
 class JobList:
     """All jobs of a run, and why trials wait."""
 
-    jobs: Sequence[JobLine] = ()
-    waiting: Sequence[str] = ()
+    jobs: tuple[JobLine, ...] = ()
+    waiting: tuple[str, ...] = ()
     last_number: int = 0
 
     @classmethod
     def read(cls, directory: Path) -> JobList:
         """Return the list in a directory; an empty one where there is none."""
         try:
-            values = parse_json(read_file(directory / _NAME))
-            jobs = tuple(checked(line, JobLine) for line in values["jobs"])
-            waiting = tuple(map(str, values["waiting"]))
-            number = int(values["last_number"])
-        except (OSError, ValueError, TypeError, KeyError):
+            return checked(parse_json(read_file(directory / _NAME)), cls)
+        except (OSError, ValueError):
             return cls()  # it says what is, not what was measured
-        return cls(jobs=jobs, waiting=waiting, last_number=number)
 
     def write(self, directory: Path) -> None:
         """Replace the list in a directory."""
@@ -111,18 +106,14 @@ class DriverRecord:
     def read(cls, run: Path) -> DriverRecord | None:
         """Read the record in a run's directory; None: no such job was submitted."""
         try:
-            return checked(parse_json(read_file(_path(run))), cls)
+            return checked(parse_json(read_file(run / _DRIVER)), cls)
         except (OSError, ValueError):
             return None
 
     def write(self, run: Path) -> None:
         """Replace the record in a run's directory."""
-        write_atomically(_path(run), encode_json(asdict(self)))
+        write_atomically(run / _DRIVER, encode_json(asdict(self)))
 
     def leave_queue(self, run: Path) -> None:
         """Record that the job no longer waits in the queue."""
         replace(self, has_left_queue=True).write(run)
-
-
-def _path(run: Path) -> Path:
-    return run / CLUSTER_DIRECTORY / _DRIVER

@@ -25,7 +25,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from scalelab.errors import LeaseError, StoreError
@@ -35,8 +34,8 @@ from scalelab.records.plain_files import parse_json, read_file
 LEASE, LOG = "driver.lease", "driver.log"
 HEARTBEAT_S = 5.0
 PATIENCE_S = 30.0
+# Bytes of a lease; constant, so that a beat overwrites in place on a full disk too.
 _WIDTH = 512
-"""Bytes of a lease; constant, so that a beat overwrites in place on a full disk too."""
 
 
 class Lease:
@@ -52,9 +51,8 @@ class Lease:
         self.path = path
         self._heartbeat_s = heartbeat_s
         self._patience_s = patience_s
-        self._identity = {**this_process(), "token": uuid.uuid4().hex}
+        self._identity = {**this_process(), "token": uuid.uuid4().hex, "beat": 0}
         self._descriptor = -1
-        self._beat_number = 0
         self._writing = threading.Lock()
         self._file_id: tuple[int, int] | None = None
         self._stop = threading.Event()
@@ -63,19 +61,14 @@ class Lease:
     def __enter__(self) -> Self:
         """Take the lease."""
         while not self._create():
-            holder = self._read()
+            holder = _read(self.path)
             if holder is not None:
                 self._wait_until_stale(holder)
                 self._remove(holder)
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         self._thread.join()
         with suppress(OSError):
@@ -98,7 +91,7 @@ class Lease:
         with storing(self.path):
             if self.is_held:
                 return
-            holder = self._read()
+            holder = _read(self.path)
             taker = f"{_name(holder)} holds it now" if holder else "the file is gone"
             raise LeaseError(
                 f"This driver lost its lease {self.path}: {taker}. A driver that "
@@ -119,8 +112,7 @@ class Lease:
         return True
 
     def _content(self) -> bytes:
-        values = {**self._identity, "beat": self._beat_number}
-        return json.dumps(values).encode().ljust(_WIDTH)
+        return json.dumps(self._identity).encode().ljust(_WIDTH)
 
     def _beat(self) -> None:
         while not self._stop.wait(self._heartbeat_s):
@@ -131,13 +123,10 @@ class Lease:
         # touches the moved file and never the other's lease. Flushed, because other
         # clients of a network file system see only what has left this one.
         with self._writing, suppress(OSError):
-            self._beat_number += 1
+            self._identity["beat"] += 1
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             write_all(self._descriptor, self._content())
             os.fsync(self._descriptor)
-
-    def _read(self) -> Mapping[str, Any] | None:
-        return _read(self.path)
 
     def _wait_until_stale(self, holder: Mapping[str, Any]) -> None:
         if _is_same_host(holder):
@@ -147,21 +136,29 @@ class Lease:
         deadline = time.monotonic() + self._patience_s
         while time.monotonic() < deadline:
             time.sleep(self._heartbeat_s / 2)
-            now = self._read()
+            now = _read(self.path)
             if now is None:
                 return
             if now != holder:
                 raise self._refusal(now)
 
     def _refusal(self, holder: Mapping[str, Any]) -> LeaseError:
+        run, log = self.path.parent, self.path.with_name(LOG)
+        follow = f" and `tail -f {log}`" if log.exists() else ""
+        remedy = (
+            "That is this very process: end its other sweep."
+            if _is_same_host(holder) and holder.get("pid") == os.getpid()
+            else f"Follow it with `scalelab status {run}`{follow}, or stop it with "
+            f"`scalelab stop {run}`."
+        )
         return LeaseError(
-            f"{self.path.parent} is being run by {_name(holder)}, {_age(self.path)}. "
-            f"One driver writes a run at a time. {_remedy(holder, self.path.parent)} "
-            "Then run the same command again: it resumes."
+            f"{run} is being run by {_name(holder)}, {_age(self.path)}. One driver "
+            f"writes a run at a time. {remedy} Then run the same command again: it "
+            "resumes."
         )
 
     def _remove(self, holder: Mapping[str, Any]) -> None:
-        """Move a stale lease aside; only one of several processes succeeds."""
+        # Moved aside first, so that only one of several processes succeeds.
         aside = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}")
         with storing(self.path):
             try:
@@ -233,12 +230,6 @@ def signal_holder(path: Path, number: int) -> bool:
     return True
 
 
-def holder_of(path: Path) -> str | None:
-    """Return the holder of a lease in words; see :func:`read_holder`."""
-    holder = read_holder(path)
-    return None if holder is None else holder.text
-
-
 def this_process() -> dict[str, Any]:
     """Return an identity of this process, unique over hosts, as JSON values."""
     pid = os.getpid()
@@ -259,7 +250,7 @@ def has_ended(process: Mapping[str, Any]) -> bool:
 
 
 def _boot() -> str:
-    """Name this boot of this host and its process namespace; empty where unknown."""
+    # this boot of this host and its process namespace; empty where unknown
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
@@ -268,7 +259,7 @@ def _boot() -> str:
 
 
 def _start_of(pid: int) -> str | None:
-    """Return when a process started, in ticks since boot; None when it is no more."""
+    # when a process started, in ticks since boot; None when it is no more
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -284,21 +275,16 @@ def _is_same_host(holder: Mapping[str, Any]) -> bool:
 
 
 def _is_alive(holder: Mapping[str, Any]) -> bool:
-    start = _start_of(holder["pid"])
-    return _is_hidden(holder["pid"]) if start is None else start == holder.get("start")
-
-
-def _is_hidden(pid: int) -> bool:
-    """Tell whether a process that /proc does not show lives, as another user's."""
+    if (start := _start_of(holder["pid"])) is not None:
+        return start == holder.get("start")
     try:
-        os.kill(pid, 0)
+        os.kill(holder["pid"], 0)
     except OSError as error:
-        return isinstance(error, PermissionError)
+        return isinstance(error, PermissionError)  # hidden, as another user's
     return False  # ours and not shown as living: a zombie
 
 
 def _read(path: Path) -> Mapping[str, Any] | None:
-    """Return the content of a lease; None where there is none."""
     try:
         return _parse(read_file(path))
     except FileNotFoundError:
@@ -331,17 +317,6 @@ def _name(holder: Mapping[str, Any]) -> str:
     if "pid" not in holder:
         return "a driver whose lease cannot be read"
     return f"process {holder.get('pid')} on host {holder.get('host')}"
-
-
-def _remedy(holder: Mapping[str, Any], run: Path) -> str:
-    if _is_same_host(holder) and holder.get("pid") == os.getpid():
-        return "That is this very process: end its other sweep."
-    log = run / LOG
-    follow = f" and `tail -f {log}`" if log.exists() else ""
-    return (
-        f"Follow it with `scalelab status {run}`{follow}, or stop it with "
-        f"`scalelab stop {run}`."
-    )
 
 
 def _age(path: Path) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from scalelab.records.attempt_io import encode_json, write_atomically
@@ -50,12 +49,7 @@ class StopRequests:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop polling."""
         self._end.set()
         self._thread.join()
@@ -73,14 +67,13 @@ class StopRequests:
             if at_once is None:
                 continue
             with self._lock:
-                self.came = True
-                control = self._control
+                self.came, control = True, self._control
             if control is not None:
                 drain, kill = control
                 (kill if at_once else drain)()
 
     def _take(self) -> bool | None:
-        """Remove a request and return whether it says at once; None: there is none."""
+        # whether a request says at once; None: there is none
         try:
             content = read_file(self._path)
             self._path.unlink()

@@ -11,7 +11,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.problems import did_you_mean, shown
 from scalelab.inputs.wording import Option
 from scalelab.records.columns import COLUMNS_BY_NAME, CURVE_COLUMNS, OPTION_PREFIX
-from scalelab.records.tables.file import ForeignTable, TableRow
+from scalelab.records.tables.file import ForeignTable, ImportOptions, TableRow, listed
 from scalelab.records.tables.names import (
     AMBIGUOUS_BATCHES,
     COUNT_OR_NAME,
@@ -25,16 +25,15 @@ from scalelab.records.tables.names import (
     reading_as,
     reading_of,
 )
-from scalelab.records.tables.options import ImportOptions, listed
 from scalelab.records.tables.values import failure, is_missing
 
+# Each line: alternatives, one of which must be there, each a set of columns.
 _REQUIRED = (
     (("world_size",), ("num_nodes", "gpus_per_node")),
     (("num_nodes",), ("gpus_per_node",)),
     (("local_batch_size",), ("global_batch_size",)),
     (("step_time_s",), ("throughput_samples_per_s",)),
 )
-"""Each line: alternatives, one of which must be there, each a set of columns."""
 _WHOLE = re.compile("epoch|to_train|total_time|wall|minutes")
 _SPREAD = re.compile(r"(std|stdev|stddev|var|min|max|p\d+)_.*")
 _COUNT_CELL = re.compile(r"[-\d.,' ]+( ?(gpus?|tpus?|devices?|chips?))?", re.IGNORECASE)
@@ -58,33 +57,6 @@ class Matching:
     unused: Sequence[str]
 
 
-class _Claims:
-    """The columns that have been given a meaning so far."""
-
-    def __init__(self, table: ForeignTable, asked: ImportOptions) -> None:
-        self._table = table
-        self._constants = set(asked.constant)
-        self.columns: dict[str, str] = {}
-        self.readings: dict[str, Reading] = {}
-        self.options: dict[str, str] = {}
-
-    def add(self, name: str, reading: Reading | None, theirs: str) -> None:
-        """Take a column as ours, or as a further axis; refuse a second one."""
-        claimed = self.columns if reading else self.options
-        if name in claimed or name in self._constants:
-            other = claimed.get(name)
-            where = f"the column {shown(other)}" if other else "a value for all rows"
-            raise SpecError(
-                f"{self._table.path}: {name} is given by the column {shown(theirs)} "
-                f"and by {where}.",
-                f"Say which it is ({Option('column', 'THEIRS', key=name)}), or leave "
-                f"one out ({Option('ignore', [theirs])}).",
-            )
-        claimed[name] = theirs
-        if reading:
-            self.readings[name] = reading
-
-
 def match_columns(table: ForeignTable, asked: ImportOptions) -> Matching:
     """Find the columns by what is said of them, by their names, and by aliases.
 
@@ -92,90 +64,112 @@ def match_columns(table: ForeignTable, asked: ImportOptions) -> Matching:
     setting is left unused.
     """
     _check_names(table, asked)
-    claims = _Claims(table, asked)
-    mapped = {
-        reading.column if (reading := reading_of(ours)) else ours
-        for ours in asked.column
-    }
+    columns: dict[str, str] = {}
+    options: dict[str, str] = {}
+    readings: dict[str, Reading] = {}
+
+    def claim(name: str, theirs: str, reading: Reading | None = None) -> None:
+        claimed = options if reading is None else columns
+        if name in claimed or name in asked.constant:
+            raise _given_twice(table, name, theirs, claimed.get(name))
+        claimed[name] = theirs
+        if reading is not None:
+            readings[name] = reading
+
+    known = {ours: reading_of(ours) for ours in asked.column}
+    mapped = {reading.column if reading else ours for ours, reading in known.items()}
     derived: list[tuple[Reading, str]] = []
     unused: list[str] = []
     for theirs in table.names:
         ours = [name for name, column in asked.column.items() if column == theirs]
         for name in ours:
             said = reading_as(name, theirs)
-            claims.add(said.column if said else name, said, theirs)
+            claim(said.column if said else name, theirs, said)
         if ours or theirs in asked.ignore:
             continue
         reading = reading_of(theirs) or _by_content(table, theirs)
-        is_asked = theirs in asked.axis
-        if (
-            is_axis(theirs) or is_asked
-            if reading is None
-            else (is_asked and reading.column not in CURVE_COLUMNS)
-        ):
-            name = OPTION_PREFIX + theirs.removeprefix(OPTION_PREFIX)
-            claims.add(name, None, theirs)
+        is_setting = theirs in asked.axis or (reading is None and is_axis(theirs))
+        if is_setting and (reading is None or reading.column not in CURVE_COLUMNS):
+            claim(OPTION_PREFIX + theirs.removeprefix(OPTION_PREFIX), theirs)
         elif reading is None or reading.column in mapped:
             unused.append(theirs)
         elif reading.is_derived:
             derived.append((reading, theirs))
         else:
-            claims.add(reading.column, reading, theirs)
-    for direct in (("global_batch_size",), ("step_time_s", "throughput_samples_per_s")):
-        # the most direct one of columns that tell the same is read
-        same = sorted(
-            (each for each in derived if each[0].column in direct),
-            key=lambda each: (
-                each[0].is_in_tokens,
-                not each[0].is_step_rate,
-                each[0].is_per_device,
-            ),
-        )
-        if same and claims.columns.keys().isdisjoint(direct):
-            reading, theirs = same.pop(0)
-            claims.add(reading.column, reading, theirs)
-        unused += [theirs for _, theirs in same]
-    _check_required(table, {*claims.columns, *asked.constant}, unused)
-    readings = _as_asked(table, claims.readings, asked)
-    return Matching(claims.columns, readings, claims.options, tuple(unused))
+            claim(reading.column, theirs, reading)
+    # the most direct one of columns that tell the same is read
+    for reading, theirs in sorted(derived, key=_directness):
+        is_batch = reading.column == "global_batch_size"
+        same = {reading.column} if is_batch else {*_SPEEDS}
+        if same.isdisjoint(columns):
+            claim(reading.column, theirs, reading)
+        else:
+            unused.append(theirs)
+    _check_required(table, {*columns, *asked.constant}, unused)
+    readings |= _as_asked(table, readings, asked)
+    return Matching(columns, readings, options, tuple(unused))
+
+
+def _given_twice(
+    table: ForeignTable, name: str, theirs: str, other: str | None
+) -> SpecError:
+    where = f"the column {shown(other)}" if other else "a value for all rows"
+    return SpecError(
+        f"{table.path}: {name} is given by the column {shown(theirs)} and by {where}.",
+        f"Say which it is ({Option('column', 'THEIRS', key=name)}), or leave one out "
+        f"({Option('ignore', [theirs])}).",
+    )
+
+
+def _directness(found: tuple[Reading, str]) -> tuple[bool, ...]:
+    reading, _ = found
+    return (
+        reading.column != "global_batch_size",
+        reading.is_in_tokens,
+        not reading.is_step_rate,
+        reading.is_per_device,
+    )
 
 
 def _by_content(table: ForeignTable, theirs: str) -> Reading | None:
-    """Return what a column says whose name may mean a number or the name of devices."""
+    # the name may mean a number or the name of devices
     if plain(theirs) not in COUNT_OR_NAME:
         return None
-    cells = [row.cells[theirs] for row in table.rows]
-    filled = [cell for cell in cells if not is_missing(cell)]
+    filled = _filled(table, theirs)
     counts = list(filter(_COUNT_CELL.fullmatch, filled))
     is_count = 2 * len(counts) > len(filled) if filled else theirs.endswith("s")
     return Reading("world_size" if is_count else "device_name")
 
 
+def _filled(table: ForeignTable, name: str) -> list[str]:
+    cells = (row.cells[name] for row in table.rows)
+    return [cell for cell in cells if not is_missing(cell)]
+
+
 def _as_asked(
     table: ForeignTable, readings: Mapping[str, Reading], asked: ImportOptions
-) -> Mapping[str, Reading]:
-    """Return the readings with the throughput as the user says it is."""
+) -> dict[str, Reading]:
     said = [
         f"--{name.replace('_', '-')}"
         for name in ("per_device", "tokens_per_sample")
         if getattr(asked, name)
     ]
-    found = readings.get("throughput_samples_per_s")
     if not said:
-        return readings
+        return {}
+    name = "throughput_samples_per_s"
+    found = readings.get(name)
     if found is None:
         raise SpecError(
             f"{table.path}: {' and '.join(said)} is said of a throughput, but none is "
             f"read from its columns, {listed(table.names)}.",
             "Leave the option out, or name the column "
-            f"({Option('column', 'THEIRS', key='throughput_samples_per_s')}).",
+            f"({Option('column', 'THEIRS', key=name)}).",
         )
-    changed = replace(
-        found,
-        is_per_device=found.is_per_device or asked.per_device,
-        is_in_tokens=found.is_in_tokens or asked.tokens_per_sample is not None,
-    )
-    return {**readings, found.column: changed}
+    is_per_device = found.is_per_device or asked.per_device
+    is_in_tokens = found.is_in_tokens or asked.tokens_per_sample is not None
+    return {
+        name: replace(found, is_per_device=is_per_device, is_in_tokens=is_in_tokens)
+    }
 
 
 def _check_names(table: ForeignTable, asked: ImportOptions) -> None:
@@ -214,9 +208,9 @@ def _check_required(table: ForeignTable, given: set[str], others: list[str]) -> 
     )
     example = missing[0][0][0]
     wanted = {name for each in missing for names in each for name in names} - given
-    hints = "".join(f" {hint}" for hint in _hints(table, wanted, others))
+    lacks = f"{table.path} lacks columns that a measurement needs: {needs}."
     raise SpecError(
-        f"{table.path} lacks columns that a measurement needs: {needs}.{hints}",
+        " ".join([lacks, *_hints(table, wanted, others)]),
         f"Map a column ({Option('column', 'THEIRS', key=example)}), or give a value "
         f"for the whole table ({Option('constant', '...', key=example)}). Its columns: "
         f"{listed(table.names)}.",
@@ -256,7 +250,16 @@ def _hints(table: ForeignTable, wanted: set[str], others: list[str]) -> Iterator
             "has."
         )
     if needs_speed:
-        yield from _wide_hint(table, others)
+        counts = list(_by_number(table, others))
+        filled = [name for name in others if _is_of_numbers(table, name)]
+        if len(counts) > 1 or len(filled) >= _LEAST_NAMED:
+            names = counts if len(counts) > 1 else filled
+            ours = "world_size" if len(counts) > 1 else "workload"
+            melt = Option("melt", "throughput_samples_per_s", key=ours)
+            yield (
+                f"If the names of {shown(names[0])}, {shown(names[1])}, ... are values "
+                f"of one thing, say of which, and what their cells hold: {melt}."
+            )
         yield (
             "The time of a step is in seconds, unless its name says otherwise "
             "(step_time_ms)."
@@ -321,25 +324,8 @@ def melted(table: ForeignTable, asked: ImportOptions) -> ForeignTable:
     return replace(table, names=(*kept, ours, cells), rows=rows)
 
 
-def _wide_hint(table: ForeignTable, others: Sequence[str]) -> Iterator[str]:
-    """Yield what to do if a table that lacks a speed is wide."""
-    counts = list(_by_number(table, others))
-    filled = [name for name in others if _is_of_numbers(table, name)]
-    if len(counts) > 1:
-        names, ours = counts, "world_size"
-    elif len(filled) >= _LEAST_NAMED:
-        names, ours = filled, "workload"
-    else:
-        return
-    melt = Option("melt", "throughput_samples_per_s", key=ours)
-    yield (
-        f"If the names of {shown(names[0])}, {shown(names[1])}, ... are values of one "
-        f"thing, say of which, and what their cells hold: {melt}."
-    )
-
-
 def _by_number(table: ForeignTable, names: Sequence[str]) -> dict[str, str]:
-    """Return the columns of numbers with just one number in their name, and that."""
+    # columns of numbers with just one number in their name, and that
     found = {name: _COUNT_IN_NAME.findall(name) for name in names}
     return {
         name: numbers[0]
@@ -349,10 +335,9 @@ def _by_number(table: ForeignTable, names: Sequence[str]) -> dict[str, str]:
 
 
 def _is_of_numbers(table: ForeignTable, name: str) -> bool:
-    """Whether a column of an unknown name holds numbers."""
     if is_known(name) or is_axis(name) or is_measured(name):
         return False
-    filled = [row.cells[name] for row in table.rows if not is_missing(row.cells[name])]
+    filled = _filled(table, name)
     return bool(filled) and all(
         _BEGINS_LIKE_A_NUMBER.match(cell) or failure(cell) for cell in filled
     )

@@ -13,6 +13,7 @@ from scalelab.inputs.wording import Option, Placeholder
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.records.tables.names import Reading, plain
 
+# Settings whose value is the number of devices that share a copy of the model.
 _SHARED = {
     name: kind
     for kind in ("tensor", "pipeline", "context")
@@ -23,7 +24,6 @@ _SHARED = {
         f"{kind}_parallel_size",
     )
 }
-"""Settings whose value is the number of devices that share a copy of the model."""
 _TOKENS = Option("tokens_per_sample", Placeholder("N"))
 _SLICE = re.compile(r"(v\d+\w*)-\d+", re.IGNORECASE)
 _TPU = re.compile(r"(.*\W)?(tpu|trillium|ironwood)([\Wv].*)?|v[2-7][ep]?(-\d+)?")
@@ -32,13 +32,14 @@ _TPU = re.compile(r"(.*\W)?(tpu|trillium|ironwood)([\Wv].*)?|v[2-7][ep]?(-\d+)?"
 def complete(values: dict[str, Any], readings: Mapping[str, Reading]) -> dict[str, Any]:
     """Derive what follows from what is given, and check that it fits together."""
     values = {**values, **_devices(values)}
-    batch = readings.get("global_batch_size")
+    batch, throughput = map(
+        readings.get, ("global_batch_size", "throughput_samples_per_s")
+    )
     if batch is not None and batch.is_in_tokens:
-        values = {**values, "global_batch_size": _batch_in_samples(values)}
+        values["global_batch_size"] = _batch_in_samples(values)
     values |= _batch(values)
     measured = (Outcome.COMPLETED, Outcome.TARGET_NOT_REACHED, Outcome.PRUNED)
     if values.get("outcome", Outcome.COMPLETED) in measured:
-        throughput = readings.get("throughput_samples_per_s")
         if throughput is not None:
             values["throughput_samples_per_s"] = _in_samples_of_all(values, throughput)
         values |= _times(values)
@@ -86,7 +87,6 @@ def _nodes_filled(devices: int, on_node: float) -> int:
 
 
 def _copies(values: Mapping[str, Any], devices: int) -> int:
-    """Return how many copies of the model the devices hold, by what shares one."""
     shared = {
         _SHARED[setting]: (name, value)
         for name, value in values.items()
@@ -207,21 +207,23 @@ def _times(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _unit_hint(ratio: float, values: Mapping[str, Any]) -> str:
-    hints = {
-        1e3: "The step time looks like milliseconds.",
-        1e6: "The step time looks like microseconds.",
-        1 / 60: "The step time looks like minutes.",
-        1 / values["world_size"]: "The throughput looks like that of one device; "
-        f"{Option('per_device', True)} says so.",
-        values.get("sequence_length") or 1: "The throughput looks like that of tokens; "
-        f"{_TOKENS} says so.",
-        1
-        / values["gradient_accumulation_steps"]: "The step time looks like that of one "
-        "forward pass; it is per optimiser step.",
-    }
-    for factor, hint in hints.items():
+    of_one = f"that of one device; {Option('per_device', True)} says so"
+    for factor, looks_like in (
+        (1e3, "step time looks like milliseconds"),
+        (1e6, "step time looks like microseconds"),
+        (1 / 60, "step time looks like minutes"),
+        (1 / values["world_size"], f"throughput looks like {of_one}"),
+        (
+            values.get("sequence_length") or 1,
+            f"throughput looks like that of tokens; {_TOKENS} says so",
+        ),
+        (
+            1 / values["gradient_accumulation_steps"],
+            "step time looks like that of one forward pass; it is per optimiser step",
+        ),
+    ):
         if math.isclose(ratio, factor, rel_tol=0.05):
-            return f" {hint}"
+            return f" The {looks_like}."
     return ""
 
 

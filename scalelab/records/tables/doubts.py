@@ -1,23 +1,33 @@
-"""Doubts about a table: what is possible, but more likely read in a wrong way."""
+"""The curves of an imported table, and doubts: what was more likely read wrongly."""
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from scalelab.inputs.numerals import counted, duration
 from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
+from scalelab.plan.source import Observation
+from scalelab.records.columns import CURVE_COLUMNS, OPTION_PREFIX
 from scalelab.records.tables.columns import Matching
-from scalelab.records.tables.curves import Curves, ImportedRow, pooled_settings
-from scalelab.records.tables.file import ForeignTable
-from scalelab.records.tables.names import EPOCH_SIZES, plain
-from scalelab.records.tables.options import lines_listed
-from scalelab.records.tables.values import plain_number
+from scalelab.records.tables.names import is_measured, reading_of
 
+_FEW = 6
+_CONFIGURATION = (
+    "world_size num_nodes data_parallel_size local_batch_size "
+    "gradient_accumulation_steps"
+).split()
+_LEAST = math.log(1.03)  # what no setting is asked about
+_WITHOUT_REPEATS = math.log(1.1)
+_EVIDENT = math.log(1.5)
+_SPREADS = 5.0  # of what repeats would differ by
+_MEASURED_SHARE = 0.9
 _MOST_ON_NODE = 16
 _WIDE_NODES = re.compile(r"nvl\d*|gb[23]00|grace", re.IGNORECASE)
 _APART = 100.0
@@ -27,12 +37,92 @@ _FALLS = 0.7  # as an epoch's times fall at any fair efficiency, and a step's ne
 _MOST_TOKENS_PER_DEVICE_S = 1e6
 
 
+@dataclass(frozen=True, slots=True)
+class ImportedRow:
+    """A row of a foreign table and the observation that it became."""
+
+    line: int
+    cells: Mapping[str, str]
+    values: Observation
+
+    @property
+    def time_s(self) -> float:
+        """Seconds per step; every row of a curve has them."""
+        return float(self.values["step_time_s"])
+
+    @property
+    def work(self) -> int:
+        """Samples per step and device."""
+        return int(
+            self.values["gradient_accumulation_steps"] * self.values["local_batch_size"]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """The rows of a table by curve."""
+
+    names: Sequence[str]
+    rows: Mapping[tuple[Any, ...], Sequence[ImportedRow]]
+
+    @classmethod
+    def of(cls, rows: Iterable[ImportedRow]) -> Curves:
+        """Divide the rows that have a step time into curves."""
+        timed = [row for row in rows if row.values.get("step_time_s") is not None]
+        options = {
+            name
+            for row in timed
+            for name in row.values
+            if name.startswith(OPTION_PREFIX)
+        }
+        names = [
+            name
+            for name in (*CURVE_COLUMNS, *sorted(options))
+            if len({row.values.get(name) for row in timed}) > 1
+        ]
+        curves: dict[tuple[Any, ...], list[ImportedRow]] = {}
+        for row in timed:
+            key = tuple(row.values.get(name) for name in names)
+            curves.setdefault(key, []).append(row)
+        return cls(names, curves)
+
+    @property
+    def sentence(self) -> str:
+        """How many curves there are, of which columns, with which sizes."""
+        sizes = list(map(len, self.rows.values()))
+        if len(sizes) <= 1:
+            return f"They are {counted(sum(sizes), 'row')} of one curve."
+        if len(sizes) <= _FEW:
+            listed = "; ".join(
+                f"{self.called(key)} ({counted(len(rows), 'row')})"
+                for key, rows in self.rows.items()
+            )
+            return f"They are {len(sizes)} curves: {listed}."
+        fewest, most = min(sizes), max(sizes)
+        each = f"{fewest} to {most} rows" if fewest < most else f"{fewest} each"
+        return f"They are {len(sizes):,} curves, by {self.by}, of {each}."
+
+    @property
+    def by(self) -> str:
+        """The columns in which the curves differ, each with its number of values."""
+        counts = [len({key[at] for key in self.rows}) for at in range(len(self.names))]
+        named = [
+            f"{name.removeprefix(OPTION_PREFIX)} ({count})"
+            for name, count in zip(self.names, counts, strict=True)
+        ]
+        *first, last = named or [""]
+        return f"{', '.join(first)} and {last}" if first else last
+
+    def called(self, key: tuple[Any, ...]) -> str:
+        """Return the words for one of the curves."""
+        return ", ".join(
+            f"{name.removeprefix(OPTION_PREFIX)}={value}"
+            for name, value in zip(self.names, key, strict=True)
+        )
+
+
 def doubtful(
-    table: ForeignTable,
-    matching: Matching,
-    curves: Curves,
-    rows: Sequence[ImportedRow],
-    decimal: str,
+    matching: Matching, curves: Curves, rows: Sequence[ImportedRow]
 ) -> tuple[list[str], list[str]]:
     """Return what is refused unless it is accepted, the gravest first, and the rest.
 
@@ -50,7 +140,6 @@ def doubtful(
     said = [
         *_curves_apart(curves),
         *_single_rows(curves),
-        *_beyond_epoch(table, rows, decimal),
     ]
     if not curves.rows:
         said.append(
@@ -61,17 +150,99 @@ def doubtful(
 
 
 def _pooled(curves: Curves, matching: Matching) -> Iterator[str]:
-    found = pooled_settings(curves, matching.unused)
+    found = list(_pooled_settings(curves, matching.unused))
     if not found:
         return
-    first, *others = found
-    likewise = ", ".join(shown(each.name) for each in others)
-    more = f" Likewise {likewise}." if others else ""
-    yield (
-        f"{first.sentence}. Rows of different settings are no repeats of one another."
-        f"{more} Say {Option('axis', [first.name])} if it is a setting, or "
-        f"{Option('ignore', [first.name])} if the rows are repeats."
+    name, *pair = found[0]
+    told = " and ".join(
+        f"{duration(row.time_s)} with {shown(row.cells[name])} (line {row.line})"
+        for row in pair
     )
+    likewise = ", ".join(shown(name) for name, *_ in found[1:])
+    more = f" Likewise {likewise}." if likewise else ""
+    yield (
+        f"the column {shown(name)} is not read, and rows that are otherwise alike "
+        f"differ with it: a step takes {told}. Rows of different settings are no "
+        f"repeats of one another.{more} Say {Option('axis', [name])} if it is a "
+        f"setting, or {Option('ignore', [name])} if the rows are repeats."
+    )
+
+
+def _pooled_settings(
+    curves: Curves, unused: Iterable[str]
+) -> Iterator[tuple[str, ImportedRow, ImportedRow]]:
+    """Yield unused columns that make a difference at one configuration, with two rows.
+
+    A column of a known meaning never does: another one tells the same. One named like
+    a result does only where its values recur and the times differ evidently.
+    """
+    repeats: dict[tuple[Any, ...], list[ImportedRow]] = {}
+    for key, rows in curves.rows.items():
+        for row in sorted(rows, key=lambda row: row.time_s):
+            own = tuple(row.values.get(name) for name in _CONFIGURATION)
+            repeats.setdefault((key, *own), []).append(row)
+    for name in (each for each in unused if reading_of(each) is None):
+        groups = []
+        for rows in repeats.values():
+            of_value: dict[str, list[ImportedRow]] = {}
+            for row in rows:
+                of_value.setdefault(row.cells[name], []).append(row)
+            if len(of_value) > 1:
+                groups.append(of_value)
+        sizes = [len(rows) for of_value in groups for rows in of_value.values()]
+        num_values = len({value for of_value in groups for value in of_value})
+        labels_rows = num_values > _MEASURED_SHARE * sum(sizes)
+        if not groups or (labels_rows and len(groups) > 1):
+            continue
+        levels = [
+            {value: [math.log(row.time_s) for row in of[value]] for value in of}
+            for of in groups
+        ]
+        medians = [
+            {value: statistics.median(times) for value, times in each.items()}
+            for each in levels
+        ]
+        gaps = [max(each.values()) - min(each.values()) for each in medians]
+        typical = sorted(gaps)[math.ceil(0.8 * len(gaps)) - 1]
+        may_be_result = is_measured(name) and (labels_rows or typical <= _EVIDENT)
+        if not may_be_result and _differ(levels, medians, typical):
+            widest = gaps.index(max(gaps))
+            by_time = sorted(groups[widest], key=medians[widest].__getitem__)
+            fast, slow = (groups[widest][by_time[end]] for end in (0, -1))
+            yield name, fast[len(fast) // 2], slow[len(slow) // 2]
+
+
+def _differ(
+    groups: Sequence[Mapping[str, Sequence[float]]],
+    medians: Sequence[Mapping[str, float]],
+    typical: float,
+) -> bool:
+    """Whether times (logarithms, by value) differ by more than repeats scatter."""
+    levels = [times for each in groups for times in each.values()]
+    free = sum(map(len, levels)) - len(levels)
+    if free >= 2:
+        return typical > max(_LEAST, _scatter(levels, free))
+    if typical > _EVIDENT:
+        return True
+    # without repeats, how steady the difference is
+    effects: dict[str, list[float]] = {}
+    for of_value in medians:
+        middle = statistics.mean(of_value.values())
+        for value, median in of_value.items():
+            effects.setdefault(value, []).append(median - middle)
+    free = len(levels) - len(groups) - len(effects) + 1
+    if free < 3:
+        return typical > _WITHOUT_REPEATS
+    means = list(map(statistics.mean, effects.values()))
+    scatter = _scatter(list(effects.values()), free)
+    return max(means) - min(means) > max(_LEAST, scatter)
+
+
+def _scatter(samples: Sequence[Sequence[float]], free: int) -> float:
+    # by how much means of samples may differ at most by chance
+    squares = sum(statistics.pvariance(each) * len(each) for each in samples)
+    mean_size = statistics.mean(map(len, samples))
+    return _SPREADS * math.sqrt(2 * squares / free / mean_size)
 
 
 def _times_apart(curves: Curves) -> Iterator[str]:
@@ -96,7 +267,10 @@ def _times_apart(curves: Curves) -> Iterator[str]:
         for pair in compared:
             fast, slow = sorted(pair, key=lambda row: row.time_s)
             factor = slow.time_s / fast.time_s
-            if factor >= _explained(slow, fast):
+            # more samples and links between nodes explain some of it
+            has_more_nodes = slow.values["num_nodes"] > fast.values["num_nodes"]
+            apart = _APART_ACROSS_NODES if has_more_nodes else _APART
+            if factor >= apart * max(1.0, slow.work / fast.work):
                 yield (
                     f"step_time_s={slow.time_s:g} in line {slow.line} is {factor:,.0f} "
                     f"times the {fast.time_s:g} of line {fast.line}, of the same "
@@ -107,13 +281,6 @@ def _times_apart(curves: Curves) -> Iterator[str]:
                 return
 
 
-def _explained(slow: ImportedRow, fast: ImportedRow) -> float:
-    """Return by what factor more samples and links between nodes may slow a row."""
-    has_more_nodes = slow.values["num_nodes"] > fast.values["num_nodes"]
-    apart = _APART_ACROSS_NODES if has_more_nodes else _APART
-    return apart * max(1.0, slow.work / fast.work)
-
-
 def _configured(row: ImportedRow) -> str:
     values = row.values
     samples = counted(values["local_batch_size"], "sample")
@@ -122,7 +289,6 @@ def _configured(row: ImportedRow) -> str:
 
 
 def _curves_apart(curves: Curves) -> Iterator[str]:
-    """Doubt the units where one curve is a hundred times slower than another."""
     if len(curves.rows) < 2:
         return
     paces = {
@@ -140,7 +306,6 @@ def _curves_apart(curves: Curves) -> Iterator[str]:
 
 
 def _falling_times(curves: Curves, matching: Matching) -> Iterator[str]:
-    """Doubt times of a step that fall though each device does the same work."""
     column = matching.columns.get("step_time_s")
     falling = [
         (size, times)
@@ -164,7 +329,6 @@ def _falling_times(curves: Curves, matching: Matching) -> Iterator[str]:
 
 
 def _flat_throughput(curves: Curves, matching: Matching) -> Iterator[str]:
-    """Doubt a throughput that no number of devices raises, at one batch of any kind."""
     reading = matching.readings.get("throughput_samples_per_s")
     if reading is None or reading.is_per_device or "step_time_s" in matching.columns:
         return
@@ -216,12 +380,8 @@ def _tokens_as_samples(
     if reading is None or reading.is_in_tokens or "step_time_s" in matching.columns:
         return
     for row in rows:
-        tokens, rate = (
-            row.values.get(name)
-            for name in ("sequence_length", "throughput_samples_per_s")
-        )
-        if not tokens or not rate:
-            continue
+        tokens = row.values.get("sequence_length") or 0
+        rate = row.values.get("throughput_samples_per_s") or 0.0
         if tokens * rate / row.values["world_size"] > _MOST_TOKENS_PER_DEVICE_S:
             yield (
                 f"throughput_samples_per_s={rate:g} in line {row.line} with "
@@ -235,7 +395,6 @@ def _tokens_as_samples(
 def _devices_of_a_node(
     rows: Sequence[ImportedRow], matching: Matching
 ) -> Iterator[str]:
-    """Doubt a number of devices that is the same on any number of nodes."""
     sizes = {row.values["world_size"] for row in rows}
     nodes = sorted({row.values["num_nodes"] for row in rows})
     column = matching.columns.get("world_size")
@@ -283,23 +442,3 @@ def _single_rows(curves: Curves) -> Iterator[str]:
         f"Curves differ in {curves.by}; {Option('ignore', ['NAME'])} passes over a "
         "column that is no setting."
     )
-
-
-def _beyond_epoch(
-    table: ForeignTable, rows: Sequence[ImportedRow], decimal: str
-) -> Iterator[str]:
-    for name in (each for each in table.names if plain(each) in EPOCH_SIZES):
-        beyond = []
-        for row in rows:
-            with suppress(ValueError):
-                size = float(plain_number(row.cells[name], decimal))
-                if row.values["global_batch_size"] > size:
-                    beyond.append(row)
-        if beyond:
-            first = beyond[0]
-            yield (
-                f"global_batch_size={first.values['global_batch_size']} in "
-                f"{lines_listed(row.line for row in beyond)} is more than the "
-                f"{first.cells[name]} samples of an epoch (column {shown(name)}): a "
-                "step would see some samples twice. Check the batch; it counts samples."
-            )

@@ -1,4 +1,4 @@
-"""Reading a foreign table: the names of its columns and its cells as text, by line."""
+"""A foreign table as text: its columns, its cells by line, and what users add to it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import hashlib
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from scalelab.errors import SpecError
@@ -16,7 +16,6 @@ from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
 from scalelab.records.tables.names import is_known
-from scalelab.records.tables.options import lines_listed, listed
 
 MAX_BYTES = 256 * 2**20
 _SEPARATORS = ",;\t|"
@@ -25,8 +24,43 @@ _LEAST_KNOWN = 2
 _SPACE = re.compile(r"\s*[\n\r]\s*")  # a wrapped heading of a spreadsheet
 _RULE = re.compile(r"[+:=]*-[-+:=]*")
 
+_SHOWN_NAME = 60
+_SHOWN_NAMES = 30
+_SHOWN_LINES = 6
+
+# The first line of a record, and its cells.
 Record = tuple[int, list[str]]
-"""The first line of a record, and its cells."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportOptions:
+    """The options of ``scalelab import``.
+
+    Parameters
+    ----------
+    column
+        The table's column for a column of the observations, e.g.
+        ``{"step_time_s": "t_iter"}``; the name may have another unit, or be another
+        well-known one (``step_time_ms``, ``tokens_per_s``).
+    melt
+        Our column that the names of further columns hold, and the one that their cells
+        hold, e.g. ``{"world_size": "throughput_samples_per_s"}``.
+    decimal
+        The decimal sign, a point or a comma; None: as the numbers of the table tell.
+    header_row
+        The line with the names of the columns, from 1; None: the first that is filled.
+    """
+
+    column: Mapping[str, str] = field(default_factory=dict)
+    constant: Mapping[str, str] = field(default_factory=dict)
+    axis: Sequence[str] = ()
+    ignore: Sequence[str] = ()
+    melt: Mapping[str, str] = field(default_factory=dict)
+    per_device: bool = False
+    tokens_per_sample: int | None = None
+    decimal: str | None = None
+    header_row: int | None = None
+    accept_doubts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +115,7 @@ def read_table(path: Path, header_row: int | None = None) -> ForeignTable:
             )
         separator, records = "", _parquet_records(path, content)
     else:
-        lines = list(io.StringIO(_decode(path, content), newline=""))
-        above = header_row - 1 if header_row else 0
-        separator = _separator(lines[above:])
-        records = list(_records(path, lines, above, separator))
-        if separator == "|":
-            records = _without_rules(records)
+        separator, records = _text_records(path, content, (header_row or 1) - 1)
     if not records:
         raise SpecError(
             f"{path} is empty. The first line, or that of {Option('header_row')}, must "
@@ -94,22 +123,19 @@ def read_table(path: Path, header_row: int | None = None) -> ForeignTable:
         )
     if header_row is None:
         _refuse_title(path, records)
-    (line, header), *others = records
-    body = [record for record in others if record[1] != header]
+    line, header = records.pop(0)
+    repeated = [number for number, cells in records if cells == header]
+    body = [(number, cells) for number, cells in records if cells != header]
     if not body:
         raise SpecError(
             f"{path} has a header but no rows. Add one row per measured configuration."
         )
-    names, body = _named(path, line, header, body)
-    repeated = [number for number, cells in others if cells == header]
+    names, rows = _named(path, line, header, body)
     return ForeignTable(
         path,
         hashlib.sha256(content).hexdigest(),
         names,
-        tuple(
-            TableRow(number, dict(zip(names, cells, strict=True)))
-            for number, cells in body
-        ),
+        rows,
         separator,
         (f"Passed over what repeats the header: {lines_listed(repeated)}.",)
         if repeated
@@ -136,7 +162,7 @@ def _decode(path: Path, content: bytes) -> str:
 
 
 def _separator(lines: Sequence[str]) -> str:
-    """Return what separates the columns: what most of the first lines agree on."""
+    # what most of the first lines agree on
     first = [line for line in lines if line.strip()][:_LOOKED_AT]
     agreeing: dict[str, tuple[int, int]] = {}
     for separator in _SEPARATORS:
@@ -150,38 +176,34 @@ def _separator(lines: Sequence[str]) -> str:
     return max(agreeing, key=lambda each: agreeing[each], default=",")
 
 
-def _records(
-    path: Path, lines: Sequence[str], above: int, separator: str
-) -> Iterator[Record]:
-    """Yield the first line and the cells of every record with a cell that is filled."""
-    reader = csv.reader(lines[above:], delimiter=separator, strict=True)
+def _text_records(path: Path, content: bytes, above: int) -> tuple[str, list[Record]]:
+    """Return what separates the columns, and every record with a filled cell.
+
+    Left out are the rules of a Markdown or Org table, ``|---|---|``, and the empty
+    cells outside the bars at both ends of its lines.
+    """
+    lines = list(io.StringIO(_decode(path, content), newline=""))[above:]
+    separator = _separator(lines)
+    reader = csv.reader(lines, delimiter=separator, strict=True)
+    records: list[Record] = []
     line = above + 1
     try:
         for cells in reader:
-            stripped = [cell.strip() for cell in cells]
-            if any(stripped):
-                yield line, stripped
+            filled = list(filter(None, map(str.strip, cells)))
+            is_rule = separator == "|" and all(map(_RULE.fullmatch, filled))
+            if filled and not is_rule:
+                records.append((line, list(map(str.strip, cells))))
             line = above + reader.line_num + 1
     except csv.Error as error:
         raise SpecError(
             f"{path}, line {line} is not CSV: {error}. Close every quotation mark, and "
             "double those inside quoted text."
         ) from error
-
-
-def _without_rules(records: Sequence[Record]) -> list[Record]:
-    """Return the records without the rules of a Markdown or Org table, ``|---|---|``.
-
-    Nor with the empty cells outside the bars at both ends of its lines.
-    """
-    kept = [
-        (line, cells)
-        for line, cells in records
-        if not all(map(_RULE.fullmatch, filter(None, cells)))
-    ]
-    if any(cells[0] or cells[-1] or len(cells) < 3 for _, cells in kept):
-        return kept
-    return [(line, cells[1:-1]) for line, cells in kept]
+    if separator != "|" or any(
+        cells[0] or cells[-1] or len(cells) < 3 for _, cells in records
+    ):
+        return separator, records
+    return separator, [(line, cells[1:-1]) for line, cells in records]
 
 
 def _parquet_records(path: Path, content: bytes) -> list[Record]:
@@ -196,19 +218,18 @@ def _parquet_records(path: Path, content: bytes) -> list[Record]:
             f"{str(error).partition(chr(10))[0].rstrip('.')}. Write it "
             "again, or save the table as CSV."
         ) from error
-    columns = [list(map(_text, column.to_pylist())) for column in table.columns]
+    columns = [
+        [
+            "" if value is None else repr(value) if type(value) is float else str(value)
+            for value in column.to_pylist()
+        ]
+        for column in table.columns
+    ]
     rows = enumerate(map(list, zip(*columns, strict=True)), start=1)
     return [(0, list(table.column_names)), *rows]
 
 
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    return repr(value) if isinstance(value, float) else str(value)
-
-
 def _refuse_title(path: Path, records: Sequence[Record]) -> None:
-    """Refuse a first line that names no known columns where a later one does."""
     known = [list(filter(is_known, cells)) for _, cells in records[:_LOOKED_AT]]
     most = max(known, key=len)
     if len(known[0]) < _LEAST_KNOWN <= len(most):
@@ -223,8 +244,7 @@ def _refuse_title(path: Path, records: Sequence[Record]) -> None:
 
 def _named(
     path: Path, line: int, header: Sequence[str], body: Sequence[Record]
-) -> tuple[tuple[str, ...], list[Record]]:
-    """Return the names of the columns that count, and the cells in them."""
+) -> tuple[tuple[str, ...], tuple[TableRow, ...]]:
     names = [_SPACE.sub(" ", name) for name in header]
     while not names[-1]:
         names.pop()
@@ -238,10 +258,11 @@ def _named(
                 f"does not name the columns, say which does: {Option('header_row')}."
             )
     where = f"{path}, line {line}" if line else str(path)
-    kept: list[int] = []
+    kept: dict[str, int] = {}
+    counts = [[str(start + at) for at in range(len(body))] for start in (0, 1)]
     for at, name in enumerate(names):
         column = [cells[at] for _, cells in body]
-        if not name and _says_nothing(column):
+        if not name and (column in counts or not any(column)):
             continue
         if not name or not name.isprintable():
             raise SpecError(
@@ -249,20 +270,34 @@ def _named(
                 "column a printable name, or say which other line has the names: "
                 f"{Option('header_row')}."
             )
-        first = names.index(name)
-        if first == at:
-            kept.append(at)
-        elif column != [cells[first] for _, cells in body]:
+        first = kept.setdefault(name, at)
+        if column != [cells[first] for _, cells in body]:
             raise SpecError(
                 f"{where}: the column {shown(name)} stands there twice, as number "
                 f"{first + 1} and {at + 1}, with unlike cells. Remove or rename one of "
                 "them."
             )
-    cut = [(number, [cells[at] for at in kept]) for number, cells in body]
-    return tuple(names[at] for at in kept), cut
+    rows = (
+        TableRow(number, {name: cells[at] for name, at in kept.items()})
+        for number, cells in body
+    )
+    return tuple(kept), tuple(rows)
 
 
-def _says_nothing(cells: Sequence[str]) -> bool:
-    """Whether the cells are empty, or count the rows from 0 or 1."""
-    counts = (range(len(cells)), range(1, len(cells) + 1))
-    return not any(cells) or any(list(map(str, each)) == [*cells] for each in counts)
+def listed(names: Sequence[str]) -> str:
+    """Return names as a message lists them."""
+    rest = len(names) - _SHOWN_NAMES
+    more = f", ... ({rest} more)" if rest > 0 else ""
+    return ", ".join(name[:_SHOWN_NAME] for name in names[:_SHOWN_NAMES]) + more
+
+
+def lines_listed(lines: Iterable[int]) -> str:
+    """Return numbers of lines as a message lists them.
+
+    >>> lines_listed([3]), lines_listed(range(2, 20))
+    ('line 3', 'lines 2, 3, 4, 5, 6, 7 and 12 more')
+    """
+    every = list(lines)
+    first, rest = every[:_SHOWN_LINES], len(every) - _SHOWN_LINES
+    more = f" and {rest} more" if rest > 0 else ""
+    return f"line{'s' * (len(every) > 1)} {', '.join(map(str, first))}{more}"

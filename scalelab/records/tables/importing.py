@@ -25,13 +25,15 @@ from scalelab.records.columns import (
 from scalelab.records.store import RunStore
 from scalelab.records.tables.columns import Matching, match_columns, melted
 from scalelab.records.tables.completing import complete
-from scalelab.records.tables.curves import Curves, ImportedRow
-from scalelab.records.tables.doubts import doubtful
-from scalelab.records.tables.file import ForeignTable, TableRow, read_table
-from scalelab.records.tables.names import Reading
-from scalelab.records.tables.options import ImportOptions, lines_listed
+from scalelab.records.tables.doubts import Curves, ImportedRow, doubtful
+from scalelab.records.tables.file import (
+    ForeignTable,
+    ImportOptions,
+    TableRow,
+    lines_listed,
+    read_table,
+)
 from scalelab.records.tables.values import (
-    NumberColumn,
     decimal_sign,
     failure,
     parse,
@@ -85,7 +87,7 @@ def import_table(
             f"another one with {Option('column')}."
         )
     curves = Curves.of(rows)
-    refused, said = doubtful(foreign, matching, curves, rows, reader.decimal)
+    refused, said = doubtful(matching, curves, rows)
     if refused and not asked.accept_doubts:
         more = f" (1 of {len(refused)} doubts)" if len(refused) > 1 else ""
         raise SpecError(
@@ -117,8 +119,6 @@ def import_table(
 
 
 class _Reader:
-    """Reads the rows of a table as observations."""
-
     def __init__(
         self, table: ForeignTable, matching: Matching, asked: ImportOptions
     ) -> None:
@@ -132,16 +132,16 @@ class _Reader:
             self._check_tokens(self._fixed)
             self._fixed["sequence_length"] = self._tokens
         self._without_time: list[int] = []
-        self._read: dict[tuple[str, str], Any] = {}  # most cells occur again
-        columns = _number_columns(table, matching)
-        self.decimal, self._because = (
-            (asked.decimal, "")
-            if asked.decimal
-            else decimal_sign(table.path, table.separator, columns)
-        )
+        kinds = {ours: COLUMNS_BY_NAME[ours].kind for ours in matching.columns}
+        numbers = {
+            theirs: kinds[ours] == "integer" and matching.readings[ours].factor == 1
+            for ours, theirs in matching.columns.items()
+            if kinds[ours] in ("integer", "number")
+        }
+        said = (asked.decimal, "") if asked.decimal else decimal_sign(table, numbers)
+        self._decimal, self._because = said
 
     def rows(self, run: str) -> Iterator[ImportedRow]:
-        """Yield the observations that the rows of the table are."""
         options = {
             name: parse_option([each.cells[theirs] for each in self._table.rows])
             for name, theirs in self._matching.options.items()
@@ -193,8 +193,7 @@ class _Reader:
             yield ImportedRow(each.line, each.cells, values)
 
     def sentences(self, rows: Sequence[ImportedRow]) -> Iterator[str]:
-        """Say how numbers were read, which rows were left out, and which failed."""
-        if self.decimal == "," and self._because:
+        if self._decimal == "," and self._because:
             yield f"Read commas as decimal signs: {self._because}."
         if lines := self._without_time:
             have = "has" if len(lines) == 1 else "have"
@@ -203,26 +202,23 @@ class _Reader:
                 f"time nor a throughput ({lines_listed(lines)})."
             )
         failed = Counter(
-            row.values["outcome"] for row in rows if row.step_time_s is None
+            row.values["outcome"]
+            for row in rows
+            if row.values.get("step_time_s") is None
         )
         for outcome, count in failed.items():
             words = str(outcome).replace("_", " ")
             yield f"{counted(count, 'row')} without a time: {words}."
 
     def _measured(self, row: TableRow) -> dict[str, Any] | None:
-        """Return what the cells say; None where they say neither time nor failure."""
+        # None where the cells say neither time nor failure
         values: dict[str, Any] = {}
         outcome = None
         for name, theirs in self._matching.columns.items():
-            reading = self._matching.readings[name]
             text = row.cells[theirs]
             if name in _SPEEDS and (failed := failure(text)):
                 outcome = failed
-                continue
-            key = (name, text)
-            if key not in self._read:
-                self._read[key] = self._cell(row.line, reading, theirs, text)
-            if (value := self._read[key]) is not None:
+            elif (value := self._cell(row.line, name, theirs, text)) is not None:
                 values[name] = value
         has_ended = values.get("outcome", Outcome.COMPLETED) != Outcome.COMPLETED
         if has_ended or not values.keys().isdisjoint(_SPEEDS):
@@ -231,18 +227,15 @@ class _Reader:
             outcome = str(Outcome.OUT_OF_MEMORY)
         return None if outcome is None else {**values, "outcome": outcome}
 
-    def _cell(self, line: int, reading: Reading, theirs: str, text: str) -> Any:
+    def _cell(self, line: int, name: str, theirs: str, text: str) -> Any:
         try:
-            return parse_cell(reading, text, self.decimal)
+            return parse_cell(self._matching.readings[name], text, self._decimal)
         except ValueError as error:
-            name = reading.column
-            column = f"column {shown(theirs)}" + (
-                "" if theirs == name else f" ({name})"
-            )
+            ours = "" if theirs == name else f" ({name})"
             unit = COLUMNS_BY_NAME[name].meaning.rstrip(".")
             raise SpecError(
-                f"{self._table.path}, line {line}, {column}: {shown(text)} {error} "
-                f"({unit}). Correct the cell or remove the row."
+                f"{self._table.path}, line {line}, column {shown(theirs)}{ours}: "
+                f"{shown(text)} {error} ({unit}). Correct the cell or remove the row."
             ) from error
 
     def _check_tokens(self, values: Mapping[str, Any]) -> None:
@@ -254,17 +247,6 @@ class _Reader:
                 f"Leave {Option('tokens_per_sample')} out, or {Option('ignore')} the "
                 "column if it is something else.",
             )
-
-
-def _number_columns(table: ForeignTable, matching: Matching) -> Iterator[NumberColumn]:
-    for name, theirs in matching.columns.items():
-        kind = COLUMNS_BY_NAME[name].kind
-        if kind in ("integer", "number"):
-            lines: dict[str, int] = {}
-            for row in table.rows:
-                lines.setdefault(row.cells[theirs], row.line)
-            is_whole = kind == "integer" and matching.readings[name].factor == 1
-            yield NumberColumn(theirs, lines, is_whole)
 
 
 def _refuse_gaps(table: ForeignTable, matching: Matching) -> None:
@@ -295,7 +277,6 @@ def _refuse_gaps(table: ForeignTable, matching: Matching) -> None:
 
 
 def _how_read(matching: Matching) -> Iterator[str]:
-    """Say which columns were read under another name, and which were not."""
     named = []
     for name, theirs in matching.columns.items():
         reading = matching.readings[name]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from scalelab.records.columns import COLUMNS, OPTION_PREFIX
 
+# Well-known names of a column elsewhere, as :func:`plain` writes them.
 ALIASES: Mapping[str, Sequence[str]] = {
     ours: theirs.split()
     for ours, theirs in {
@@ -62,29 +63,23 @@ ALIASES: Mapping[str, Sequence[str]] = {
         "outcome": "status",
     }.items()
 }
-"""Well-known names of a column elsewhere, as :func:`plain` writes them."""
 
+# Names that hold a number of devices in one table and their name in another.
 COUNT_OR_NAME = frozenset(
     "gpu gpus device devices accelerator accelerators tpu".split()
 )
-"""Names that hold a number of devices in one table and their name in another."""
 
+# Names of the batch of all devices where it counts tokens, not samples.
 BATCHES_IN_TOKENS = (
     "batch_size_tokens batch_tokens batch_size_in_tokens batch_in_tokens "
     "global_batch_size_tokens global_batch_tokens global_batch_size_in_tokens "
     "tokens_per_batch tokens_per_global_batch tokens_per_step"
 ).split()
-"""Names of the batch of all devices where it counts tokens, not samples."""
 
+# Names that hold the batch of one device in one table and of all in another.
 AMBIGUOUS_BATCHES = "batch_size batch batchsize bs minibatch_size".split()
-"""Names that hold the batch of one device in one table and of all in another."""
 
-EPOCH_SIZES = (
-    "samples_per_epoch epoch_size dataset_size num_train_samples train_samples "
-    "train_set_size training_samples images_per_epoch"
-).split()
-"""Names of a column with the number of samples in one epoch."""
-
+# Well-known settings that are no column of their own, so that they become options.
 AXES = frozenset(
     "layout option options variant framework backend feed program data_loader "
     "dataloader compile compiled compiler xla amp zero zero_stage sharding "
@@ -96,7 +91,6 @@ AXES = frozenset(
     "resolution interconnect fabric transport averaging_period bucket_size_mb "
     "gradient_compression powersgd_rank pin_memory lora_rank".split()
 )
-"""Well-known settings that are no column of their own, so that they become options."""
 
 _MEASURED = frozenset(
     "speedup efficiency memory mem util utilization utilisation loss acc accuracy "
@@ -106,16 +100,16 @@ _MEASURED = frozenset(
     "throughput note notes comment comments remark remarks url link path file hostname "
     "host temperature".split()
 )
+# Measured or remarked where it is the whole name; ``lora_rank`` is a setting.
 _MEASURED_ALONE = frozenset({"scaling", "source", "rank"})
-"""Measured or remarked where it is the whole name; ``lora_rank`` is a setting."""
 _UNITS = frozenset("s ms us h min gb gib mb mib w j kwh wh usd eur pct percent".split())
 
+# Columns of the observations that a foreign table may fill.
 SETTABLE = tuple(
     column.name
     for column in COLUMNS
     if column.name not in "schema_version run trial_id attempt kind emulated".split()
 )
-"""Columns of the observations that a foreign table may fill."""
 
 _SECONDS: Mapping[str, float] = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
@@ -195,16 +189,14 @@ def reading_of(name: str) -> Reading | None:
 def known_names() -> Mapping[str, Reading]:
     """Return every known name, as :func:`plain` writes it, with what it says."""
     found: dict[str, Reading] = {}
-    for name, reading in itertools.chain(
-        _own_and_aliases(), _in_units(), _rates(), _throughputs()
-    ):
+    for name, reading in itertools.chain(_without_units(), _in_units(), _throughputs()):
         found.setdefault(name, reading)
     return found
 
 
 def is_known(name: str) -> bool:
     """Whether a name is well known, though perhaps its cells must say of what."""
-    names = (*COUNT_OR_NAME, *AMBIGUOUS_BATCHES, *EPOCH_SIZES)
+    names = (*COUNT_OR_NAME, *AMBIGUOUS_BATCHES)
     return plain(name) in names or reading_of(name) is not None
 
 
@@ -247,12 +239,15 @@ def _is_duration(column: str) -> bool:
     return column.endswith("_s") and not column.endswith("_per_s")
 
 
-def _own_and_aliases() -> Iterator[tuple[str, Reading]]:
+def _without_units() -> Iterator[tuple[str, Reading]]:
     for column in SETTABLE:
         for name in (column, *ALIASES.get(column, ())):
             yield plain(name), Reading(column)
     for name in BATCHES_IN_TOKENS:
         yield name, Reading("global_batch_size", is_in_tokens=True)
+    for item in ("steps", "iterations", "iters", "its", "it", "batches"):
+        for per in _PER_SECOND if item in ("steps", "its", "it") else _PER_SECOND[:3]:
+            yield f"{item}_{per}", Reading("step_time_s", is_step_rate=True)
 
 
 def _in_units() -> Iterator[tuple[str, Reading]]:
@@ -268,13 +263,6 @@ def _in_units() -> Iterator[tuple[str, Reading]]:
                 yield f"{unit}_{each}", step
     for base, (unit, factor) in itertools.product(_PEAKS, _BYTES.items()):
         yield f"{base}_{unit}", Reading("gpu_memory_peak_bytes", factor, unit)
-
-
-def _rates() -> Iterator[tuple[str, Reading]]:
-    steps = Reading("step_time_s", is_step_rate=True)
-    for item in ("steps", "iterations", "iters", "its", "it", "batches"):
-        for per in _PER_SECOND if item in ("steps", "its", "it") else _PER_SECOND[:3]:
-            yield f"{item}_{per}", steps
 
 
 def _throughputs() -> Iterator[tuple[str, Reading]]:

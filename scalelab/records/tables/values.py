@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 from scalelab.errors import SpecError
@@ -17,6 +16,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
 from scalelab.records.columns import COLUMNS_BY_NAME
+from scalelab.records.tables.file import ForeignTable
 from scalelab.records.tables.names import Reading
 
 _SPACES = re.compile("[\u00a0\u2009\u202f']")
@@ -24,7 +24,7 @@ _BETWEEN_DIGITS = re.compile(r"(?<=\d) (?=\d{3}(\D|$))")
 
 
 def _decimal(sign: str, other: str) -> re.Pattern[str]:
-    """Match numbers that show that a sign is decimal and the other one is not."""
+    # numbers that show that a sign is decimal and the other one is not
     return re.compile(
         rf"[+-]?(0{sign}\d+|\d+{sign}(\d{{1,2}}|\d{{4,}})|\d{{4,}}{sign}\d+"
         rf"|\d{{1,3}}({other}\d{{3}})+{sign}\d+|\d{{1,3}}({other}\d{{3}}){{2,}})"
@@ -38,51 +38,36 @@ _IN_THOUSANDS = {
 }
 _OTHER = {".": ",", ",": "."}
 
+# What a cell of numbers holds where there is none, in small letters.
 MISSING = frozenset(
     "- -- \u2013 \u2014 ? na n/a n.a. #n/a nan null none <na> tbd unknown".split()
 ) | {""}
-"""What a cell of numbers holds where there is none, in small letters."""
 
 
-@dataclass(frozen=True, slots=True)
-class NumberColumn:
-    """A column of numbers: its different cells, each with the first of its lines."""
-
-    name: str
-    cells: Mapping[str, int]
-    is_whole: bool
-
-
-def decimal_sign(
-    path: Path, separator: str, columns: Iterable[NumberColumn]
-) -> tuple[str, str]:
+def decimal_sign(table: ForeignTable, columns: Mapping[str, bool]) -> tuple[str, str]:
     """Return the decimal sign of a table's numbers, and a cell that tells it.
 
     ``0,5`` tells it, and ``1,024`` in a column of whole numbers. The point of ``1.024``
-    is a decimal one between commas and in Parquet.
+    is a decimal one between commas and in Parquet. Given are the columns of numbers,
+    and whether each holds whole ones.
     """
     told: dict[str, str] = {}
     unclear = None
-    looked_at = ",." if separator and separator != "," else ","
-    for column in columns:
-        for text, line in column.cells.items():
-            word = (text.split() or [""])[0].removesuffix("%")
-            for sign, pattern in _DECIMALS.items():
-                if pattern.fullmatch(word):
-                    told.setdefault(sign, f"line {line} has {shown(word)}")
-            for sign in looked_at:
-                if not _IN_THOUSANDS[sign].fullmatch(word):
-                    continue
-                if column.is_whole:
-                    told.setdefault(
-                        _OTHER[sign],
-                        f"line {line} has {shown(word)} in the column "
-                        f"{shown(column.name)} of whole numbers",
-                    )
-                unclear = unclear or (sign, word, column.name, line)
+    looked_at = ",." if table.separator not in ("", ",") else ","
+    for (name, is_whole), row in product(columns.items(), table.rows):
+        word = (row.cells[name].split() or [""])[0].removesuffix("%")
+        for sign, pattern in _DECIMALS.items():
+            if pattern.fullmatch(word):
+                told.setdefault(sign, f"line {row.line} has {shown(word)}")
+        for sign in (each for each in looked_at if _IN_THOUSANDS[each].fullmatch(word)):
+            if is_whole:
+                column = f"in the column {shown(name)} of whole numbers"
+                said = f"line {row.line} has {shown(word)} {column}"
+                told.setdefault(_OTHER[sign], said)
+            unclear = unclear or (sign, word, name, row.line)
     if len(told) > 1:
         raise SpecError(
-            f"{path}: {told[',']}, with a decimal comma, and {told['.']}, with a "
+            f"{table.path}: {told[',']}, with a decimal comma, and {told['.']}, with a "
             "decimal point. Write all numbers in one way, or say which sign is the "
             f"decimal one ({Option('decimal', '.')} or {Option('decimal', ',')})."
         )
@@ -93,9 +78,9 @@ def decimal_sign(
     sign, word, name, line = unclear
     noun, digits = "comma" if sign == "," else "point", word.replace(sign, "")
     raise SpecError(
-        f"{path}, line {line}, column {shown(name)}: {shown(word)} is {digits} if its "
-        f"{noun} stands between thousands, else {word.replace(',', '.')}; no number of "
-        "the table tells which.",
+        f"{table.path}, line {line}, column {shown(name)}: {shown(word)} is {digits} "
+        f"if its {noun} stands between thousands, else {word.replace(',', '.')}; no "
+        "number of the table tells which.",
         f"Say {Option('decimal', _OTHER[sign])} for {digits}, or "
         f"{Option('decimal', sign)} for {word.replace(',', '.')}.",
     )
@@ -168,15 +153,10 @@ _DURATION = re.compile(r"([\d.eE+-]+) ?(s|sec|ms|us|\u00b5s|min)")
 
 def parse(name: str, text: str) -> Any:
     """Return the value of a cell of a known column; None where it is empty."""
-    kind = COLUMNS_BY_NAME[name].kind
-    if (
-        not text
-        or (kind != "text" and is_missing(text))
-        or text.lower() in ("n/a", "#n/a")
-    ):
+    kind, said = COLUMNS_BY_NAME[name].kind, text.lower()
+    if is_missing(text) if kind != "text" else said in ("", "n/a", "#n/a"):
         return None
-    text = text.lower() if name == "precision" else text
-    text = _SYNONYMS.get(name, {}).get(text.lower(), text)
+    text = said if name == "precision" else _SYNONYMS.get(name, {}).get(said, text)
     if name == "outcome" and is_out_of_memory(text):
         return str(Outcome.OUT_OF_MEMORY)
     value = _PARSERS[kind](text)
@@ -244,9 +224,7 @@ def remarks_out_of_memory(text: str) -> bool:
 
 def failure(text: str) -> str | None:
     """Return the outcome that stands in a cell instead of a time, if one does."""
-    if text[:1].isdigit():
-        return None
-    if is_out_of_memory(text):
+    if is_out_of_memory(text) and not text[:1].isdigit():
         return str(Outcome.OUT_OF_MEMORY)
     said = text.lower()
     found = _SYNONYMS["outcome"].get(said, said)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from scalelab.errors import SpecError
 from scalelab.inputs.document import parse_document, read_document
@@ -19,15 +20,21 @@ _MOST_NESTED = 4
 _ABSL = ("DEFINE_integer", "DEFINE_float", "DEFINE_string", "DEFINE_enum")
 # Classes that hold transformers' TrainingArguments: its own, TRL's, subclasses.
 _TRAINER = re.compile(r"\w*TrainingArguments|[A-Z]+Config|RewardConfig")
-# Options of transformers.TrainingArguments that trials set or a user must know of.
-_DEFAULTS: Mapping[str, object] = {
-    "output_dir": None,
-    "per_device_train_batch_size": 8,
-    "gradient_accumulation_steps": 1,
-    "learning_rate": 5e-5,
-    "num_train_epochs": 3,
-    "seed": 42,
-}
+# What trials set of them, or a user must know of.
+_TRAINING_ARGUMENTS = cast(
+    ast.ClassDef,
+    ast.parse(
+        """
+class TrainingArguments:
+    output_dir: str
+    per_device_train_batch_size: int = 8
+    gradient_accumulation_steps: int = 1
+    learning_rate: float = 5e-5
+    num_train_epochs: float = 3
+    seed: int = 42
+"""
+    ).body[0],
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,11 +46,6 @@ class ScriptOption:
     default: object = None
     is_required: bool = False
     joint: str = " "  # between flag and value; empty: the value stands alone
-
-    @property
-    def placeholder(self) -> str:
-        """What stands for a value that the user has to fill in."""
-        return self.flag.lstrip("-").replace("-", "_").upper()
 
     def with_value(self, value: str) -> str:
         """Return the option as it stands in a command line with a value."""
@@ -71,7 +73,7 @@ def options_of(trees: Mapping[Path, ast.Module]) -> tuple[ScriptOption, ...]:
 def config_folders(path: Path, tree: ast.Module) -> Iterator[Path]:
     """Yield the folders of configurations that a script gives to Hydra."""
     for call in _calls(tree):
-        if (folder := _hydra(call).get("config_path")) and _is_hydra(call):
+        if _is_hydra(call) and isinstance(folder := _hydra(call)[0], str):
             yield path.parent / folder
 
 
@@ -82,7 +84,7 @@ def _called(
     classes: Mapping[str, ast.ClassDef],
     values: Mapping[str, ast.expr],
 ) -> Iterator[ScriptOption]:
-    name, owner = _name(call.func), _name(getattr(call.func, "value", None))
+    name, owner = _name(call.func), _owner(call)
     if name == "add_argument" or (name in ("option", "argument") and owner == "click"):
         yield from _of_argparse(call)
     elif name in _ABSL and owner == "flags":
@@ -98,9 +100,9 @@ def _called(
     elif name == "cli" and owner == "tyro" and call.args:
         yield from _fields(_name(call.args[0]), classes, as_tyro=True)
     elif _is_hydra(call):
-        yield from _of_hydra(path, _hydra(call))
+        yield from _of_hydra(path, *_hydra(call))
     elif name == "exec" and "configurator" in ast.dump(call):  # as nanoGPT's
-        yield from _assigned(tree)
+        yield from _globals(tree)
 
 
 def _calls(tree: ast.Module) -> Iterator[ast.Call]:
@@ -109,6 +111,25 @@ def _calls(tree: ast.Module) -> Iterator[ast.Call]:
 
 def _name(node: object) -> str:
     return getattr(node, "attr", getattr(node, "id", ""))
+
+
+def _owner(call: ast.Call) -> str:
+    return _name(getattr(call.func, "value", None))
+
+
+def _said(call: ast.Call, *names: str) -> dict[str, object]:
+    by_place = dict(zip(names, map(literal, call.args), strict=False))
+    return by_place | {
+        each.arg: literal(each.value) for each in call.keywords if each.arg
+    }
+
+
+def literal(node: ast.expr | None) -> object:
+    """Return the value that is written there; None for anything to compute."""
+    try:
+        return ast.literal_eval(node) if node is not None else None
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        return None
 
 
 def _of_argparse(call: ast.Call) -> Iterator[ScriptOption]:
@@ -132,9 +153,8 @@ def _of_argparse(call: ast.Call) -> Iterator[ScriptOption]:
 
 
 def _of_config_file(path: Path, call: ast.Call) -> Iterator[ScriptOption]:
-    """Yield the values of a ConfigDict of ml_collections, as its flags name them."""
-    names = ("name", "default")
-    said = dict(zip(names, map(literal, call.args), strict=False)) | _said(call)
+    # The values of a ConfigDict of ml_collections, as its flags name them.
+    said = _said(call, "name", "default")
     name, default = said.get("name"), said.get("default")
     file = path
     if isinstance(default, str):
@@ -159,16 +179,11 @@ def _fields(
     inside: tuple[str, ...] = (),
     depth: int = 0,
 ) -> Iterator[ScriptOption]:
-    """Yield the fields of a data class as options, its own first, then its bases'."""
+    # The fields of a data class, its own first, then those of its bases.
     found = classes.get(name) if depth < _MOST_NESTED else None
-    if found is None:
-        for own, value in _DEFAULTS.items() if _TRAINER.fullmatch(name) else ():
-            is_required = own == "output_dir"
-            yield ScriptOption(
-                flag=f"--{own}", name=own, default=value, is_required=is_required
-            )
-        return
-    for node in found.body:
+    if found is None and _TRAINER.fullmatch(name):
+        found = _TRAINING_ARGUMENTS
+    for node in found.body if found else ():
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
         path, inner = (*inside, node.target.id), _name(node.annotation)
@@ -177,52 +192,50 @@ def _fields(
                 inner, classes, as_tyro=as_tyro, inside=path, depth=depth + 1
             )
             continue
-        said = _said(node.value) if isinstance(node.value, ast.Call) else None
+        said = {"default": literal(node.value)} if node.value else {}
+        if isinstance(node.value, ast.Call):
+            said = _said(node.value)
         flag = ".".join(path)
         yield ScriptOption(
             flag=f"--{flag.replace('_', '-') if as_tyro else flag}",
             name=path[-1],
-            default=literal(node.value) if said is None else said.get("default"),
-            is_required=node.value is None
-            or (said is not None and not {"default", "default_factory"} & {*said}),
+            default=said.get("default"),
+            is_required=not {"default", "default_factory"} & {*said},
         )
-    for base in map(_name, found.bases):
+    for base in map(_name, found.bases if found else ()):
         # A class may have the name of its base, such as TrainingArguments.
         deep = _MOST_NESTED if base == name else depth + 1
         yield from _fields(base, classes, as_tyro=as_tyro, inside=inside, depth=deep)
 
 
 def _is_hydra(call: ast.Call) -> bool:
-    owner = _name(getattr(call.func, "value", None))
-    return _name(call.func) == "main" and owner == "hydra"
+    return _name(call.func) == "main" and _owner(call) == "hydra"
 
 
-def _hydra(call: ast.Call) -> dict[str, str]:
-    names = ("config_path", "config_name")
-    said = dict(zip(names, map(literal, call.args), strict=False)) | _said(call)
-    return {name: text for name, text in said.items() if isinstance(text, str)}
+def _hydra(call: ast.Call) -> tuple[object, object]:
+    said = _said(call, "config_path", "config_name")
+    return said.get("config_path"), said.get("config_name")
 
 
-def _of_hydra(path: Path, said: Mapping[str, str]) -> Iterator[ScriptOption]:
-    """Yield the keys of the configuration, by the words that override them."""
+def _of_hydra(path: Path, folder: object, name: object) -> Iterator[ScriptOption]:
     # What Hydra itself writes goes beside the working directory otherwise.
     yield ScriptOption(flag="hydra.run.dir", name="run_dir", joint="=")
-    if {"config_path", "config_name"} <= {*said}:
-        keys = _keys(path.parent / said["config_path"], said["config_name"])
-        for key, value in keys.items():
-            yield ScriptOption(
-                flag=key,
-                name=key.rpartition(".")[2],
-                default=value,
-                is_required=value == "???",
-                joint="=",
-            )
+    if not isinstance(folder, str) or not isinstance(name, str):
+        return
+    for key, value in _keys(path.parent / folder, name).items():
+        yield ScriptOption(
+            flag=key,
+            name=key.rpartition(".")[2],
+            default=value,
+            is_required=value == "???",
+            joint="=",
+        )
 
 
 def _keys(
     folder: Path, name: str, prefix: str = "", depth: int = 0
 ) -> dict[str, object]:
-    """Return the keys of a configuration of Hydra, those of its defaults included."""
+    # The keys of a configuration of Hydra, those of its defaults included.
     path = folder / f"{name.removesuffix('.yaml')}.yaml"
     try:
         text = read_document(path)
@@ -250,26 +263,12 @@ def _flat(values: Mapping[str, object], prefix: str) -> dict[str, object]:
     return found
 
 
-def _assigned(tree: ast.Module) -> Iterator[ScriptOption]:
-    """Yield the globals of a script, which its configurator overrides."""
+def _globals(tree: ast.Module) -> Iterator[ScriptOption]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name, value = node.targets[0].id, literal(node.value)
-            if isinstance(value, int | float | str) or isinstance(
-                node.value, ast.BinOp
-            ):
+            is_computed = isinstance(node.value, ast.BinOp)
+            if is_computed or isinstance(value, int | float | str):
                 yield ScriptOption(
                     flag=f"--{name}", name=name, default=value, joint="="
                 )
-
-
-def _said(call: ast.Call) -> dict[str, object]:
-    return {each.arg: literal(each.value) for each in call.keywords if each.arg}
-
-
-def literal(node: ast.expr | None) -> object:
-    """Return the value that is written there; None for anything to compute."""
-    try:
-        return ast.literal_eval(node) if node is not None else None
-    except (ValueError, TypeError, RecursionError, MemoryError):
-        return None

@@ -80,15 +80,20 @@ def read_log(
     imported = [row for row in rows if packages & {*row.packages}]
     of_others = [row for row in rows if row.packages and not imported]
     for group in (imported, [row for row in rows if not row.packages], of_others):
-        counts = {row.name: _num_steps(row, lines) for row in group}
-        if any(counts.values()):
-            best = max(counts, key=lambda name: counts[name])
-            return LogReading(preset=PRESETS[best], num_steps=counts[best])
+        readings = [
+            LogReading(preset=row, num_steps=_num_steps(row, lines)) for row in group
+        ]
+        best = max(readings, key=lambda each: each.num_steps, default=LogReading())
+        if best.num_steps:
+            return best
     texts = [_UNSHOWN.sub("", line.decode(errors="replace")).strip() for line in lines]
     for pattern in _COUNTING:
-        if found := _counting(pattern, texts, batch):
-            return LogReading(expression=found[0], counted=found[1])
-    return LogReading(example=_example(texts))
+        if reading := _counting(pattern, texts, batch):
+            return reading
+    numbered = [text for text in texts if re.search(r"\d", text)]
+    named = [text for text in numbered if re.search(r"step|iter|batch", text, re.I)]
+    found = named or numbered
+    return LogReading(example=found[len(found) // 2][:80] if found else None)
 
 
 def _num_steps(row: Preset, lines: list[bytes]) -> int:
@@ -99,8 +104,7 @@ def _num_steps(row: Preset, lines: list[bytes]) -> int:
 
 def _counting(
     pattern: str, texts: Sequence[str], batch: int | None
-) -> tuple[str, str] | None:
-    """Return an expression for lines that count, and what it counts; None: none do."""
+) -> LogReading | None:
     rows = [found for found in map(re.compile(pattern).search, texts) if found]
     lengths = Counter(row.groupdict().get(STEPS_IN_ALL) for row in rows)
     length, times = lengths.most_common(1)[0] if rows else (None, 0)
@@ -131,18 +135,11 @@ def _counting(
     expression = (f"^{re.escape(before)}.*?" if is_needed else "") + expression
     with_loss = re.compile(expression + _LOSS)
     has_loss = all(with_loss.search(row.string) for row in alike)
-    return with_loss.pattern if has_loss else expression, names[0]
+    return LogReading(
+        expression=with_loss.pattern if has_loss else expression, counted=names[0]
+    )
 
 
 def _is_of_epoch(row: re.Match[str]) -> bool:
-    """Tell whether the word stands before a count, or as 3/9 of epoch 0."""
     text, end = row.string.lower(), row.end()
     return "epoch" in text[:end] or text[end:].startswith(" of epoch")
-
-
-def _example(texts: list[str]) -> str | None:
-    """Return the line that a step may stand in, as a comment can show it."""
-    numbered = [text for text in texts if re.search(r"\d", text)]
-    named = [text for text in numbered if re.search(r"step|iter|batch", text, re.I)]
-    found = named or numbered
-    return found[len(found) // 2][:80] if found else None

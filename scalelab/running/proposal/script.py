@@ -1,13 +1,16 @@
-"""A user's training script, read and never run: its options, imports and hints."""
+"""A user's training script, read and never run: what it says, and what it needs."""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shlex
+import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from pathlib import Path
 
 from scalelab.errors import SpecError
@@ -16,6 +19,8 @@ from scalelab.running.proposal.options import ScriptOption, config_folders, opti
 
 MAX_SCRIPT_BYTES = 1 << 20
 _MOST_FILES = 100
+MOST_COPIED_BYTES = 20 << 20
+"""Data beside a script that is larger is named by its path and not copied."""
 # A name that is divided by what is called after ranks or devices.
 _DIVISION = re.compile(
     r"\b(\w+)[ )]*//?=? *([\w.]*(?:world|gpu|device|rank)[\w.]*(?:\(\))?)",
@@ -150,11 +155,8 @@ def _parsed(path: Path) -> ast.Module:
 def _modules(
     path: Path, tree: ast.Module, root: Path, package: tuple[str, ...]
 ) -> tuple[dict[Path, ast.Module], set[Path]]:
-    """Return the modules that a script imports from beside it, and what holds them.
-
-    Those that it imports itself come first, then what these import. A package counts as
-    a whole.
-    """
+    # Those that the script imports come first, then what these import. A package counts
+    # as a whole.
     trees, waiting = {path: tree}, [(path, package)]
     beside = {root / package[0]} if package else set()
     while waiting and len(trees) < _MOST_FILES:
@@ -180,7 +182,6 @@ def _modules(
 
 
 def _imported(tree: ast.Module, package: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield the dotted names that a module imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -192,7 +193,6 @@ def _imported(tree: ast.Module, package: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def _named(node: ast.AST) -> str:
-    """Return the name that a part of a script uses; empty: none."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value if node.value.isupper() else ""  # of the environment
     if isinstance(node, ast.Name):
@@ -200,3 +200,75 @@ def _named(node: ast.AST) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.name if isinstance(node, ast.alias) else ""
+
+
+def interpreter(environment: Mapping[str, str]) -> str:
+    """Return the Python that a script is started with: the active environment's.
+
+    It is ``python`` where that is ScaleLab's own, or no environment is active.
+    """
+    active = environment.get("VIRTUAL_ENV") or environment.get("CONDA_PREFIX")
+    program = Path(active or sys.prefix, "bin", "python")
+    is_own = program.parent.parent.resolve() == Path(sys.prefix).resolve()
+    return "python" if is_own or not program.is_file() else str(program)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """The code and the data of a script, as an experiment names them."""
+
+    root: Path  # the command runs in a copy of it
+    copied: tuple[str, ...]  # paths below it, folders with a slash at the end
+    elsewhere: tuple[tuple[ScriptOption, str], ...]  # with the words for their paths
+
+
+def surroundings(
+    script: Script, directory: Path, options: Iterable[ScriptOption]
+) -> Surroundings:
+    """Return what a script needs."""
+    if not str(script.path).isprintable():
+        raise SpecError(
+            f"{shown(str(script.path))} holds characters that cannot be shown. Rename "
+            "it."
+        )
+    above = directory.resolve()
+    is_below = script.path.is_relative_to(above) and script.module is None
+    root = above if is_below else script.import_root
+    outside = [each for each in script.beside if not each.is_relative_to(root)]
+    if outside and script.module is None:  # such as ../conf of Hydra
+        root = Path(os.path.commonpath([root, *outside]))
+    wanted = {script.path, *script.beside}
+    elsewhere = []
+    for option in options:
+        for folder in (root, script.path.parent):
+            path = _path_below(folder, option.default)
+            if path is None or script.path.is_relative_to(path):
+                continue
+            # A relative path is looked for in the copy of the root.
+            if folder == root and path.is_relative_to(root) and _is_small(path):
+                wanted.add(path)
+            else:
+                elsewhere.append((option, shlex.quote(str(path))))
+            break
+    below = {each for each in wanted if each.is_relative_to(root) and each.exists()}
+    copied = sorted(
+        each.relative_to(root).as_posix() + ("/" if each.is_dir() else "")
+        for each in below
+        if not below & {*each.parents}
+    )
+    return Surroundings(root=root, copied=tuple(copied), elsewhere=tuple(elsewhere))
+
+
+def _path_below(folder: Path, default: object) -> Path | None:
+    if not isinstance(default, str) or not default or os.path.isabs(default):
+        return None
+    try:
+        path = (folder / default).resolve()
+        return path if path.exists() else None
+    except (OSError, ValueError):
+        return None
+
+
+def _is_small(path: Path) -> bool:
+    sizes = (file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+    return all(total <= MOST_COPIED_BYTES for total in accumulate(sizes))

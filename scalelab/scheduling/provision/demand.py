@@ -6,13 +6,10 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from scalelab.scheduling.pool import Pool
 from scalelab.scheduling.provision.jobs import ProvisionedJob
-
-if TYPE_CHECKING:
-    from scalelab.scheduling.pool import Pool
-    from scalelab.site.batch_site import BatchSite
+from scalelab.site.batch_site import BatchSite
 
 _WORN = 0.1
 """Part of its walltime that a job may have spent while it counts as new."""

@@ -6,17 +6,14 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from scalelab.cluster.batch.nodes import BatchNodes
 from scalelab.cluster.batch.queue import JobState, JobView
 from scalelab.cluster.nodes import Node
 from scalelab.inputs.numerals import counted
 from scalelab.records.control.events import OnEvent, Waiting
 from scalelab.records.control.job_list import JobLine
-
-if TYPE_CHECKING:
-    from scalelab.cluster.batch.nodes import BatchNodes
-    from scalelab.scheduling.pool import Pool
+from scalelab.scheduling.pool import Pool
 
 LEAVING_S = 15.0
 """How long a job may take to say how it ended."""

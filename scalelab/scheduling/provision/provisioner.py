@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from scalelab.cluster.batch.nodes import BatchNodes
 from scalelab.cluster.batch.queue import (
@@ -21,10 +20,14 @@ from scalelab.cluster.batch.queue import (
     QueueEvent,
     QueueSeen,
 )
+from scalelab.cluster.dask_nodes import DaskNodes
+from scalelab.cluster.nodes import Node
 from scalelab.cluster.watch import NodeLeft
 from scalelab.errors import ClusterError
+from scalelab.records.attempt import AttemptResult, Placement
 from scalelab.records.control.events import OnEvent, Waiting
 from scalelab.scheduling.gangs import PartEnded, Verdict
+from scalelab.scheduling.pool import Pool
 from scalelab.scheduling.provision.demand import GroupDemand, SubmissionBackoff
 from scalelab.scheduling.provision.jobs import ProvisionedJob, WaitingReport
 from scalelab.scheduling.provision.queue_looks import (
@@ -33,12 +36,6 @@ from scalelab.scheduling.provision.queue_looks import (
     JobEnding,
     QueueLooks,
 )
-
-if TYPE_CHECKING:
-    from scalelab.cluster.dask_nodes import DaskNodes
-    from scalelab.cluster.nodes import Node
-    from scalelab.records.attempt import AttemptResult, Placement
-    from scalelab.scheduling.pool import Pool
 
 TICK_S = 0.5
 RETURN_S = 120.0
@@ -120,7 +117,14 @@ class Provision:
                     self._backoff_of(job).accepted()
             case JobRefused(name, words, is_busy):
                 if job := self._jobs.pop(name, None):
-                    self._refused(job, words, is_busy=is_busy)
+                    backoff = self._backoff_of(job)
+                    before = backoff.words
+                    has_jobs = any(
+                        each.job_id is not None for each in self._jobs.values()
+                    )
+                    backoff.refused(words, is_busy=is_busy, has_jobs=has_jobs)
+                    if is_busy and backoff.words != before:
+                        self._tell(backoff.words)  # once: others may be taken
             case QueueSeen():
                 self._looks.end()
                 self._see(event)
@@ -141,7 +145,7 @@ class Provision:
         if not self._losses.are_held:
             # What ran there is about to wait again.
             for group, number in wanted.items():
-                self._give_back(group, number)
+                self._give_back(group, number, now_s)
         self._submit(wanted, now_s)
         if self._jobs:
             self._looks.begin(now_s)
@@ -150,20 +154,10 @@ class Provision:
         self._report.update(lines, troubles, is_stopped=is_stopped)
         self._check(wanted, now_s)
 
-    def _refused(self, job: ProvisionedJob, words: str, *, is_busy: bool) -> None:
-        """Count a job that was not taken; where others may be, say why, once."""
-        backoff = self._backoff_of(job)
-        before = backoff.words
-        has_jobs = any(other.job_id is not None for other in self._jobs.values())
-        backoff.refused(words, is_busy=is_busy, has_jobs=has_jobs)
-        if is_busy and backoff.words != before:
-            self._tell(backoff.words)
-
     def _tell(self, words: str) -> None:
         self._on_event(Waiting(reason=words))
 
     def _see(self, seen: QueueSeen) -> None:
-        """Compare the jobs with what the batch system shows."""
         if seen.error and seen.error != self._silence:
             self._tell(seen.error)
         self._silence = seen.error
@@ -200,7 +194,6 @@ class Provision:
             self._losses.release(self._looks.started_s)
 
     def _ended(self, job: ProvisionedJob, words: str, cause: EndCause) -> None:
-        """Forget a job that ended although its nodes are needed."""
         del self._jobs[job.name]
         if cause is EndCause.OTHER and job.is_over:
             cause = EndCause.TIME_LIMIT
@@ -257,7 +250,7 @@ class Provision:
     def _backoff_of(self, job: ProvisionedJob) -> SubmissionBackoff:
         return self._demands[job.group].backoff
 
-    def _give_back(self, group: str | None, wanted: int) -> None:
+    def _give_back(self, group: str | None, wanted: int, now_s: float) -> None:
         """End jobs that are not needed, those that wait first, or end too soon."""
         jobs = self._jobs_of(group)
         idle = [
@@ -267,7 +260,9 @@ class Provision:
         ]
         spare = self._demands[group].spare(jobs, idle, wanted)
         for job in idle:
-            is_late = wanted and any(map(self._pool.is_too_late, job.nodes))
+            is_late = wanted and any(
+                self._pool.placer.is_too_late(node.name, now_s) for node in job.nodes
+            )
             if is_late:
                 self._demands[group].num_exchanged += 1
                 self._tell(
@@ -278,7 +273,6 @@ class Provision:
                 self._drop(job)
 
     def _submit(self, wanted: Mapping[str | None, int], now_s: float) -> None:
-        """Submit jobs for the nodes that are lacking, each group in its turn."""
         while lacking := [
             group
             for group, number in wanted.items()

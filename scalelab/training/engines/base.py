@@ -21,11 +21,9 @@ class Engine(Protocol):
 
     def begin(self, step: int, num_steps: int) -> None:
         """Prepare a series of steps; all ranks call it, and no clock runs."""
-        ...
 
     def step(self, step: int) -> None:
         """Take one optimiser step, marking its phases on the clock."""
-        ...
 
     def drain_losses(self) -> list[float]:
         """Return this rank's training losses since the last call, one per step.
@@ -33,7 +31,6 @@ class Engine(Protocol):
         Empty for a rank without losses. Those of rank 0 are recorded, and end the trial
         where they are not finite.
         """
-        ...
 
     def evaluate(self, step: int) -> dict[str, Any]:
         """Return held-out metrics on rank 0, {} elsewhere; all ranks take part.
@@ -41,7 +38,6 @@ class Engine(Protocol):
         Metrics are numbers. Under ``confusion_matrix`` may be a tensor, see
         :func:`~scalelab.training.workloads.base.confusion_matrix`.
         """
-        ...
 
     def state(self) -> tuple[dict[str, Any], Any]:
         """Return the state for a checkpoint: the shared part and this rank's own.
@@ -49,31 +45,24 @@ class Engine(Protocol):
         All ranks take part. What they share is read on rank 0, so state that is spread
         over them is either gathered there, or is each rank's own.
         """
-        ...
 
     def restore(self, step: int, state: dict[str, Any], rank_state: Any) -> None:
         """Restore a state, to continue after a step."""
-        ...
 
     def description(self) -> dict[str, Any]:
         """Return the columns that are known without measuring."""
-        ...
 
     def validity(self) -> tuple[str, ...]:
         """Return why this rank's times are unfit for a law; usually nothing."""
-        ...
 
     def gradient_noise_scale(self) -> float | None:
         """Return the gradient noise scale on rank 0; all ranks take part."""
-        ...
 
     def peak_memory_bytes(self) -> int | None:
         """Return the peak memory of this rank's device; None where not known."""
-        ...
 
     def device_memory_bytes(self) -> int | None:
         """Return the memory that the rank could use on its device; None: not known."""
-        ...
 
 
 @runtime_checkable
@@ -82,17 +71,13 @@ class FreeEngine(Engine, Protocol):
 
     def take(self) -> int | None:
         """Take one optimiser step, marking its phases on the clock."""
-        ...
 
     def halt(self, origin: int, cycle: int) -> None:
         """Let the series end early; one rank may call it, and nobody waits."""
-        ...
 
     @property
     def num_granted(self) -> int:
         """Steps of the trial that were granted; after a series alike on all ranks."""
-        ...
 
     def step_times_s(self, *, is_over: bool = False) -> list[float]:
         """Return the seconds of the steps since the last call, on rank 0."""
-        ...

@@ -42,8 +42,10 @@ def compiling(model: nn.Module, context: RankContext) -> Iterator[None]:
         with unchanged(model, context.device), _reporting(context):
             yield
     except TorchDynamoException as error:
+        root = getattr(error, "inner_exception", error)
+        line = next(iter(str(root).strip().splitlines()), type(root).__name__)
         raise LaunchError(
-            f"compile=True, but torch.compile fails here: {_first_line(error)} It "
+            f"compile=True, but torch.compile fails here: {line.rstrip('. ')}. It "
             "needs a C++ compiler such as g++ on every node, on GPUs also Triton. "
             "Install what is missing, or leave compile out."
         ) from error
@@ -82,10 +84,3 @@ def _reporting(context: RankContext) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-
-
-def _first_line(error: BaseException) -> str:
-    """Return what went wrong first, in one sentence."""
-    root = getattr(error, "inner_exception", error)
-    line = next(iter(str(root).strip().splitlines()), type(root).__name__)
-    return f"{line.rstrip('. ')}."

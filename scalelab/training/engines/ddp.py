@@ -4,7 +4,7 @@
 
 import inspect
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -47,7 +47,7 @@ EXCHANGES: dict[str, Exchange] = {
 """torch's hooks, by value of the option ``gradient_compression``."""
 
 
-class DdpModel:
+class DdpModel(SpreadModel):
     """``DistributedDataParallel``; on one rank the plain module without exchange.
 
     Parameters
@@ -70,9 +70,9 @@ class DdpModel:
         exchanges_alone: bool = False,
         static_graph: bool = False,
     ) -> None:
+        super().__init__(model)
         self._observers = observers
         self._average = exchange
-        self.model = model
         arguments: dict[str, Any] = {BUFFER_ARGUMENT: False}
         if bucket_cap_mb is not None:
             arguments["bucket_cap_mb"] = bucket_cap_mb
@@ -99,7 +99,7 @@ class DdpModel:
         """Let gradients accumulate on the rank, without an exchange, in this block."""
         if isinstance(self.model, DistributedDataParallel):
             return self.model.no_sync()
-        return nullcontext()
+        return super().no_sync()
 
     def _exchange(
         self, group: dist.ProcessGroup, bucket: GradBucket
@@ -132,27 +132,23 @@ class DdpEngine(TrainingEngine):
 
     def spread(self, model: nn.Module, observers: Observers) -> SpreadModel:
         """Return the model spread over the ranks of the process group."""
-        self._power_sgd = self._power_sgd_of(model)
+        options = self._options
+        if options.uses_powersgd:
+            self._power_sgd = PowerSgd(
+                model.parameters(), rank=options.powersgd_rank, seed=self.trial.seed
+            )
+            exchange: Exchange = self._power_sgd.exchange
+        else:
+            exchange = EXCHANGES[options.gradient_compression]
         return DdpModel(
             model,
             self.context.device,
             observers,
-            bucket_cap_mb=self._options.bucket_cap_mb,
-            exchange=self._exchange(),
+            bucket_cap_mb=options.bucket_cap_mb,
+            exchange=exchange,
             exchanges_alone=self._power_sgd is not None,
-            static_graph=self._options.static_graph,
+            static_graph=options.static_graph,
         )
-
-    def _power_sgd_of(self, model: nn.Module) -> PowerSgd | None:
-        if not self._options.uses_powersgd:
-            return None
-        rank = self._options.powersgd_rank
-        return PowerSgd(model.parameters(), rank=rank, seed=self.trial.seed)
-
-    def _exchange(self) -> Exchange:
-        if self._power_sgd is not None:
-            return self._power_sgd.exchange
-        return EXCHANGES[self._options.gradient_compression]
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -160,12 +156,10 @@ class DdpEngine(TrainingEngine):
             self._power_sgd.forget()
 
     def _update(self, step: int) -> None:
-        if self._power_sgd is None:
-            super()._update(step)
-            return
-        scale = self._scaler.get_scale()
+        scale = self._scaler.get_scale() if self._power_sgd else 1.0
         super()._update(step)
-        self._power_sgd.rescale(self._scaler.get_scale() / scale)
+        if self._power_sgd is not None:
+            self._power_sgd.rescale(self._scaler.get_scale() / scale)
 
     def state(self) -> tuple[dict[str, Any], Any]:
         """Return the state for a checkpoint: the shared part and this rank's own."""

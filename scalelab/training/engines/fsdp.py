@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -31,7 +31,7 @@ GATHERED = StateDictOptions(full_state_dict=True, cpu_offload=True)
 """State is gathered on rank 0, so that a checkpoint is that of a plain module."""
 
 
-class FsdpModel:
+class FsdpModel(SpreadModel):
     """A module whose parameters torch's FSDP2 has sharded; on one rank, a plain one.
 
     Parameters
@@ -48,8 +48,8 @@ class FsdpModel:
         mesh: DeviceMesh | None,
         observers: Observers,
     ) -> None:
+        super().__init__(model)
         self._observers = observers
-        self.model = model
         if mesh is not None:
             for block in blocks:
                 if any(True for _ in block.parameters()):
@@ -62,18 +62,16 @@ class FsdpModel:
         if self._is_exchanging:
             call_before_exchange_ends(loss, self._observers.on_own_gradients_ready)
 
-    def no_sync(self) -> AbstractContextManager[None]:
-        """Let gradients accumulate on the rank, without an exchange, in this block."""
-        if isinstance(self.model, FSDPModule):
-            return self._without_exchange(self.model)
-        return nullcontext()
-
     @contextmanager
-    def _without_exchange(self, model: FSDPModule) -> Iterator[None]:
+    def no_sync(self) -> Iterator[None]:
+        """Let gradients accumulate on the rank, without an exchange, in this block."""
+        if not isinstance(self.model, FSDPModule):
+            yield
+            return
         self._is_exchanging = False
-        model.set_requires_gradient_sync(False)
+        self.model.set_requires_gradient_sync(False)
         yield
-        model.set_requires_gradient_sync(True)
+        self.model.set_requires_gradient_sync(True)
         self._is_exchanging = True
 
 

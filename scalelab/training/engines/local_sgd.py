@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,20 +16,6 @@ from scalelab.training.engines.ddp import DdpModel
 from scalelab.training.engines.spread import Observers, SpreadModel
 from scalelab.training.engines.training import TrainingEngine
 from scalelab.training.probes.meter import Phase
-
-
-class LocalModel:
-    """The plain module, whose gradients stay on the rank."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def watch(self, loss: torch.Tensor) -> None:
-        """Report nothing: no exchange follows the backward pass."""
-
-    def no_sync(self) -> AbstractContextManager[None]:
-        """Let gradients accumulate on the rank, as they do anyway."""
-        return nullcontext()
 
 
 class LocalSgdEngine(TrainingEngine):
@@ -47,9 +33,7 @@ class LocalSgdEngine(TrainingEngine):
     Lin et al. 2020, "Don't Use Large Mini-Batches, Use Local SGD", section 3.
     """
 
-    def observes_gradients(self) -> bool:
-        """Tell whether the rank's gradient is that of all: there is no other rank."""
-        return self.context.world_size == 1
+    is_replicated = False
 
     def spread(self, model: nn.Module, observers: Observers) -> SpreadModel:
         """Return the model of the first step: synchronous, or the rank's own."""
@@ -58,19 +42,16 @@ class LocalSgdEngine(TrainingEngine):
         self._averaging_period = options.averaging_period
         self._synchronous_steps = 0 if is_throughput else options.synchronous_steps
         if self._synchronous_steps == 0:
-            return LocalModel(model)
+            return SpreadModel(model)
         return DdpModel(model, self.context.device, observers)
 
     def _update(self, step: int) -> None:
         super()._update(step)
         num_local_steps = step + 1 - self._synchronous_steps
         if num_local_steps == 0:
-            self._spread = LocalModel(self._model)
-        elif num_local_steps > 0 and num_local_steps % self._averaging_period == 0:
-            self._average()
-
-    def _average(self) -> None:
-        if self.context.world_size > 1:
+            self._spread = SpreadModel(self._model)
+        is_due = num_local_steps > 0 and num_local_steps % self._averaging_period == 0
+        if is_due and self.context.world_size > 1:
             self._slow_rank.end()
             self._clock.mark(Phase.OPTIMIZER)
             average(self._model.parameters())
@@ -81,17 +62,11 @@ class LocalSgdEngine(TrainingEngine):
         with averaged([*self._model.parameters(), *self._model.buffers()]):
             return super().evaluate(step)
 
-    def state(self) -> tuple[dict[str, Any], Any]:
-        """Return nothing shared: every rank has a model and an optimiser of its own."""
-        own, noise = super().state()
-        return {}, (own, noise)
-
     def restore(self, step: int, state: dict[str, Any], rank_state: Any) -> None:
         """Restore a state, to continue after a step."""
-        own, noise = rank_state
-        super().restore(step, own, noise)
+        super().restore(step, state, rank_state)
         if step >= self._synchronous_steps:
-            self._spread = LocalModel(self._model)
+            self._spread = SpreadModel(self._model)
 
 
 def average(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from scalelab.kinds.strategies import ParameterServer
-from scalelab.training.engines.local_sgd import LocalModel, averaged
+from scalelab.training.engines.local_sgd import averaged
 from scalelab.training.engines.spread import Observers, SpreadModel
 from scalelab.training.engines.training import TrainingEngine
 from scalelab.training.probes.meter import Phase
@@ -37,9 +37,7 @@ class ParameterServerEngine(TrainingEngine):
     served parameters and of the mean of all buffers.
     """
 
-    def observes_gradients(self) -> bool:
-        """Tell whether the rank's gradient is that of all: there is no other rank."""
-        return self.context.world_size == 1
+    is_replicated = False
 
     def spread(self, model: nn.Module, observers: Observers) -> SpreadModel:
         """Return the rank's own model; the servers are given its parameters."""
@@ -54,7 +52,7 @@ class ParameterServerEngine(TrainingEngine):
         self._versions = [0] * options.num_servers
         if self._link is not None and self.context.is_first:
             self._link.load(self._fetched, self._versions, 0)
-        return LocalModel(model)
+        return SpreadModel(model)
 
     @property
     def _link(self) -> ServerLink | None:
@@ -191,8 +189,8 @@ class ParameterServerEngine(TrainingEngine):
 
     def state(self) -> tuple[dict[str, Any], Any]:
         """Return the servers' state, and all that is this worker's own."""
-        own, noise = super().state()
-        rank_state = (own, noise, self._num_own_steps, self._fetched, self._versions)
+        _, own = super().state()
+        rank_state = (*own, self._num_own_steps, self._fetched, self._versions)
         if self._link is None:
             return {}, rank_state
         parameters, versions, _ = self._link.read(self._fetched)
@@ -200,8 +198,8 @@ class ParameterServerEngine(TrainingEngine):
 
     def restore(self, step: int, state: dict[str, Any], rank_state: Any) -> None:
         """Restore a state, to continue after a step."""
-        own, noise, num_own_steps, self._fetched, self._versions = rank_state
-        super().restore(step, own, noise)
+        *own, num_own_steps, self._fetched, self._versions = rank_state
+        super().restore(step, state, own)
         if self._link is None:
             return
         self._num_own_steps = num_own_steps

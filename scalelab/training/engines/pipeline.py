@@ -18,11 +18,11 @@ from torch.utils.data import Dataset
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import Trial
 from scalelab.kinds.strategies import Pipeline
-from scalelab.training import evaluation, feed
+from scalelab.training import feed
 from scalelab.training.context import RankContext
 from scalelab.training.description import normalization_batch_size
 from scalelab.training.engines.compiling import compiling, unchanged
-from scalelab.training.engines.local_sgd import LocalModel, average
+from scalelab.training.engines.local_sgd import average
 from scalelab.training.engines.spread import Observers, SpreadModel
 from scalelab.training.engines.training import MIN_EVALUATION_BATCH, TrainingEngine
 from scalelab.training.order import Share
@@ -63,6 +63,8 @@ class PipelineEngine(TrainingEngine):
     Parallelism for DNN Training", section 3.2, for 1F1B, here with a flush each step.
     """
 
+    is_replicated = False
+
     def __init__(
         self,
         workload: Workload,
@@ -72,10 +74,8 @@ class PipelineEngine(TrainingEngine):
         loader_workers: int = 0,
     ) -> None:
         options = Pipeline.Options.of(trial.options)
-        self._split_size, self._schedule_name = (
-            options.split_size or 1,
-            options.schedule,
-        )
+        self._split_size = options.split_size or 1
+        self._new_schedule = SCHEDULES[options.schedule]
         self._num_stages = options.stages or context.world_size
         self._pipeline, self._stage = divmod(context.rank, self._num_stages)
         self._is_first = self._stage == 0
@@ -141,7 +141,7 @@ class PipelineEngine(TrainingEngine):
         shape = (num_pipelines, self._num_stages)
         names = ("pipelines", "stages")
         mesh = init_device_mesh(self.context.device.type, shape, mesh_dim_names=names)
-        self._across, self._along = (mesh.get_group(name) for name in names)
+        self._buffer_group, self._along = (mesh.get_group(name) for name in names)
         tied = tied_parameters(stages)
         groups: dict[tuple[int, ...], ProcessGroup] = {}
         for pipeline in range(num_pipelines):
@@ -158,7 +158,7 @@ class PipelineEngine(TrainingEngine):
 
     def spread(self, model: nn.Module, observers: Observers) -> SpreadModel:
         """Return the rank's stage; the schedule is given it once its input is known."""
-        return LocalModel(model)
+        return SpreadModel(model)
 
     def _prepare(self) -> None:
         """Learn what stages exchange, and run one schedule that changes nothing.
@@ -194,7 +194,7 @@ class PipelineEngine(TrainingEngine):
                 mark=self._mark,
                 autocast=self._autocast,
             )
-            self._schedule = SCHEDULES[self._schedule_name](
+            self._schedule = self._new_schedule(
                 stage, self._num_micro_batches, loss_fn=self._loss, scale_grads=False
             )
             self._run_schedule(batches, inputs)
@@ -241,13 +241,11 @@ class PipelineEngine(TrainingEngine):
         self._schedule_clock.mark(Phase.OPTIMIZER)
 
     def _micro_batches(self, batches: Iterator[feed.Batch]) -> list[feed.Batch]:
-        """Return the next local batch in parts; nothing where no stage reads it."""
         if self._is_first or self._is_last:
             return list(islice(batches, self._num_micro_batches))
         return []
 
     def _inputs(self, batches: list[feed.Batch]) -> torch.Tensor:
-        """Return what enters the first stage; on other ranks nothing."""
         if not self._is_first:
             return torch.empty(0)
         with self._autocast():
@@ -258,7 +256,6 @@ class PipelineEngine(TrainingEngine):
     def _run_schedule(
         self, batches: list[feed.Batch], inputs: torch.Tensor
     ) -> torch.Tensor:
-        """Compute the gradients of a local batch; return its part of the loss."""
         self._in_schedule = batches
         self._loss_sum = torch.zeros((), device=self.context.device)
         self._schedule.step(
@@ -281,22 +278,18 @@ class PipelineEngine(TrainingEngine):
         return scaled
 
     def _exchange_gradients(self) -> None:
-        """Add up what stages have of a shared parameter; average over pipelines."""
         for parameter, group in self._tied:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(parameter.grad, group=group)
         gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
         if self.trial.data_parallel_size > 1:
-            average(gradients, self._across)
+            average(gradients, self._buffer_group)
         if self._scaler.is_enabled():
-            self._agree_on_overflow(gradients)
-
-    def _agree_on_overflow(self, gradients: list[torch.Tensor]) -> None:
-        """Have every rank skip the step that one skips, and lower its loss scale."""
-        overflows = any(not bool(each.isfinite().all()) for each in gradients)
-        if any(self.context.sum([overflows])):
-            gradients[0].fill_(torch.inf)
+            overflows = any(not bool(each.isfinite().all()) for each in gradients)
+            if any(self.context.sum([overflows])):
+                # Every rank skips the step that one skips, and lowers its loss scale.
+                gradients[0].fill_(torch.inf)
 
     def drain_losses(self) -> list[float]:
         """Return the losses since the last call, one per step; all ranks take part."""
@@ -314,9 +307,6 @@ class PipelineEngine(TrainingEngine):
             self._offered_s += offered_s
         return losses
 
-    def _share_buffers(self) -> None:
-        evaluation.share_buffers(self._model, self._across)
-
     def _evaluation_batches(
         self, held_out: Dataset[Any]
     ) -> Iterator[tuple[feed.Batch, int]]:
@@ -331,7 +321,6 @@ class PipelineEngine(TrainingEngine):
             yield (batch, size), size if self._is_last else 0
 
     def _evaluated(self, batch: feed.Batch) -> Any:
-        """Pass a batch through the pipeline; return its sums, on the last rank."""
         samples, size = batch
         rank = self.context.rank
         if self._is_first:
@@ -348,16 +337,6 @@ class PipelineEngine(TrainingEngine):
             return of_output(self.workload.evaluate, output, samples)
         dist.send(output.contiguous(), rank + 1, group=self._along)
         return {}
-
-    def state(self) -> tuple[dict[str, Any], Any]:
-        """Return nothing shared: every rank has its own stage."""
-        own, noise = super().state()
-        return {}, (own, noise)
-
-    def restore(self, step: int, state: dict[str, Any], rank_state: Any) -> None:
-        """Restore a state, to continue after a step."""
-        own, noise = rank_state
-        super().restore(step, own, noise)
 
     def description(self) -> dict[str, Any]:
         """Return the columns of the whole model, and how long stages stood idle."""

@@ -123,7 +123,6 @@ class PowerSgd:
             exchange.finish()
 
     def _kept_of(self, parameter: torch.Tensor, gradient: torch.Tensor) -> _Kept | None:
-        """Return what is kept of a parameter; None: its gradient is sent as it is."""
         if not is_compressed(gradient.shape, self._rank):
             return None
         position = self._positions[parameter]
@@ -198,7 +197,6 @@ class _Exchange:
         self._first = _Mean([*map(_wide, self._whole), *lefts], group)
 
     def send_rights(self) -> None:
-        """Wait for the first message, and send the second."""
         means = self._first.wait()
         for gradient, mean in zip(self._whole, means, strict=False):
             gradient.copy_(mean)
@@ -210,15 +208,12 @@ class _Exchange:
         self._second = _Mean(rights, self._group)
 
     def finish(self) -> None:
-        """Wait for the second message, and write the averages into the bucket."""
         for each, right in zip(self._matrices, self._second.wait(), strict=True):
             each.decompress(right)
         self.future.set_result(self._buffer)
 
 
 class _CompressedGradient:
-    """A gradient on its way through the exchange."""
-
     def __init__(self, gradient: torch.Tensor, kept: _Kept) -> None:
         self._gradient = gradient
         self._kept = kept

@@ -1,11 +1,10 @@
-"""The protocol of a model that a strategy has spread over ranks."""
+"""A model that a strategy has spread over ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -29,8 +28,8 @@ class Observers:
     on_own_gradients: Callable[[torch.Tensor], None] | None = None
 
 
-class SpreadModel(Protocol):
-    """A model spread over ranks, as the training engine uses it.
+class SpreadModel:
+    """A model spread over ranks; this one's gradients stay on the rank.
 
     Attributes
     ----------
@@ -38,15 +37,15 @@ class SpreadModel(Protocol):
         The module to call in training; its parameters are those of the plain module.
     """
 
-    model: nn.Module
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
 
     def watch(self, loss: torch.Tensor) -> None:
-        """Report to the observers the backward pass that begins at this loss."""
-        ...
+        """Report to observers the backward pass that begins at this loss, if any do."""
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Let gradients accumulate on the rank, without an exchange, in this block."""
-        ...
+        return nullcontext()
 
 
 def call_before_exchange_ends(

@@ -82,8 +82,6 @@ def _like(input: torch.Tensor, values: torch.Tensor, shape: list[int]) -> torch.
 
 
 class _SumOverRanks(torch.autograd.Function):
-    """Sum tensors of all ranks, and their gradients on the way back."""
-
     @staticmethod
     def forward(ctx: Any, own: torch.Tensor) -> torch.Tensor:
         total = own.clone()

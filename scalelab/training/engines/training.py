@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -16,7 +17,6 @@ from scalelab.training import evaluation, feed
 from scalelab.training.context import RankContext
 from scalelab.training.description import describe
 from scalelab.training.engines.compiling import compiled, compiling
-from scalelab.training.engines.number_format import NumberFormat
 from scalelab.training.engines.slow_rank import SlowRank
 from scalelab.training.engines.spread import Observers, SpreadModel
 from scalelab.training.order import Share
@@ -28,6 +28,32 @@ from scalelab.training.workloads.base import Workload
 
 MIN_EVALUATION_BATCH = 32
 """Evaluation keeps no activations, so it never needs batches as small as training."""
+AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class NumberFormat:
+    """The number format of forward passes; parameters and their updates stay fp32."""
+
+    def __init__(self, precision: str, device_type: str) -> None:
+        if precision not in AUTOCAST_DTYPES:
+            raise SpecError(
+                f"precision={precision!r} does not exist. Choose from: "
+                f"{', '.join(sorted(AUTOCAST_DTYPES))}."
+            )
+        self._dtype = AUTOCAST_DTYPES[precision]
+        self._device_type = device_type
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return a context in which forward passes use the format."""
+        if self._dtype is None:
+            return nullcontext()
+        return torch.autocast(self._device_type, self._dtype)
+
+    def scaler(self) -> torch.amp.GradScaler:
+        """Return a scaler of losses, which does something for fp16 alone."""
+        return torch.amp.GradScaler(
+            self._device_type, enabled=self._dtype is torch.float16
+        )
 
 
 class TrainingEngine:
@@ -36,7 +62,15 @@ class TrainingEngine:
     It says how the model is spread over ranks (:meth:`spread`) and, where not every
     rank sees samples of its own, which share of a batch is this rank's
     (:meth:`share`).
+
+    Attributes
+    ----------
+    is_replicated
+        All ranks hold the same model, and the average of their gradients. Otherwise
+        each rank has its own, and the state of its own in checkpoints.
     """
+
+    is_replicated: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -53,7 +87,11 @@ class TrainingEngine:
         self._loader_workers = loader_workers
         self._slow_rank = SlowRank.of(trial, context)
         self._num_planned_steps = TrainingPlan.of(trial).num_steps
-        self._format = NumberFormat(trial.precision, context.device.type)
+        number_format = NumberFormat(trial.precision, context.device.type)
+        self._autocast = number_format.autocast
+        self._scaler = number_format.scaler()
+        self._buffer_group: dist.ProcessGroup | None = None
+        self._evaluation_batch_size = max(trial.local_batch_size, MIN_EVALUATION_BATCH)
         seed_everything(trial.seed, MODEL_STREAM)
         self._load_data()
         self._build_model()
@@ -84,7 +122,7 @@ class TrainingEngine:
 
         That is each rank's whole gradient at every step, and then the average of all.
         """
-        return True
+        return self.is_replicated or self.context.world_size == 1
 
     def _load_data(self) -> None:
         trial = self.trial
@@ -140,7 +178,6 @@ class TrainingEngine:
         self._rate_ratios = [
             group["lr"] / self._rate for group in self._optimizer.param_groups
         ]
-        self._scaler = self._format.scaler()
 
     def _prepare(self) -> None:
         """Do what takes long once, before any clock runs; nothing of the state changes.
@@ -185,7 +222,6 @@ class TrainingEngine:
         self._clock.end_step()
 
     def _optimiser_step(self, step: int) -> torch.Tensor:
-        """Take one optimiser step and return its loss."""
         num_micro_steps = self.trial.gradient_accumulation_steps
         loss = torch.zeros((), device=self.context.device)
         self._probe.begin_step(step)
@@ -227,7 +263,11 @@ class TrainingEngine:
     def _update(self, step: int) -> None:
         if self._probe.is_watching:
             self._probe.end_step(self._model, self._scaler.get_scale())
-        rate = self._rate_at(step)
+        rate = self._rate
+        if self.trial.learning_rate is not None:
+            samples = (step + 1) * self.trial.global_batch_size
+            rate = self.trial.learning_rate.at(samples)
+        rate *= self.workload.learning_rate_factor(step / self._num_planned_steps)
         for group, ratio in zip(
             self._optimizer.param_groups, self._rate_ratios, strict=True
         ):
@@ -236,23 +276,10 @@ class TrainingEngine:
         self._scaler.update()
         self._optimizer.zero_grad(set_to_none=True)
 
-    def _rate_at(self, step: int) -> float:
-        factor = self.workload.learning_rate_factor(step / self._num_planned_steps)
-        if self.trial.learning_rate is None:
-            return self._rate * factor
-        samples = (step + 1) * self.trial.global_batch_size
-        return self.trial.learning_rate.at(samples) * factor
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        return self._format.autocast()
-
     def drain_losses(self) -> list[float]:
         """Return this rank's training losses since the last call, one per step."""
-        if not self._losses:
-            return []
-        losses: list[float] = torch.stack(self._losses).tolist()
-        self._losses.clear()
-        return losses
+        losses, self._losses = self._losses, []
+        return list[float](torch.stack(losses).tolist()) if losses else []
 
     def evaluate(self, step: int) -> dict[str, Any]:
         """Return held-out metrics on rank 0, {} elsewhere; all ranks take part."""
@@ -262,19 +289,11 @@ class TrainingEngine:
                 f"{self.trial.kind} trial cannot evaluate it. Return a data set from "
                 "held_out_data() or measure throughput."
             )
-        self._share_buffers()
+        evaluation.share_buffers(self._model, self._buffer_group)
         self._model.eval()
         batches = self._evaluation_batches(self._held_out_data)
         with self._autocast():
-            return evaluation.evaluate(
-                self.context,
-                step,
-                batches,
-                self._evaluated,
-            )
-
-    def _share_buffers(self) -> None:
-        evaluation.share_buffers(self._model)
+            return evaluation.evaluate(self.context, step, batches, self._evaluated)
 
     def _evaluated(self, batch: feed.Batch) -> Mapping[str, Any]:
         return self.workload.evaluate(self._model, batch)
@@ -290,14 +309,11 @@ class TrainingEngine:
             device=self.context.device,
         )
 
-    @property
-    def _evaluation_batch_size(self) -> int:
-        return max(self.trial.local_batch_size, MIN_EVALUATION_BATCH)
-
     def state(self) -> tuple[dict[str, Any], Any]:
         """Return the state for a checkpoint: the shared part and this rank's own."""
-        shared = self._trained_state() | {"scaler": self._scaler.state_dict()}
-        return shared, self._probe.average().state
+        trained = self._trained_state() | {"scaler": self._scaler.state_dict()}
+        noise = self._probe.average().state
+        return (trained, noise) if self.is_replicated else ({}, (trained, noise))
 
     def _trained_state(self) -> dict[str, Any]:
         return {
@@ -307,6 +323,8 @@ class TrainingEngine:
 
     def restore(self, step: int, state: dict[str, Any], rank_state: Any) -> None:
         """Restore a state, to continue after a step."""
+        if not self.is_replicated:
+            state, rank_state = rank_state
         self._restore_trained(state)
         self._scaler.load_state_dict(state["scaler"])
         self._probe.average().state = tuple(rank_state)
@@ -332,7 +350,8 @@ class TrainingEngine:
 
     def gradient_noise_scale(self) -> float | None:
         """Return the gradient noise scale on rank 0; all ranks take part."""
-        return self._probe.value(self.context)
+        world_size = self.context.world_size
+        return self._probe.value(lambda own: self.context.sum([own])[0] / world_size)
 
     def peak_memory_bytes(self) -> int | None:
         """Return the peak memory that torch held on the device; None on CPU."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from scalelab.errors import SpecError
 
@@ -13,30 +12,9 @@ _SHORTEST_SLEEP_S = 0.001
 _DECLARED = ("open_s", "bytes_per_s")
 
 
-class Clock(Protocol):
-    """Tells the time, and waits."""
-
-    def now(self) -> float:
-        """Return the time, seconds."""
-        ...
-
-    def wait_until(self, moment: float) -> None:
-        """Return at a time, or a moment earlier."""
-        ...
-
-
-class HostTime:
-    """The time of this host."""
-
-    def now(self) -> float:
-        """Return the time, seconds."""
-        return time.perf_counter()
-
-    def wait_until(self, moment: float) -> None:
-        """Sleep, unless it is so short that a sleep would take longer."""
-        remaining_s = moment - time.perf_counter()
-        if remaining_s > _SHORTEST_SLEEP_S:
-            time.sleep(remaining_s)
+def _sleep(seconds: float) -> None:
+    if seconds > _SHORTEST_SLEEP_S:  # a shorter sleep would take longer
+        time.sleep(seconds)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -50,11 +28,14 @@ class DeclaredStore:
     ----------
     bytes_per_s
         Bytes per second of a connection; None: as fast as they are read.
+    now, sleep
+        The time of this host in seconds, and how to wait for it.
     """
 
     open_s: float = 0.0
     bytes_per_s: float | None = None
-    clock: Clock = field(default_factory=HostTime)
+    now: Callable[[], float] = time.perf_counter
+    sleep: Callable[[float], None] = _sleep
     _free_at: float = 0.0
 
     def __post_init__(self) -> None:
@@ -88,9 +69,9 @@ class DeclaredStore:
     def wait(self, num_opens: int, num_bytes: int) -> None:
         """Wait until files are opened and bytes have come."""
         # What a wait ended too early is owed by the next one.
-        self._free_at = max(self._free_at, self.clock.now())
+        self._free_at = max(self._free_at, self.now())
         self._free_at += self.seconds(num_opens, num_bytes)
-        self.clock.wait_until(self._free_at)
+        self.sleep(self._free_at - self.now())
 
 
 def _is_number(value: object) -> bool:

@@ -41,7 +41,7 @@ class Pictures(Dataset[Sample]):
         self.labels = [classes.index(picture.class_name) for picture in pictures]
         self._image_size = image_size
         self._store = store
-        self._reader = PictureReader(store)
+        self._reader = PictureReader(pictures, store)
 
     @property
     def content_hash(self) -> str:
@@ -56,7 +56,7 @@ class Pictures(Dataset[Sample]):
         return len(self.pictures)
 
     def __getitem__(self, index: int) -> Sample:
-        return self.decoded(index, self._reader.at(self.pictures[index]))
+        return self.decoded(index, self._reader.at(index))
 
     def decoded(self, index: int, stored: bytes) -> Sample:
         """Return a picture and its class, of the bytes of its file."""
@@ -95,26 +95,6 @@ class StreamedPictures(Pictures, SampleStream):
             for _, held in groupby(places, key=lambda place: place[0])
         ]
 
-    def reader(self) -> _ArchiveReader:
+    def reader(self) -> PictureReader:
         """Return a new reader of the archives."""
-        return _ArchiveReader(self.pictures, self._store)
-
-
-class _ArchiveReader:
-    def __init__(
-        self, pictures: Sequence[Picture], store: DeclaredStore | None
-    ) -> None:
-        self._pictures = pictures
-        self._reader = PictureReader(store)
-
-    def at(self, index: int) -> bytes:
-        return self._reader.at(self._pictures[index])
-
-    def skip_to(self, index: int) -> None:
-        self._reader.skip_to(self._pictures[index])
-
-    def onward(self, index: int) -> bytes:
-        return self._reader.onward(self._pictures[index])
-
-    def close(self) -> None:
-        self._reader.close()
+        return PictureReader(self.pictures, self._store)

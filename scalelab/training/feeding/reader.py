@@ -1,7 +1,11 @@
-"""Reads the bytes of pictures: one by one, or an archive from front to back."""
+"""Reads the bytes of pictures: one by one, or an archive from front to back.
+
+Pictures are named by their index.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import BinaryIO
 
 from scalelab.errors import SpecError
@@ -13,32 +17,38 @@ from scalelab.training.feeding.tar import padded
 class PictureReader:
     """Reads pictures of one process, from a declared store if there is one."""
 
-    def __init__(self, store: DeclaredStore | None = None) -> None:
+    def __init__(
+        self, pictures: Sequence[Picture], store: DeclaredStore | None = None
+    ) -> None:
+        self._pictures = pictures
         self._store = store
         self._file: BinaryIO | None = None
         self._path = ""
         self._position = 0
 
-    def at(self, picture: Picture) -> bytes:
+    def at(self, index: int) -> bytes:
         """Open the file that holds a picture and read it."""
+        picture = self._pictures[index]
         with _opened(picture.path) as file:
             file.seek(picture.offset)
             content = file.read(picture.size)
         self._wait(1, len(content))
-        return _whole(content, picture.size, picture)
+        return _whole(content, picture)
 
-    def skip_to(self, picture: Picture) -> None:
+    def skip_to(self, index: int) -> None:
         """Go on behind a picture of an archive."""
+        picture = self._pictures[index]
         self._open(picture)
         assert self._file is not None
         self._position = self._file.seek(picture.offset + padded(picture.size))
 
-    def onward(self, picture: Picture) -> bytes:
+    def onward(self, index: int) -> bytes:
         """Read an archive on, up to the end of a picture, and return the picture.
 
         What lies before it is read, too, as from a store that streams. An archive is
         opened again for a picture that has been passed.
         """
+        picture = self._pictures[index]
         if picture.path != self._path or picture.offset < self._position:
             self._open(picture)
         assert self._file is not None
@@ -47,7 +57,7 @@ class PictureReader:
         self._wait(0, needed)
         first = picture.offset - self._position
         self._position += needed
-        return _whole(content[first : first + picture.size], picture.size, picture)
+        return _whole(content[first : first + picture.size], picture)
 
     def close(self) -> None:
         """Close the archive."""
@@ -75,11 +85,11 @@ def _opened(path: str) -> BinaryIO:
         ) from error
 
 
-def _whole(content: bytes, size: int, picture: Picture) -> bytes:
-    if len(content) < size:
+def _whole(content: bytes, picture: Picture) -> bytes:
+    if len(content) < picture.size:
         raise SpecError(
-            f"{picture.path} has become shorter: of {picture.name!r}, {size} bytes "
-            f"from byte {picture.offset} on, {len(content)} are left. Leave the data "
-            "alone while a sweep runs."
+            f"{picture.path} has become shorter: of {picture.name!r}, {picture.size} "
+            f"bytes from byte {picture.offset} on, {len(content)} are left. Leave the "
+            "data alone while a sweep runs."
         )
     return content

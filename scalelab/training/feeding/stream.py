@@ -5,31 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any, Protocol
+from typing import Any
 
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
+from scalelab.training.feeding.reader import PictureReader
 from scalelab.training.order import Indices, Share, StreamOrder
-
-
-class ShardReader(Protocol):
-    """Reads what shards hold, for one process."""
-
-    def at(self, index: int) -> Any:
-        """Return what is stored of a sample, wherever it is."""
-        ...
-
-    def skip_to(self, index: int) -> None:
-        """Go on behind a sample."""
-        ...
-
-    def onward(self, index: int) -> Any:
-        """Read on up to a sample and return what is stored of it."""
-        ...
-
-    def close(self) -> None:
-        """Close what is open."""
-        ...
 
 
 class SampleStream(Dataset[Any]):
@@ -46,7 +27,7 @@ class SampleStream(Dataset[Any]):
     shards: Sequence[Indices]
     shuffle_buffer: int
 
-    def reader(self) -> ShardReader:
+    def reader(self) -> PictureReader:
         """Return a new reader."""
         raise NotImplementedError(f"{type(self).__name__} has no reader().")
 
@@ -86,7 +67,6 @@ class StreamBatches(IterableDataset[Any]):
                     )
 
     def _stored(self) -> Iterator[tuple[int, Any]]:
-        """Yield all samples of the part as they are given out, and what is stored."""
         epoch, step = divmod(self._first_step, self._order.steps_per_epoch)
         skipped = step * self._order.samples_per_step
         end = self._order.steps_per_epoch * self._order.samples_per_step
@@ -97,7 +77,7 @@ class StreamBatches(IterableDataset[Any]):
                 skipped = 0
 
     def _epoch(
-        self, reader: ShardReader, epoch: int, skipped: int
+        self, reader: PictureReader, epoch: int, skipped: int
     ) -> Iterator[tuple[int, Any]]:
         passes = zip(
             self._order.reading(self._part, epoch),
@@ -110,7 +90,7 @@ class StreamBatches(IterableDataset[Any]):
             skipped = max(0, skipped - len(given))
 
     def _pass(
-        self, reader: ShardReader, reading: list[int], given: list[int], skipped: int
+        self, reader: PictureReader, reading: list[int], given: list[int], skipped: int
     ) -> Iterator[tuple[int, Any]]:
         held: dict[int, Any] = {}
         done = self._order.num_read(skipped, len(reading))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import BinaryIO
 from zlib import adler32
 
 from scalelab.errors import SpecError
@@ -24,18 +24,6 @@ _LINKS_AND_HOLES = frozenset(b"12S")
 _LONG_NAME, _PAX = ord("L"), ord("x")
 
 
-class Seekable(Protocol):
-    """The methods of a binary file that :func:`members` uses."""
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Go to a position and return it."""
-        ...
-
-    def read(self, size: int, /) -> bytes:
-        """Return so many bytes, or those that are left."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Member:
     """A file in an archive: its name, where its content begins, and its size."""
@@ -45,7 +33,7 @@ class Member:
     size: int
 
 
-def members(file: Seekable, path: str) -> Iterator[Member]:
+def members(file: BinaryIO, path: str) -> Iterator[Member]:
     """Yield the regular files of an archive in their order; contents are not read."""
     end = file.seek(0, os.SEEK_END)
     position = 0
@@ -70,7 +58,10 @@ def members(file: Seekable, path: str) -> Iterator[Member]:
         elif kind == _PAX:
             told |= _pax_records(file.read(size), path, offset)
         else:
-            name = told.get("path") or _name(header)
+            name = _text(header[:100])
+            if header[257:263] == b"ustar\0" and header[345]:
+                name = f"{_text(header[345:500])}/{name}"
+            name = told.get("path") or name
             told = {}
             if kind in _LINKS_AND_HOLES:
                 raise SpecError(
@@ -117,13 +108,6 @@ def _number(field: bytes) -> int:
     if field[0] & 0x80:
         return int.from_bytes(field[1:])
     return int(field.strip(b" \0") or b"0", 8)
-
-
-def _name(header: bytes) -> str:
-    name = _text(header[:100])
-    if header[257:263] != b"ustar\0" or not header[345]:
-        return name
-    return f"{_text(header[345:500])}/{name}"
 
 
 def _text(field: bytes) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,31 +43,8 @@ class Phase(IntEnum):
         return f"{self.name.lower()}_s"
 
 
-class StepClock(Protocol):
-    """Measures the phases of consecutive steps."""
-
-    def start(self) -> None:
-        """Start the first interval of a series of steps."""
-        ...
-
-    def mark(self, phase: Phase) -> None:
-        """End the current interval; it belonged to this phase."""
-        ...
-
-    def end_step(self) -> None:
-        """End the step; its last interval has been marked."""
-        ...
-
-    def drain(self) -> Seconds:
-        """Return the steps since the last call, shape (num_steps, 4), in seconds.
-
-        Waits for the device; call it outside the measured steps.
-        """
-        ...
-
-
 class HostClock:
-    """A step clock of host time, for CPU ranks."""
+    """Measures the phases of consecutive steps in host time, for CPU ranks."""
 
     def __init__(self) -> None:
         self._last = 0.0
@@ -95,40 +72,24 @@ class HostClock:
         return np.array(steps, dtype=np.float64).reshape(-1, len(Phase))
 
 
-class Event(Protocol):
-    """The methods of ``torch.cuda.Event`` that :class:`DeviceClock` uses."""
-
-    def record(self) -> None:
-        """Record the time at which the device reaches this point of its queue."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until the device has reached the recorded point."""
-        ...
-
-    def elapsed_time(self, end: Event, /) -> float:
-        """Return the milliseconds between two events."""
-        ...
-
-
 def _timing_event() -> Any:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 class DeviceClock:
-    """A step clock of device time, for CUDA ranks.
+    """Measures the phases of consecutive steps in device time, for CUDA ranks.
 
     Parameters
     ----------
     make_event
-        Returns a new event; events are used again after each reading.
+        Returns a new ``torch.cuda.Event``; they are used again after each reading.
     """
 
-    def __init__(self, make_event: Callable[[], Event] = _timing_event) -> None:
+    def __init__(self, make_event: Callable[[], Any] = _timing_event) -> None:
         self._make_event = make_event
-        self._spare: list[Event] = []
-        self._start: Event | None = None
-        self._marks: list[tuple[Phase, Event]] = []
+        self._spare: list[Any] = []
+        self._start: Any = None
+        self._marks: list[tuple[Phase, Any]] = []
         self._step_ends: list[int] = []
 
     def start(self) -> None:
@@ -144,7 +105,10 @@ class DeviceClock:
         self._step_ends.append(len(self._marks))
 
     def drain(self) -> Seconds:
-        """Return the steps since the last call, shape (num_steps, 4), in seconds."""
+        """Return the steps since the last call, shape (num_steps, 4), in seconds.
+
+        Waits for the device; call it outside the measured steps.
+        """
         steps = np.zeros((len(self._step_ends), len(Phase)))
         if self._start is None or not self._marks:
             return steps
@@ -161,10 +125,13 @@ class DeviceClock:
         self._step_ends.clear()
         return steps
 
-    def _record(self) -> Event:
+    def _record(self) -> Any:
         event = self._spare.pop() if self._spare else self._make_event()
         event.record()
         return event
+
+
+StepClock = HostClock | DeviceClock
 
 
 def step_clock(device: torch.device) -> StepClock:

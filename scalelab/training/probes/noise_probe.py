@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from scalelab.training.context import RankContext
 from scalelab.training.order import Share
 from scalelab.training.probes.noise_scale import NoiseScaleAverage
 
@@ -32,16 +32,11 @@ class NoiseProbe:
         self._enabled = enabled and small < big
         self._accumulation = share.gradient_accumulation_steps
         self._average = NoiseScaleAverage(small_batch=small, big_batch=big)
-        self._is_watching = False
+        self.is_watching = False
         self._pieces: list[torch.Tensor] = []
         self._num_gradients = 0
         self._before: list[torch.Tensor] = []
         self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    @property
-    def is_watching(self) -> bool:
-        """The current step is measured."""
-        return self._is_watching
 
     @property
     def takes_buckets(self) -> bool:
@@ -50,18 +45,18 @@ class NoiseProbe:
 
     def begin_step(self, step: int) -> None:
         """Begin a step; every tenth one is measured."""
-        self._is_watching = self._enabled and step % EVERY_STEPS == 0
+        self.is_watching = self._enabled and step % EVERY_STEPS == 0
         self._pieces, self._before, self._num_gradients = [], [], 0
 
     def observe_bucket(self, own_gradients: torch.Tensor) -> None:
         """Take in a piece of the rank's own gradient, on its way into the exchange."""
-        if self._is_watching and self._accumulation == 1:
+        if self.is_watching and self._accumulation == 1:
             self._pieces.append(own_gradients.float().square().sum())
             self._num_gradients = 1
 
     def observe_micro_step(self, model: nn.Module) -> None:
         """Take in the gradient after a forward-backward pass that exchanged nothing."""
-        if not self._is_watching or self._accumulation == 1:
+        if not self.is_watching or self._accumulation == 1:
             return
         gradients = _gradients(model)
         before = self._before or [torch.zeros_like(g) for g in gradients]
@@ -73,7 +68,7 @@ class NoiseProbe:
 
     def end_step(self, model: nn.Module, loss_scale: float) -> None:
         """Take in the averaged gradient, before the optimiser uses it."""
-        if self._is_watching:
+        if self.is_watching:
             small = torch.stack(self._pieces).sum() / self._num_gradients
             big = _square_norm(_gradients(model))
             self._pairs.append((small / loss_scale**2, big / loss_scale**2))
@@ -88,14 +83,10 @@ class NoiseProbe:
                 self._average.observe(*norms)
         return self._average
 
-    def value(self, context: RankContext) -> float | None:
-        """Return the noise scale over the small batches of all ranks."""
+    def value(self, mean: Callable[[float], float]) -> float | None:
+        """Return the noise scale; ``mean`` is over the small batches of all ranks."""
         weight, small, big = self.average().state
-        self._average.state = (
-            weight,
-            context.sum([small])[0] / context.world_size,
-            big,
-        )
+        self._average.state = weight, mean(small), big
         return self._average.value
 
 

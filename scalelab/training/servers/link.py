@@ -121,7 +121,6 @@ class ServerLink:
     def _expect_answers(
         self, parts: Sequence[torch.Tensor]
     ) -> Callable[[], tuple[torch.Tensor, list[int]]]:
-        """Be ready for every server's part and version."""
         vectors, versions = [], []
         for server, part in zip(self._servers, parts, strict=True):
             vectors.append(self._wire.expect_vector(server, len(part)))

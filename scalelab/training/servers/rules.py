@@ -33,7 +33,6 @@ class Rule(Protocol):
             The worker's parameters now and after its last exchange, shape
             (num_parameters,).
         """
-        ...
 
     def serve(
         self, served: torch.Tensor, message: torch.Tensor, staleness: int
@@ -45,11 +44,9 @@ class Rule(Protocol):
         served, message
             The server's parameters and what a worker sent, shape (num_parameters,).
         """
-        ...
 
     def adopt(self, own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
         """Return the parameters from which the worker goes on."""
-        ...
 
 
 class Downpour:

@@ -18,17 +18,14 @@ from scalelab.experiment.trial import Trial
 from scalelab.inputs.lines import aligned
 from scalelab.inputs.numerals import number
 from scalelab.kinds.strategies import STRATEGIES, ParameterServer, slow_rank_factor
-from scalelab.training.rank_options import RankOptions
 from scalelab.training.servers.rules import rule_of
 from scalelab.training.servers.virtual_time import (
-    Course,
     VirtualJob,
     VirtualWorkers,
     asynchronous,
     untrained,
 )
-from scalelab.training.workloads.base import Workload
-from scalelab.training.workloads.registry import build_workload
+from scalelab.training.workloads.registry import workload_of
 
 MOST_STEPS = 1000
 """Optimiser steps of all workers together that one configuration is trained for."""
@@ -97,7 +94,11 @@ def twins(program: Program | None, trials: Iterable[Trial]) -> Iterator[TwinRow]
             "runs a command. Name an experiment with a workload."
         )
     asked = {_configuration(each): each for each in reversed(list(trials))}
-    served = [trial for trial in reversed(asked.values()) if _num_servers(trial)]
+    served = [
+        trial
+        for trial in reversed(asked.values())
+        if STRATEGIES[trial.parallelism].num_servers(trial.world_size, trial.options)
+    ]
     if not served:
         raise SpecError(
             "The twin shows what parameter servers do, and no planned trial has one. "
@@ -115,21 +116,21 @@ def _configuration(trial: Trial) -> tuple[object, ...]:
     return (trial.parallelism, trial.precision, size, batch, rate, options)
 
 
-def _num_servers(trial: Trial) -> int:
-    strategy = STRATEGIES[trial.parallelism]
-    return strategy.num_servers(trial.world_size, trial.options)
-
-
 def _row(program: WorkloadProgram, trial: Trial) -> TwinRow:
     job, options = _job(program, trial), ParameterServer.Options.of(trial.options)
+    step_times_s = (1.0,) * (trial.world_size - 1) + (slow_rank_factor(trial.options),)
     course = asynchronous(
         job,
-        _workers(trial),
+        VirtualWorkers(step_times_s=step_times_s, message_s=MESSAGE),
         rule_of(trial.options, trial.world_size),
         window=options.communication_window,
         staleness_bound=options.staleness_bound,
     )
     last = course.evaluations[-1] if course.evaluations else None
+    diverges = last is None or last.samples < job.max_samples  # no longer finite
+    if last is not None and not diverges:
+        before = untrained(job).get(_LOSS)
+        diverges = before is not None and not last.metrics[_LOSS] <= before
     return TwinRow(
         trial=trial,
         rate=job.learning_rate,
@@ -137,12 +138,12 @@ def _row(program: WorkloadProgram, trial: Trial) -> TwinRow:
         metrics=last.metrics if last else {},
         staleness_mean=course.staleness.mean,
         staleness_max=course.staleness.maximum,
-        diverges=_diverges(job, course),
+        diverges=diverges,
     )
 
 
 def _job(program: WorkloadProgram, trial: Trial) -> VirtualJob:
-    workload = _workload(program, trial)
+    workload, _ = workload_of(program, trial)
     batch = trial.local_batch_size * trial.gradient_accumulation_steps
     limits = (MOST_STEPS * batch, trial.measurement.max_samples)
     max_samples = min(limit for limit in limits if limit)
@@ -158,63 +159,24 @@ def _job(program: WorkloadProgram, trial: Trial) -> VirtualJob:
     )
 
 
-def _workload(program: WorkloadProgram, trial: Trial) -> Workload:
-    of_strategy = STRATEGIES[trial.parallelism].options
-    axes = {
-        name: value for name, value in trial.options.items() if name not in of_strategy
-    }
-    _, parameters = RankOptions.split({**program.parameters, **axes})
-    return build_workload(program.name, parameters, program.code_directory)
-
-
-def _workers(trial: Trial) -> VirtualWorkers:
-    others = (1.0,) * (trial.world_size - 1)
-    slow = slow_rank_factor(trial.options)
-    return VirtualWorkers(step_times_s=(*others, slow), message_s=MESSAGE)
-
-
-def _diverges(job: VirtualJob, course: Course) -> bool:
-    last = course.evaluations[-1] if course.evaluations else None
-    if last is None or last.samples < job.max_samples:
-        return True  # parameters were no longer finite
-    before = untrained(job).get(_LOSS)
-    return before is not None and not last.metrics[_LOSS] <= before
-
-
 def _table(rows: Sequence[TwinRow]) -> list[str]:
-    options = _varied(rows)
-    precision = ["precision"] if len({row.trial.precision for row in rows}) > 1 else []
-    metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
-    titles = (
-        *(
-            "workers",
-            "window",
-            *precision,
-            *options,
-            "rate",
-            "steps x rate",
-            "samples",
-            *metrics,
-        ),
-        *("staleness", "max", ""),
-    )
-    cells = [
-        tuple(_cells(row, options, metrics, has_precision=bool(precision)))
-        for row in rows
-    ]
-    left = [title in (*precision, *options, "") for title in titles]
-    return aligned([titles, *cells], left=left)
-
-
-def _varied(rows: Sequence[TwinRow]) -> list[str]:
-    """Return the names of the options that have several values, the window aside."""
     names = dict.fromkeys(name for row in rows for name in row.trial.options)
-    return [
+    options = [
         name
         for name in names
         if name not in _OWN_COLUMNS
         and len({repr(row.trial.options.get(name)) for row in rows}) > 1
     ]
+    precision = ["precision"] if len({row.trial.precision for row in rows}) > 1 else []
+    metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    told = ("rate", "steps x rate", "samples")
+    titles = ("workers", "window", *precision, *options, *told, *metrics)
+    titles += ("staleness", "max", "")
+    cells = [
+        _cells(row, options, metrics, has_precision=bool(precision)) for row in rows
+    ]
+    left = [title in (*precision, *options, "") for title in titles]
+    return aligned([titles, *cells], left=left)
 
 
 def _cells(
@@ -223,21 +185,20 @@ def _cells(
     metrics: Sequence[str],
     *,
     has_precision: bool,
-) -> Iterator[str]:
+) -> tuple[str, ...]:
     trial = row.trial
     strategy = STRATEGIES[trial.parallelism]
     in_flight = strategy.steps_in_flight(trial.world_size, trial.options)
-    yield str(trial.world_size)
-    yield str(in_flight // trial.world_size)
-    if has_precision:
-        yield trial.precision
-    yield from (str(trial.options.get(name, "")) for name in options)
-    yield f"{row.rate:.3g}"
-    yield f"{in_flight * row.rate:.3g}"
-    yield number(row.num_samples)
-    yield from (
+    told = (f"{row.rate:.3g}", f"{in_flight * row.rate:.3g}", number(row.num_samples))
+    measured = (
         f"{row.metrics[name]:.4g}" if name in row.metrics else "-" for name in metrics
     )
-    yield f"{row.staleness_mean:.2f}"
-    yield str(row.staleness_max)
-    yield "diverges" if row.diverges else ""
+    return (
+        *(str(trial.world_size), str(in_flight // trial.world_size)),
+        *([trial.precision] if has_precision else []),
+        *(str(trial.options.get(name, "")) for name in options),
+        *told,
+        *measured,
+        *(f"{row.staleness_mean:.2f}", str(row.staleness_max)),
+        "diverges" if row.diverges else "",
+    )

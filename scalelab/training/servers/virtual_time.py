@@ -17,7 +17,7 @@ from torch import nn
 
 from scalelab.errors import SpecError
 from scalelab.training import feed
-from scalelab.training.engines.number_format import NumberFormat
+from scalelab.training.engines.training import NumberFormat
 from scalelab.training.order import SampleOrder, Share
 from scalelab.training.seeds import MODEL_STREAM, rank_stream, seed_everything
 from scalelab.training.servers.rules import Rule
@@ -149,8 +149,6 @@ def local_sgd(job: VirtualJob, workers: VirtualWorkers, *, period: int = 1) -> C
 
 
 class _Worker:
-    """One worker: its model, its optimiser, its samples, its last exchange."""
-
     def __init__(self, job: VirtualJob, rank: int, num_workers: int) -> None:
         self.rank = rank
         self._workload = job.workload
@@ -164,7 +162,6 @@ class _Worker:
         self._fetched, self._version = flat(self.parameters), 0
 
     def train(self, num_steps: int) -> None:
-        """Take optimiser steps on the worker's own parameters."""
         self.model.train()
         for _ in range(num_steps):
             with self._format.autocast():
@@ -175,7 +172,6 @@ class _Worker:
             self._optimizer.zero_grad(set_to_none=True)
 
     def exchange(self, served: ServedParameters, rule: Rule) -> None:
-        """Send what was learned, and go on from the answer."""
         own = flat(self.parameters)
         answer, self._version = served.exchange(
             rule.message(own, self._fetched), self._version
@@ -197,13 +193,11 @@ class _Recorder:
 
     @property
     def is_over(self) -> bool:
-        """Whether the last sample was seen, or parameters are no numbers."""
         return self._samples >= self._job.max_samples or not self._is_finite
 
     def look(
         self, now: float, num_steps: int, first: _Worker, parameters: torch.Tensor
     ) -> None:
-        """Count steps of workers; evaluate where that is due."""
         interval = self._job.evaluate_every_samples
         num_due = self._samples // interval
         self._samples += num_steps * self._job.local_batch_size
@@ -222,7 +216,6 @@ class _Recorder:
 
     @torch.no_grad()
     def metrics_of(self, model: nn.Module) -> dict[str, float]:
-        """Return the held-out metrics of a model, which is in evaluation mode."""
         assert self._held_out is not None
         sums: dict[str, float] = {}
         for batch, _ in feed.held_out_batches(
@@ -248,7 +241,6 @@ def _team(job: VirtualJob, num_workers: int) -> list[_Worker]:
 
 
 def _batches(job: VirtualJob, rank: int, num_workers: int) -> Iterator[feed.Batch]:
-    """Return the batches that the rank of a real trial sees."""
     data = job.workload.training_data()
     order = SampleOrder(
         num_samples=feed.num_samples_of(data),

@@ -22,7 +22,6 @@ from typing import Any
 
 from scalelab.errors import SpecError
 from scalelab.kinds.trainers import WorkloadNames
-from scalelab.training.workloads.registry import find_workload, names_of
 from scalelab.training.workloads.table import BuiltInWorkload
 
 PATIENCE_S = 60.0
@@ -87,6 +86,8 @@ def _ask(name: str, code_directory: str) -> dict[str, Any]:
 
 
 def _answer(name: str, code_directory: str) -> dict[str, Any]:
+    from scalelab.training.workloads.registry import find_workload, names_of
+
     try:
         return {"names": asdict(names_of(find_workload(name, code_directory)))}
     except SpecError as error:

@@ -6,21 +6,20 @@ import importlib
 import inspect
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scalelab.errors import SpecError
+from scalelab.experiment.program import WorkloadProgram
+from scalelab.experiment.trial import Trial
+from scalelab.kinds.strategies import STRATEGIES
 from scalelab.kinds.trainers import WorkloadNames
 from scalelab.training.rank_options import RankOptions
+from scalelab.training.workloads.base import Workload
 from scalelab.training.workloads.table import BUILT_IN_WORKLOADS, CLASSIFIER_METRICS
-
-if TYPE_CHECKING:
-    from scalelab.training.workloads.base import Workload
 
 
 def find_workload(name: str, code_directory: str | None = None) -> type[Workload]:
     """Return a workload's class."""
-    from scalelab.training.workloads.base import Workload
-
     built_in = BUILT_IN_WORKLOADS.get(name)
     path = built_in.path if built_in else name
     module_name, separator, class_name = path.partition(":")
@@ -42,14 +41,30 @@ def find_workload(name: str, code_directory: str | None = None) -> type[Workload
             f"{code_directory or 'the Python path'}. Put {module_name}.py next to the "
             "experiment, or list it under 'code'."
         ) from error
-    workload = getattr(module, class_name, None)
-    if not (isinstance(workload, type) and issubclass(workload, Workload)):
+    found = {
+        name: each
+        for name, each in vars(module).items()
+        if isinstance(each, type)
+        and issubclass(each, Workload)
+        and each is not Workload
+    }
+    if class_name not in found:
         raise SpecError(
             f"workload={name!r}: {class_name!r} in {module_name} is not a Workload. "
             "Derive a class from scalelab.Workload; found: "
-            f"{', '.join(_workloads_in(module)) or 'none'}."
+            f"{', '.join(sorted(found)) or 'none'}."
         )
-    return workload
+    return found[class_name]
+
+
+def workload_of(program: WorkloadProgram, trial: Trial) -> tuple[Workload, RankOptions]:
+    """Return the workload of a trial, and the options of its ranks."""
+    of_strategy = STRATEGIES[trial.parallelism].options
+    axes = {
+        name: value for name, value in trial.options.items() if name not in of_strategy
+    }
+    options, parameters = RankOptions.split({**program.parameters, **axes})
+    return build_workload(program.name, parameters, program.code_directory), options
 
 
 def build_workload(
@@ -68,31 +83,14 @@ def names_of(workload: type[Workload]) -> WorkloadNames:
     has_own = bool(own & {"__init__", "__new__"})
     declared = inspect.signature(workload).parameters.values() if has_own else ()
     named = [p for p in declared if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    metrics: tuple[str, ...] | None = None
+    if workload.engine is None and workload.held_out_data is Workload.held_out_data:
+        metrics = ()
+    elif workload.engine is None and workload.evaluate is Workload.evaluate:
+        metrics = CLASSIFIER_METRICS
     return WorkloadNames(
         parameters=tuple(p.name for p in named),
         required=tuple(p.name for p in named if p.default is p.empty),
         is_open=any(p.kind is p.VAR_KEYWORD for p in declared),
-        metrics=_metrics_of(workload),
-    )
-
-
-def _metrics_of(workload: type[Workload]) -> tuple[str, ...] | None:
-    from scalelab.training.workloads.base import Workload
-
-    if workload.engine is not None:
-        return None
-    if workload.held_out_data is Workload.held_out_data:
-        return ()
-    return CLASSIFIER_METRICS if workload.evaluate is Workload.evaluate else None
-
-
-def _workloads_in(module: Any) -> list[str]:
-    from scalelab.training.workloads.base import Workload
-
-    return sorted(
-        name
-        for name, value in vars(module).items()
-        if isinstance(value, type)
-        and issubclass(value, Workload)
-        and value is not Workload
+        metrics=metrics,
     )

@@ -9,7 +9,6 @@ from queue import SimpleQueue
 import pytest
 from fake_programs import FakePrograms
 
-from scalelab.cluster.allocation import AllocationNodes
 from scalelab.cluster.batch import nodes as module
 from scalelab.cluster.batch.nodes import BatchNodes
 from scalelab.cluster.batch.queue import (
@@ -19,7 +18,8 @@ from scalelab.cluster.batch.queue import (
     QueueEvent,
     QueueSeen,
 )
-from scalelab.cluster.from_site import cluster_of
+from scalelab.cluster.dask_nodes import cluster_of
+from scalelab.cluster.hub import AllocationNodes
 from scalelab.cluster.local import LocalNodes
 from scalelab.errors import ClusterError, SpecError
 from scalelab.experiment.program import WorkloadProgram

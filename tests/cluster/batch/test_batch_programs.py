@@ -11,10 +11,9 @@ from waiting import wait_until
 from watching import is_running
 
 from scalelab.cluster.batch import programs
-from scalelab.cluster.batch.client import batch_client
 from scalelab.cluster.batch.programs import ask
+from scalelab.cluster.batch.queue import batch_client
 from scalelab.errors import ClusterError
-from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def asked() -> Coroutine[Any, Any, object]:
 
 
 def cancelling() -> Coroutine[Any, Any, object]:
-    return batch_client(BATCH_SYSTEMS["slurm"]).job("vit-1", job_id="17").close()
+    return batch_client("slurm").job("vit-1", job_id="17").close()
 
 
 @pytest.mark.parametrize("call", [asked, cancelling])

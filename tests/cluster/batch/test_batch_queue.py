@@ -10,16 +10,15 @@ import pytest
 from fake_programs import FakePrograms
 
 from scalelab.cluster.batch import queue as batch_queue
-from scalelab.cluster.batch.client import batch_client
 from scalelab.cluster.batch.queue import (
     EndCause,
     JobState,
     JobView,
+    batch_client,
     cancelled,
     submitted,
 )
 from scalelab.errors import BusyError, ClusterError
-from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 
 Program = Callable[..., Path]
 
@@ -31,7 +30,7 @@ def program(fake_programs: FakePrograms) -> Program:
 
 
 def look(scheduler: str, **jobs: str) -> dict[str, JobView]:
-    return asyncio.run(batch_client(BATCH_SYSTEMS[scheduler]).look(jobs))
+    return asyncio.run(batch_client(scheduler).look(jobs))
 
 
 SLURM_LINES = """\
@@ -246,7 +245,7 @@ def test_a_job_of_pbs_ends_with_its_reservation(fake_programs: FakePrograms) -> 
         "pbs_rstat", f"Resv ID: R109.head\nreserve_end = {end}\n"
     )
     fake_programs.says("qstat", f"Job Id: 1.head\n{job}")
-    client = batch_client(BATCH_SYSTEMS["pbs"])
+    client = batch_client("pbs")
 
     async def looks() -> list[JobView]:
         return [(await client.look({"a": "1.head"}))["a"] for _ in range(2)]
@@ -339,7 +338,7 @@ def test_jobs_are_submitted_as_they_are_and_cancelled(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     asked, cancelled = program(submit, answer), program(cancel)
-    job = batch_client(BATCH_SYSTEMS[scheduler]).job("vit-1", "#!/bin/sh\ntrue\n")
+    job = batch_client(scheduler).job("vit-1", "#!/bin/sh\ntrue\n")
 
     async def live() -> None:
         await job.start()
@@ -357,7 +356,7 @@ def test_a_refusal_is_told_in_the_schedulers_words(
     monkeypatch.chdir(tmp_path)
     errors = "sbatch: error: invalid partition specified: x\nsbatch: error: no"
     program("sbatch", errors=errors, status=1)
-    job = batch_client(BATCH_SYSTEMS["slurm"]).job("vit-1", "#!/bin/sh\n")
+    job = batch_client("slurm").job("vit-1", "#!/bin/sh\n")
     with pytest.raises(ClusterError) as caught:
         asyncio.run(submitted(job))
     assert not isinstance(caught.value, BusyError)
@@ -393,7 +392,7 @@ def test_a_batch_system_that_takes_no_job_now_is_busy(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     program(submit, errors=f"{submit}: error: {words}", status=1)
-    job = batch_client(BATCH_SYSTEMS[scheduler]).job("vit-1", "#!/bin/sh\n")
+    job = batch_client(scheduler).job("vit-1", "#!/bin/sh\n")
     with pytest.raises(BusyError, match=re.escape(words)):
         asyncio.run(submitted(job))
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from scalelab.cluster.batch import pbs_inventory
-from scalelab.cluster.batch.client import survey
+from scalelab.cluster.batch import pbs
+from scalelab.cluster.batch.queue import survey
 from scalelab.cluster.survey.inventory import NodeGroup
 from scalelab.doctor import site_profile
 from scalelab.doctor.site_profile import profile_text, write_profile
@@ -120,7 +120,7 @@ Programs = Callable[..., None]
 
 
 def test_examples() -> None:
-    for module in (pbs_inventory, site_profile):
+    for module in (pbs, site_profile):
         assert doctest.testmod(module).failed == 0
 
 
@@ -155,7 +155,7 @@ class TestSlurm:
                 gpu_type="h100",
             ),
         )
-        mig = found.queue("mig").largest_group
+        mig = found.queue("mig").kinds[0]
         assert (mig.cores, mig.gpus, mig.gpu_type) == (32, 7, "a100_1g.5gb")
         assert not found.queue("old").is_open
         with pytest.raises(SpecError, match=r"no partition 'gpus' .* mean 'gpu'\?"):

@@ -3,11 +3,11 @@ from dataclasses import replace
 import pytest
 from made_up_runs import planned, recommendation
 
-from scalelab.recommend.answer.facts import Fact, Kind
+from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.notebook import Answer
 from scalelab.recommend.answer.text import answer_text
 
-HOSTILE = Fact(Kind.IMPORT_DOUBTED, {"doubt": "<script>alert(1)</script>"})
+HOSTILE = Fact("import_doubted", {"doubt": "<script>alert(1)</script>"})
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from scalelab.experiment.job import Job
 from scalelab.laws.rows import prepared
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.recommend.prediction.knee import InputWait
+from scalelab.recommend.prediction.knee import wait_share
 from scalelab.training.feeding.declared_store import DeclaredStore
 
 BATCH, SIZES = 64, (1, 2, 4, 8)
@@ -84,12 +84,13 @@ def test_input_is_not_named_where_it_was_not_measured() -> None:
 
 
 def shares(table: pd.DataFrame, sizes: Sequence[int], **asked: object) -> list[float]:
-    waits = InputWait.of(prepared(table))
+    measured = prepared(table)
     return [
-        waits.share(
+        wait_share(
+            measured,
             pd.DataFrame(
                 [{"world_size": size, "local_batch_size": BATCH // size, **asked}]
-            )
+            ),
         )
         for size in sizes
     ]

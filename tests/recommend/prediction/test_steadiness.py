@@ -83,8 +83,8 @@ def test_steady_machines_are_hardly_ever_accused_however_noisy() -> None:
 
 def test_drift_is_said_in_one_sentence_with_its_pace() -> None:
     steady = found(swept(drift=0.2, noise=1e-4))
-    assert steady.drift_per_hour is not None
-    assert steady.drift_per_hour.value == pytest.approx(0.2 / HOURS, rel=0.01)
+    assert steady.drift is not None
+    assert steady.drift.value / steady.hours == pytest.approx(0.2 / HOURS, rel=0.01)
     assert steady.sentences == (
         "The machine slowed down: the same trial took 20.0% longer at the end of the "
         "sweep than at its beginning (80% interval: 20.0% to 20.0%), 5.0% per hour.",

@@ -7,11 +7,11 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.laws.rows import configurations
 from scalelab.recommend.question.batches import AskedBatch, BatchRule
 from scalelab.recommend.question.candidates import (
-    Runnable,
     allocation_label,
     candidates,
     is_printed,
     places,
+    runnable,
 )
 from scalelab.records.columns import PROGRAM_COLUMN
 
@@ -145,14 +145,14 @@ def test_a_command_is_asked_for_no_batch_that_it_is_not_told_of(
     rows = measured([(n, 1, b, 1) for n in (1, 2, 4) for b in (16, 32)])
     splits = [(32, 1), (32, 2), (16, 1), (16, 4), (8, 1)]
     for key, name in (((), None), (((PROGRAM_COLUMN, "mine"),), "mine")):
-        assert {*Runnable.of(rows, key, {name: untold}).among(splits, 2)} == allowed
-        assert Runnable.of(rows, key, {"other": untold}).among(splits, 2) == splits
+        assert {*runnable(rows, key, {name: untold})(splits, 2)} == allowed
+        assert runnable(rows, key, {"other": untold})(splits, 2) == splits
 
 
 def test_a_command_that_fixes_its_global_batch_shares_it_on_more_devices() -> None:
     rows = measured([(1, 1, 32, 1), (2, 1, 16, 1), (4, 1, 8, 1)])
     untold = {None: {Untold.LOCAL_BATCH, Untold.ACCUMULATION}}
-    assert Runnable.of(rows, (), untold).among([(4, 1), (8, 1), (2, 2)], 8) == [(4, 1)]
+    assert runnable(rows, (), untold)([(4, 1), (8, 1), (2, 2)], 8) == [(4, 1)]
 
 
 @pytest.mark.parametrize(
@@ -169,11 +169,10 @@ def test_sharded_parameters_say_nothing_of_accumulation_that_was_not_measured(
 ) -> None:
     alone = measured([(1, 1, 8, 1), (2, 1, 8, 1)])
     splits = [(8, 1), (8, 2), (8, 4)]
-    assert Runnable.of(alone, (column,), {}).among(splits, 2) == [(8, 1)]
+    assert runnable(alone, (column,), {})(splits, 2) == [(8, 1)]
     both = measured([(1, 1, 8, 1), (2, 1, 8, 2)])
-    assert Runnable.of(both, (column,), {}).among(splits, 2) == [(8, 1), (8, 2)]
-    assert (
-        Runnable.of(alone, (column,), {}).among(splits, 1) == splits
-    )  # nothing to gather
+    assert runnable(both, (column,), {})(splits, 2) == [(8, 1), (8, 2)]
+    # nothing to gather
+    assert runnable(alone, (column,), {})(splits, 1) == splits
     other = ("options.zero_stage", 2)
-    assert Runnable.of(alone, (other,), {}).among(splits, 2) == splits
+    assert runnable(alone, (other,), {})(splits, 2) == splits

@@ -6,12 +6,13 @@ from made_up_sweeps import sweep
 
 from scalelab.errors import FitError, SpecError
 from scalelab.laws.published import law_named
-from scalelab.laws.rows import step_time_rows
+from scalelab.laws.rows import prepared
 from scalelab.laws.step_time.law import StepTimeLaw
-from scalelab.recommend.answer.facts import Fact, Kind
-from scalelab.recommend.question.history import History, LawWithTransfer
+from scalelab.recommend.answer.facts import Fact
+from scalelab.recommend.question.history import History, fit_step_times
 
 ONE_NODE = sweep((1, 2, 4))
+ROWS = prepared(ONE_NODE)
 FAR = {"world_size": 16, "num_nodes": 4, "local_batch_size": 16}
 
 
@@ -21,9 +22,9 @@ def history(**runs: pd.DataFrame) -> History:
     return found
 
 
-def support(fitted: LawWithTransfer, frame: pd.DataFrame) -> str:
+def support(law: StepTimeLaw, frame: pd.DataFrame) -> str:
     asked = frame.head(1).assign(**FAR)
-    return fitted.law.predict(asked)["support"].item()
+    return law.predict(asked)["support"].item()
 
 
 def test_no_runs_are_no_history() -> None:
@@ -33,14 +34,11 @@ def test_no_runs_are_no_history() -> None:
 @pytest.mark.slow
 def test_the_note_counts_the_curves_and_names_the_runs() -> None:
     other, third = (sweep(workload=name) for name in ("other", "third"))
-    fitted = LawWithTransfer.fit(
-        StepTimeLaw, ONE_NODE, history=history(a=other, b=third)
-    )
-    learned = {"num_curves": 2, "runs": ["a", "b"]}
-    assert fitted.note == Fact(Kind.LEARNED_FROM, learned)
-    assert support(fitted, ONE_NODE) == "extrapolated"
-    alone = LawWithTransfer.fit(StepTimeLaw, ONE_NODE)
-    assert alone.note is None
+    law, note = fit_step_times(StepTimeLaw, ROWS, history=history(a=other, b=third))
+    assert note == Fact("learned_from", {"num_curves": 2, "runs": ["a", "b"]})
+    assert support(law, ONE_NODE) == "extrapolated"
+    alone, note = fit_step_times(StepTimeLaw, ROWS)
+    assert note is None
     assert support(alone, ONE_NODE) == "not measured here"
 
 
@@ -60,7 +58,7 @@ def test_a_history_of_nothing_related_is_refused(columns: dict[str, Any]) -> Non
     with pytest.raises(
         SpecError, match=r"^Nothing can be learned from a: no curve .* Name runs that"
     ):
-        LawWithTransfer.fit(StepTimeLaw, ONE_NODE, history=history(a=other))
+        fit_step_times(StepTimeLaw, ROWS, history=history(a=other))
 
 
 @pytest.mark.slow
@@ -69,26 +67,27 @@ def test_devices_without_a_name_are_those_of_their_run_alone() -> None:
         frame.drop(columns="device_name")
         for frame in (ONE_NODE, sweep(workload="other"))
     )
-    assert not history(a=other).informs(step_time_rows(unnamed))
-    fitted = LawWithTransfer.fit(StepTimeLaw, unnamed, rest=other)
-    assert support(fitted, unnamed) == "extrapolated"
+    assert not history(a=other).informs(prepared(unnamed))
+    law, _ = fit_step_times(StepTimeLaw, prepared(unnamed), prepared(other))
+    assert support(law, unnamed) == "extrapolated"
     same_work = unnamed.assign(device_name="H100")
-    assert history(a=same_work).informs(step_time_rows(unnamed))
+    assert history(a=same_work).informs(prepared(unnamed))
 
 
 def test_rows_of_the_asked_curve_that_were_not_chosen_teach_nothing() -> None:
-    fitted = LawWithTransfer.fit(StepTimeLaw, ONE_NODE, rest=sweep(seed=1))
-    assert support(fitted, ONE_NODE) == "not measured here"
+    law, _ = fit_step_times(StepTimeLaw, ROWS, prepared(sweep(seed=1)))
+    assert support(law, ONE_NODE) == "not measured here"
 
 
 def test_without_a_step_time_there_is_nothing_to_teach() -> None:
-    failed = ONE_NODE.assign(outcome="failed")
+    failed = prepared(ONE_NODE.assign(outcome="failed"))
     with pytest.raises(FitError, match="has a usable step time"):
-        LawWithTransfer.fit(StepTimeLaw, failed, history=history(a=sweep()))
+        fit_step_times(StepTimeLaw, failed, history=history(a=sweep()))
 
 
 def test_a_rival_learns_from_nothing_else() -> None:
     usl = law_named("usl")
     with pytest.raises(SpecError, match="'usl' learns from the asked rows alone"):
-        LawWithTransfer.fit(usl, ONE_NODE, history=history(a=sweep()))
-    assert isinstance(LawWithTransfer.fit(usl, sweep(), rest=sweep()).law, usl)
+        fit_step_times(usl, ROWS, history=history(a=sweep()))
+    law, _ = fit_step_times(usl, prepared(sweep()), prepared(sweep()))
+    assert isinstance(law, usl)

@@ -26,7 +26,6 @@ from scalelab.recommend.question.run_site import Price
             {"limits": {"time": float("inf")}},
             "max_time_s=inf must be a positive number",
         ),
-        ({"confidence": 1}, "confidence=1 must lie between 0 and 1"),
     ],
 )
 def test_wrong_limits_are_refused(limits: dict[str, Any], message: str) -> None:
@@ -79,7 +78,7 @@ def pick(
     **limits: float,
 ) -> Choice:
     chances = np.array(probability)
-    spent = Spending({"time": TIME, "device_hours": hours, "money": None})
+    spent = Spending({"time": TIME, "device_hours": hours})
     asked = Constraints(limits=limits, confidence=confidence)
     may, known = np.array(eligible), np.array(measured)
     return choose(spent, chances, may, PAYING, known, asked, "GPU")
@@ -120,9 +119,7 @@ def test_the_closest_is_the_likeliest_then_the_least_over() -> None:
 
 
 def test_of_what_is_as_close_the_cheapest_is_shown() -> None:
-    spent = Spending(
-        {"time": np.array([61.0, 60.0, 80.0]), "device_hours": HOURS, "money": None}
-    )
+    spent = Spending({"time": np.array([61.0, 60.0, 80.0]), "device_hours": HOURS})
     asked, unlikely = Constraints(limits={"time": 30}), np.zeros(3)
     every = np.ones(3, dtype=bool)
     choice = choose(spent, unlikely, every, PAYING, every, asked, "GPU")

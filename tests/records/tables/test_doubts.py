@@ -458,16 +458,6 @@ def test_one_curve_of_a_single_row_is_said(run_of: Import) -> None:
     assert doubt.startswith("1 of 2 curves has a single row, such as feed=ram (line 2)")
 
 
-def test_a_batch_beyond_the_epoch_is_said(run_of: Import) -> None:
-    columns = plain_columns(samples_per_epoch=lambda row: "1,000")
-    (doubt,) = run_of(csv(columns)).import_doubts
-    assert doubt == (
-        "global_batch_size=1024 in lines 11, 12, 13 is more than the 1,000 samples of "
-        "an epoch (column 'samples_per_epoch'): a step would see some samples twice. "
-        "Check the batch; it counts samples."
-    )
-
-
 def test_a_column_that_is_not_there_is_refused(run_of: Import) -> None:
     text = csv(plain_columns(stage=lambda row: 1))
     for option in ("axis", "ignore"):

@@ -10,8 +10,8 @@ import pytest
 from scalelab.errors import SpecError, StoreError
 from scalelab.records.columns import COLUMNS_BY_NAME
 from scalelab.records.store import RunStore
+from scalelab.records.tables.file import ImportOptions
 from scalelab.records.tables.importing import import_table as imported
-from scalelab.records.tables.options import ImportOptions
 
 GOOD = """\
 curve_id,model,GPU Type,nodes,gpus,local_batch,accum_steps,step_time_s,rep_cv,feed

@@ -13,11 +13,10 @@ import torch
 from picture_folders import make_pictures
 from virtual_feed import data_waits
 
-from scalelab.training.feed import order_of, training_batches
+from scalelab.training.feed import order_of, read_ahead, training_batches
 from scalelab.training.feeding.declared_store import DeclaredStore
 from scalelab.training.feeding.picture_data import Pictures, StreamedPictures
 from scalelab.training.feeding.pictures import PictureFiles
-from scalelab.training.feeding.read_ahead import read_ahead
 from scalelab.training.feeding.tar import padded
 from scalelab.training.order import Share
 
@@ -46,8 +45,8 @@ class VirtualTime:
     def now(self) -> float:
         return self.passed_s
 
-    def wait_until(self, moment: float) -> None:
-        self.passed_s = max(self.passed_s, moment)
+    def sleep(self, seconds: float) -> None:
+        self.passed_s += seconds
 
 
 @dataclass
@@ -66,7 +65,12 @@ class Feed:
             feed=self.feed,
         )
         self.clock = VirtualTime()
-        store = DeclaredStore(open_s=OPEN_S, bytes_per_s=BYTES_PER_S, clock=self.clock)
+        store = DeclaredStore(
+            open_s=OPEN_S,
+            bytes_per_s=BYTES_PER_S,
+            now=self.clock.now,
+            sleep=self.clock.sleep,
+        )
         self.pictures, classes = files.split()[0], ["blue", "red"]
         self.dataset = Pictures(self.pictures, classes, 8, store)
         if self.feed == "tar":

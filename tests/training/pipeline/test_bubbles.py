@@ -2,10 +2,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from virtual_pipeline import VirtualPipeline
+from virtual_pipeline import SCHEDULES, VirtualPipeline
 
 from scalelab.errors import SpecError
-from scalelab.kinds.strategies import SCHEDULES
 
 
 def even(

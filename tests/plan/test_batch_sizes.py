@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.experiment.batch_sizes import BatchRequest, BatchSizes
+from scalelab.plan.configurations import BatchRequest, BatchSizes
 
 
 def test_every_batch_obeys_the_arithmetic(rng: np.random.Generator) -> None:
