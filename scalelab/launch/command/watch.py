@@ -193,7 +193,7 @@ class _CommandWatch(_CommandProcesses):
 
     def _read(self) -> AttemptResult | None:
         now_s = time.monotonic()
-        lines = self._file.lines()
+        lines = list(self._file.lines())
         try:
             reports = [report for line in lines if (report := self._reader.read(line))]
             for report in reports:
