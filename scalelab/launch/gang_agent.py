@@ -38,10 +38,9 @@ from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import NO_SPACE, write_result
 
 _MAX_AWAITED = 1000  # attempts that were cancelled before they are launched here
+# Attempts may take so long to save what they have when their node is closed. Batch
+# systems kill what is left of a job after half a minute.
 CLOSE_WITHIN_S = 25.0
-"""Seconds that attempts may take to save what they have when their node is closed.
-
-Batch systems kill what is left of a job after half a minute."""
 
 
 class Cancellation:

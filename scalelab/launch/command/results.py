@@ -127,9 +127,9 @@ def _target_columns(log: StepLog, trial: Trial) -> dict[str, Any]:
     columns["reached_target"] = log.reached_after_steps is not None
     if target.metric in log.metrics:
         columns["final_metric"] = log.metrics[target.metric]
-    if log.reached_after_steps is not None:
-        columns["steps_to_target"] = log.reached_after_steps
-        columns["samples_to_target"] = log.reached_after_steps * trial.global_batch_size
+    if (steps := log.reached_after_steps) is not None:
+        samples = steps * trial.global_batch_size
+        columns |= {"steps_to_target": steps, "samples_to_target": samples}
     if (seconds := log.seconds_to_target()) is not None:
         columns["time_to_target_s"] = seconds
     return columns

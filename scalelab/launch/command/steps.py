@@ -270,8 +270,7 @@ class StepLog:
             # Uneven intervals weigh alike in the bootstrap, not in the mean.
             scale = step_time_s / float(means.mean())
             lo, hi = mean_interval(means)
-            columns["step_time_lo_s"] = lo * scale
-            columns["step_time_hi_s"] = hi * scale
+            columns |= {"step_time_lo_s": lo * scale, "step_time_hi_s": hi * scale}
         measured = [each for each in (step_time_s, float(np.median(means))) if each > 0]
         warmup_steps = self._trial.measurement.warmup_steps
         by_rate = self._rates.step_time_s(measured, after_steps=warmup_steps)

@@ -22,8 +22,8 @@ from scalelab.plan.first_check import NOT_WITNESSED
 
 _LOCAL_RANK, _SIZE = "LOCAL_RANK", "WORLD_SIZE"
 _FRAMEWORK = "framework"
+# The metric by which a program says how many ranks, or devices, work together.
 SAID = "world_size"
-"""The metric by which a program says how many ranks, or devices, work together."""
 
 # A program may connect its ranks in its first step, or leave its group and then report
 # all at once: only one that goes on without a connection between its ranks is refused.

@@ -32,11 +32,8 @@ _SOCKET = "socket:["
 # processes may have open.
 _MEMORY = ("/dev/shm/", "/SYSV", "/memfd:")
 
-Place = tuple[str, int]
-"""Numeric address and port."""
-
-Link = tuple[Place, Place]
-"""Both ends of a TCP connection, the process's own first."""
+Place = tuple[str, int]  # numeric address and port
+Link = tuple[Place, Place]  # both ends of a TCP connection, the process's own first
 
 
 @dataclass(frozen=True, slots=True)
