@@ -63,6 +63,7 @@ def test_trained_models_are_judged_and_judged_anew(sweep: Sweep, here: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 @pytest.mark.timeout(300)
 def test_a_class_of_ones_own_is_refused_at_its_first_evaluation(
     sweep: Sweep, here: Path

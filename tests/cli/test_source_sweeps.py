@@ -172,6 +172,7 @@ def test_a_trial_of_an_unknown_program_ends_the_sweep_and_loses_nothing(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.repetition
 def test_a_source_that_does_not_know_its_trials_beforehand(
     sweep: Sweep, say: Callable[..., Any], here: Path
 ) -> None:

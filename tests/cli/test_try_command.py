@@ -90,6 +90,7 @@ def cells(output: str, label: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 @pytest.mark.timeout(300)
 def test_a_good_script_is_tried_on_one_device_and_on_two(
     command: list[str], environment: dict[str, str], here: Path

@@ -57,7 +57,8 @@ def width(answer: pd.DataFrame) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "gbit_per_s", [1, pytest.param(10, marks=pytest.mark.repetition), 100]
+    "gbit_per_s",
+    [1, *(pytest.param(each, marks=pytest.mark.repetition) for each in (10, 100))],
 )
 def test_the_belief_over_links_holds_what_an_unmeasured_node_costs(
     gbit_per_s: int,
@@ -73,7 +74,8 @@ def test_the_belief_over_links_holds_what_an_unmeasured_node_costs(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "gbit_per_s", [1, pytest.param(10, marks=pytest.mark.repetition), 100]
+    "gbit_per_s",
+    [1, *(pytest.param(each, marks=pytest.mark.repetition) for each in (10, 100))],
 )
 def test_a_stated_link_narrows_the_answer_and_still_holds_the_truth(
     gbit_per_s: int,

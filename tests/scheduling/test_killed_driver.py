@@ -48,9 +48,8 @@ def started_processes(parent: int) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "finished_before", [pytest.param(1, marks=pytest.mark.repetition), 5]
-)
+@pytest.mark.repetition
+@pytest.mark.parametrize("finished_before", [1, 5])
 def test_a_killed_driver_is_resumed_without_loss_or_doubling(
     nodes: Any,
     sweep: Any,

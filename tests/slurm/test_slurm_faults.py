@@ -9,6 +9,7 @@ from waiting import wait_until
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
+@pytest.mark.repetition
 def test_fifty_trials_survive_the_loss_of_job_nanny_and_worker(
     slurm: ThrowawaySlurm,
 ) -> None:
@@ -42,6 +43,7 @@ def test_a_preempted_job_and_a_restarted_controller_cost_nothing_but_time(
     assert set(lost["outcome"]) == {"preempted"}, lost["reason"].to_list()
 
 
+@pytest.mark.repetition
 def test_a_node_that_goes_down_is_done_without(slurm: ThrowawaySlurm) -> None:
     hosts = []
 

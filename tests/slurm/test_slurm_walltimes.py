@@ -113,6 +113,7 @@ EMULATED_LONG = {
 }
 
 
+@pytest.mark.repetition
 def test_a_training_whose_job_is_cancelled_saves_what_it_has(
     slurm: ThrowawaySlurm,
 ) -> None:

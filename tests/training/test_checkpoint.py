@@ -138,7 +138,10 @@ def run_or_serve(who: Any, rendezvous: Any, spec: Any) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallelism", ["ddp", "parameter_server"])
+@pytest.mark.parametrize(
+    "parallelism",
+    [pytest.param("ddp", marks=pytest.mark.repetition), "parameter_server"],
+)
 def test_a_rank_that_resumes_starts_up_until_its_first_step(
     tmp_path: Path, parallelism: str
 ) -> None:

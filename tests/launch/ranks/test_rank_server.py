@@ -239,9 +239,10 @@ def test_replaced_server_lets_its_ranks_finish(
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        (
+        pytest.param(
             "import torch\ntorch.cuda.is_initialized = lambda: True\n",
             "a preloaded module has initialised CUDA",
+            marks=pytest.mark.repetition,
         ),
         (
             "import threading, time\n"

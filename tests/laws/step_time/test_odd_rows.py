@@ -34,7 +34,9 @@ def with_odd(rows: pd.DataFrame, size: int, factor: float) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("factor", [10.0, 0.1])
+@pytest.mark.parametrize(
+    "factor", [10.0, pytest.param(0.1, marks=pytest.mark.repetition)]
+)
 @pytest.mark.parametrize("size", [2, 8, 32])
 @pytest.mark.parametrize(
     ("batches", "repeats"), [((16,), 1), ((8, 16, 32), 1), ((8, 16, 32), 3)]
@@ -68,6 +70,7 @@ def test_too_slow_and_too_fast_are_doubted_alike() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 def test_no_row_of_a_clean_sweep_is_doubted() -> None:
     for seed in range(6):
         declared, rng = machine(seed)

@@ -145,8 +145,15 @@ def test_beyond_the_measured_range_errors_grow_with_every_doubling(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "asked_sizes"),
-    [((1, 4, 8), (16, 32)), ((1,), (2, 4))],
-    ids=["one size on several nodes", "one device"],
+    [
+        pytest.param(
+            (1, 4, 8),
+            (16, 32),
+            id="one size on several nodes",
+            marks=pytest.mark.repetition,
+        ),
+        pytest.param((1,), (2, 4), id="one device"),
+    ],
 )
 def test_what_was_hardly_measured_has_an_interval_that_holds_the_truth(
     sizes: tuple[int, ...], asked_sizes: tuple[int, ...]
@@ -244,7 +251,13 @@ def test_an_answer_does_not_depend_on_what_else_is_asked(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", [0.0, 0.3], ids=["plain", "contradicting"])
+@pytest.mark.parametrize(
+    "share",
+    [
+        pytest.param(0.0, id="plain"),
+        pytest.param(0.3, id="contradicting", marks=pytest.mark.repetition),
+    ],
+)
 def test_order_units_and_copies_of_rows_change_no_answer(
     swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]], share: float
 ) -> None:

@@ -75,6 +75,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(drift: float) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 def test_steady_machines_are_hardly_ever_accused_however_noisy() -> None:
     noisy = [found(swept(noise=0.05, hosts=3, seed=n)) for n in range(200)]
     assert np.mean([steady.is_drifting for steady in noisy]) < 0.1

@@ -102,6 +102,7 @@ def test_the_first_pass_leaves_no_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 def test_without_a_compiler_the_reason_says_so(tmp_path: Path) -> None:
     with pytest.raises(
         RankFailure,

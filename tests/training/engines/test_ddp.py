@@ -76,6 +76,7 @@ def phases_of_a_pass(context: Any) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 def test_own_gradients_are_ready_before_the_wait_for_others(tmp_path: Path) -> None:
     (computes, waits), (slowly_computes, _) = run_in_contexts(
         2, phases_of_a_pass, directory=tmp_path

@@ -121,6 +121,7 @@ def test_measured_steps_are_whole_periods(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 def test_digits_converge_as_with_synchronous_steps(tmp_path: Path) -> None:
     # Stich 2019, corollary 2.3: after T steps of K ranks with batches of b, periods up
     # to about sqrt(T / (K b)) cost no more than a constant. Here T = 256 and K b = 64.

@@ -41,6 +41,7 @@ def served_trial(rule: str = "dynsgd", **changes: Any) -> Trial:
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 @pytest.mark.parametrize("rule", ["downpour", "adag", "dynsgd", "elastic"])
 def test_digits_reach_the_target(tmp_path: Path, rule: str) -> None:
     # The effective rate of downpour is that of a worker times workers times window.

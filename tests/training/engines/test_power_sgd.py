@@ -356,6 +356,7 @@ def power_sgd_trial(rank: int, **changes: Any) -> Trial:
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 def test_convergence_does_not_depend_on_the_number_of_ranks(tmp_path: Path) -> None:
     two = power_sgd_trial(1)
     one = on(two, 1, gradient_accumulation_steps=2)

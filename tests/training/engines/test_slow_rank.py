@@ -48,7 +48,12 @@ def test_a_rank_sleeps_in_proportion_to_what_it_computed(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("parallelism", "options"),
-    [("ddp", {}), ("local_sgd", {"averaging_period": 4})],
+    [
+        ("ddp", {}),
+        pytest.param(
+            "local_sgd", {"averaging_period": 4}, marks=pytest.mark.repetition
+        ),
+    ],
 )
 def test_synchronous_ranks_wait_for_the_slow_one(
     tmp_path: Path, parallelism: str, options: Any
@@ -74,6 +79,7 @@ def test_a_slow_worker_takes_fewer_steps_of_a_parameter_server(tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 def test_a_slow_rank_learns_what_it_would_learn(tmp_path: Path) -> None:
     hashes = []
     for name, options in (("even", {}), ("uneven", SLOW)):

@@ -41,6 +41,7 @@ EVEN = ", slow_rank_factor: [1, 3]"
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 def test_a_rate_diverges_with_a_long_window_and_not_once_it_is_scaled() -> None:
     found = rows(text("0.1").replace(EVEN, "").replace("[1, 8]", "8"))
     assert [row.diverges for row in found] == [True]  # 4 workers x 8 steps x 0.1
@@ -51,6 +52,7 @@ def test_a_rate_diverges_with_a_long_window_and_not_once_it_is_scaled() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 def test_a_slow_worker_sends_staler_messages() -> None:
     even, uneven = rows(text("0.01").replace("[1, 8]", "1"))
     assert uneven.trial.options["slow_rank_factor"] == 3

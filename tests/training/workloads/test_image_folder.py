@@ -104,7 +104,9 @@ def test_pictures_are_learnt_from_files(place: dict[str, Any], tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", ["replicated", "sharded"])
+@pytest.mark.parametrize(
+    "order", [pytest.param("replicated", marks=pytest.mark.repetition), "sharded"]
+)
 def test_a_stopped_stream_goes_on_with_the_same_pictures(
     place: dict[str, Any], tmp_path: Path, order: str
 ) -> None:
