@@ -15,7 +15,7 @@ from scalelab.inputs.placeholders import (
     PLACEHOLDERS,
     placeholders_in,
 )
-from scalelab.launch.command.lines import JsonLines, RegexLines
+from scalelab.launch.command.lines import read_groups, read_json
 from scalelab.site.choice import site_of
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -112,10 +112,10 @@ def test_groups_of_metrics_are_read(name: str) -> None:
     group = re.search(r"\?P<(\w+)>", pattern)
     assert group is not None
     assert group[1] == name or name == "NAME"
-    reported = JsonLines().read(line.encode())
+    reported = read_json(line.encode())
     said = re.sub(r"\(.*\)", "7", pattern)
-    lines = RegexLines((pattern, EXAMPLES["regex"]["step"]))
-    printed = lines.read(f"step 10 {said}".encode())
+    patterns = [re.compile(each) for each in (pattern, EXAMPLES["regex"]["step"])]
+    printed = read_groups(patterns, f"step 10 {said}".encode())
     assert reported is not None
     assert printed is not None
     for report in (reported, printed):

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 from scalelab.errors import DiskFullError, LaunchError, SpecError, StoreError
@@ -34,15 +33,14 @@ from scalelab.launch.rendezvous import (
 from scalelab.launch.scratch import make_scratch
 from scalelab.launch.supervision import Supervisor, Watch
 from scalelab.launch.timing import Limits, Timing
-from scalelab.launch.verdict import has_lost_connection, of_os_error, with_evidence
+from scalelab.launch.verdict import has_lost_connection, with_evidence
 from scalelab.records.attempt import AttemptResult, AttemptSpec
-from scalelab.records.attempt_io import write_result
+from scalelab.records.attempt_io import NO_SPACE, write_result
 
 _MAX_AWAITED = 1000  # attempts that were cancelled before they are launched here
+# Attempts may take so long to save what they have when their node is closed. Batch
+# systems kill what is left of a job after half a minute.
 CLOSE_WITHIN_S = 25.0
-"""Seconds that attempts may take to save what they have when their node is closed.
-
-Batch systems kill what is left of a job after half a minute."""
 
 
 class Cancellation:
@@ -115,7 +113,6 @@ class NodeAgent:
         self._cancelled: dict[str, str] = {}
         self._stores = RendezvousStores(self._servers, node)
         self._ports = HeldPorts()
-        self._launches = count(1)
 
     def start(self) -> None:
         """Start the rank server and wait until it can fork ranks."""
@@ -157,8 +154,13 @@ class NodeAgent:
             except SpecError as error:
                 result = refused(error)
             except OSError as error:
-                reason = f"node {self.node} cannot run this trial: {error}"
-                result = AttemptResult(outcome=of_os_error(error), reason=reason)
+                result = AttemptResult(
+                    # A full disk is no trial's fault.
+                    outcome=Outcome.NODE_FAIL
+                    if error.errno in NO_SPACE
+                    else Outcome.FAILED,
+                    reason=f"node {self.node} cannot run this trial: {error}",
+                )
         if has_lost_connection(result) and self._stores.has_died(spec.attempt_id):
             reason = f"the rendezvous store ended, and then {result.reason}"
             result = replace(result, outcome=Outcome.NODE_FAIL, reason=reason)
@@ -282,10 +284,10 @@ class NodeAgent:
             result = watch.explained(supervisor.supervise())
             timing.ready_s = watch.ready_s
         is_command = isinstance(spec.program, CommandProgram)
-        if not (is_command and self.device_name and result.outcome.is_measurement):
-            return result
-        known = {"device_name": self.device_name}
-        return replace(result, measurements={**result.measurements, **known})
+        if is_command and self.device_name and result.outcome.is_measurement:
+            columns = {**result.measurements, "device_name": self.device_name}
+            return replace(result, measurements=columns)
+        return result
 
     def _prepared(
         self,
@@ -300,7 +302,7 @@ class NodeAgent:
         """
         if not isinstance(spec.program, CommandProgram):
             assert self._entry is not None, "a node of commands runs no workload"
-            store = self._directory / f"store-{next(self._launches)}"
+            store = self._directory / f"store-{spec.attempt_id}"
             stack.callback(store.unlink, missing_ok=True)
             ranks = rank_requests(
                 spec,

@@ -24,26 +24,19 @@ class ProgressBoard:
     """Shared memory with one row per rank, written without a system call.
 
     Each value is one aligned 8-byte number with a single writer: a reader sees the old
-    or the new one. All times are of this host's monotonic clock.
-
-    Parameters
-    ----------
-    descriptor
-        A board made in another process; None makes a new one.
+    or the new one. All times are of this host's monotonic clock. A board that another
+    process has made is opened by its descriptor.
     """
 
     def __init__(self, num_ranks: int, descriptor: int | None = None) -> None:
         size = num_ranks * _SLOTS * 8
         self.num_ranks = num_ranks
-        if descriptor is not None:
-            self.descriptor = descriptor
-            self._values = memoryview(mmap.mmap(descriptor, size)).cast("d")
-            return
-        self.descriptor = os.memfd_create("scalelab-progress", os.MFD_CLOEXEC)
-        os.ftruncate(self.descriptor, size)
-        self._values = memoryview(mmap.mmap(self.descriptor, size)).cast("d")
-        for row in range(num_ranks):
-            self._row(row)[_LAST] = time.monotonic()
+        self._made_s = time.monotonic()
+        if descriptor is None:
+            descriptor = os.memfd_create("scalelab-progress", os.MFD_CLOEXEC)
+            os.ftruncate(descriptor, size)
+        self.descriptor = descriptor
+        self._values = memoryview(mmap.mmap(descriptor, size)).cast("d")
 
     def reporter(self, row: int) -> Reporter:
         """Return the object that the rank of this row calls with its step."""
@@ -55,7 +48,7 @@ class ProgressBoard:
 
     def last_sign_s(self, row: int) -> float:
         """Return when the rank last reported, or when the board was made."""
-        return self._row(row)[_LAST]
+        return self._row(row)[_LAST] or self._made_s
 
     def ready_s(self, row: int) -> float | None:
         """Return when the rank last reported step 0; None where it never did."""
@@ -67,11 +60,11 @@ class ProgressBoard:
         Only the last 32 intervals of each rank count; the one that ends with the first
         step is left out. None before there is any.
         """
-        intervals: list[float] = []
-        for row in range(self.num_ranks):
-            values = self._row(row)
-            known = min(int(values[_NUM_INTERVALS]), _RING)
-            intervals.extend(values[_INTERVALS : _INTERVALS + known])
+        intervals = [
+            each
+            for values in map(self._row, range(self.num_ranks))
+            for each in values[_INTERVALS:][: int(values[_NUM_INTERVALS])]
+        ]
         return statistics.median(intervals) if intervals else None
 
     def close(self) -> None:
@@ -107,16 +100,10 @@ class Reporter:
 class StreamWriter:
     """Appends JSON lines to a file, at most about one write per second.
 
-    Parameters
-    ----------
-    path
-        The file; None discards everything (all ranks but rank 0).
-
-    Notes
-    -----
-    Whole lines go to the file in one ``write`` on an unbuffered descriptor, so a rank
-    killed at any moment leaves at most one torn line, the last. Where a disk that is
-    nearly full takes a part of them, that part is taken back and the error raised.
+    Without a path, as on all ranks but rank 0, everything is discarded. Whole lines go
+    to the file in one ``write`` on an unbuffered descriptor, so a rank killed at any
+    moment leaves at most one torn line, the last. Where a disk that is nearly full
+    takes a part of them, that part is taken back and the error raised.
     """
 
     def __init__(self, path: Path | None) -> None:

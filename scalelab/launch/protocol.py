@@ -28,14 +28,8 @@ MAX_DESCRIPTORS = 8
 class ProcessRequest:
     """An agent's request to its rank server for one process of an attempt.
 
-    Parameters
-    ----------
-    cores
-        Cores it is pinned to; empty: the cores of the node's agent.
-    log
-        File for standard output and error, appended to; None: as the server's.
-    directory
-        Working directory; None: that of the server.
+    Where nothing is given, it has the cores of the node's agent, and the standard
+    output and the working directory of the server; the log is appended to.
     """
 
     rank: int
@@ -52,10 +46,7 @@ class ProcessRequest:
 class RankIdentity:
     """The position of a process among the ranks of an attempt.
 
-    Parameters
-    ----------
-    rank
-        From ``world_size`` on it is a parameter server, which holds no device.
+    From ``world_size`` on a rank is a parameter server, which holds no device.
     """
 
     rank: int

@@ -68,11 +68,6 @@ class Meeting:
             ports=(ports[0][1:], *ports[1:]),
         )
 
-    @property
-    def rendezvous(self) -> str:
-        """The place where the processes meet, ``tcp://address:port``."""
-        return tcp_rendezvous(self.hosts[0], self.port)
-
 
 class HeldPorts:
     """The ports that a node has found for the processes of its attempts.
@@ -196,12 +191,10 @@ def interface_of(address: str) -> str:
 def network_environment(rendezvous: str, address: str) -> Mapping[str, str]:
     """Return the variables that put the ranks' traffic on the node's own interface.
 
-    Notes
-    -----
-    Without them gloo looks up the host's name, which may give another interface or
-    wait for a name server. torch always looks up the *name* of the address of a store
-    it connects to. One lost packet then costs the resolver's time limit: 5 s by
-    default, 1 s with these variables.
+    Without them gloo looks up the host's name, which may give another interface or wait
+    for a name server. torch always looks up the *name* of the address of a store it
+    connects to. One lost packet then costs the resolver's time limit: 5 s by default, 1
+    s with these variables.
     """
     if urlsplit(rendezvous).scheme == "file":
         return {"GLOO_SOCKET_IFNAME": interface_of("127.0.0.1")}
@@ -234,7 +227,18 @@ class RendezvousStores:
         with self._lock:
             self._channels[attempt_id] = channel
         try:
-            return _await_port(channel)
+            channel.settimeout(_STORE_PATIENCE_S)
+            while True:
+                message, descriptors = receive(channel)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                match message:
+                    case {"kind": "store", "port": int(port)}:
+                        return port
+                    case {"kind": "failed", "failure": failure}:
+                        raise OSError(failure["summary"])
+                    case None:
+                        raise OSError("the rank server has ended")
         except OSError as error:
             self.end(attempt_id)
             raise LaunchError(
@@ -264,18 +268,3 @@ class RendezvousStores:
         """End all stores."""
         for attempt_id in list(self._channels):
             self.end(attempt_id)
-
-
-def _await_port(channel: socket.socket) -> int:
-    channel.settimeout(_STORE_PATIENCE_S)
-    while True:
-        message, descriptors = receive(channel)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        match message:
-            case {"kind": "store", "port": int(port)}:
-                return port
-            case {"kind": "failed", "failure": failure}:
-                raise OSError(failure["summary"])
-            case None:
-                raise OSError("the rank server has ended")

@@ -33,8 +33,8 @@ def make_scratch() -> Path:
     with storing(disk):
         scratch = Path(tempfile.mkdtemp(prefix=_PREFIX))
         # Locked for as long as this process lives: nobody closes it.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        descriptor = os.open(scratch / _OWNER, flags, 0o600)
+        owner = scratch / _OWNER
+        descriptor = os.open(owner, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         identity = {**_this_process(), "is_locked": False}
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -80,23 +79,13 @@ def is_stopped(pid: int) -> bool:
     return False
 
 
-def has_ended(member: Member) -> bool:
-    """Tell whether a process has ended, reaped or not."""
-    return bool(select.select([member.descriptor], [], [], 0)[0])
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StallWatch:
     """Finds out whether an attempt has stalled, and which rank is to blame.
 
-    Parameters
-    ----------
-    limits
-        A rank is silent after ``stall_factor`` median step times without a report, but
-        at least ``stall_floor_s`` seconds.
-    stack_dump_signal
-        Signal at which a rank writes its stacks to its log; None where the signal
-        would kill the process.
+    A rank is silent after ``stall_factor`` median step times without a report, but at
+    least ``stall_floor_s`` seconds. At ``stack_dump_signal`` it writes its stacks to
+    its log; None: the signal would kill it.
     """
 
     board: ProgressBoard
@@ -144,9 +133,16 @@ class StallWatch:
             ]
         if not silent:
             return None
-        silent.sort(key=lambda each: self._lateness(each, live[each]))
-        rank = silent[0]
-        limits = self.limits
+        lateness = {
+            each: (
+                not is_stopped(live[each].pid),
+                self._step(each),
+                self._last_sign_s(each),
+            )
+            for each in silent
+        }
+        silent.sort(key=lateness.__getitem__)
+        rank, limits = silent[0], self.limits
         limit = (
             f"{limits.stall_factor:g} median steps, at least "
             f"measure.stall_timeout={limits.stall_floor_s:g} s"
@@ -178,10 +174,6 @@ class StallWatch:
     def _last_sign_s(self, rank: int) -> float:
         return self.time.of(self.board.last_sign_s(self.rows[rank]))
 
-    def _lateness(self, rank: int, member: Member) -> tuple[bool, int, float]:
-        is_running = not is_stopped(member.pid)
-        return is_running, self._step(rank), self._last_sign_s(rank)
-
     def _place(self, rank: int, member: Member) -> str:
         place = f"rank {rank} at step {self._step(rank)}"
         return f"{place} (stopped by a signal)" if is_stopped(member.pid) else place
@@ -190,7 +182,10 @@ class StallWatch:
         if self.stack_dump_signal is None:
             return None
         logs = {rank: self.log(rank) for rank in [*silent][:_MAX_STACKS]}
-        sizes = {rank: _size(log) for rank, log in logs.items()}
+        sizes = {
+            rank: log.stat().st_size if log.exists() else 0
+            for rank, log in logs.items()
+        }
         for rank in logs:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(
@@ -201,10 +196,6 @@ class StallWatch:
         return "\n".join(
             f"Stack of rank {rank}:\n{stack}" for rank, stack in stacks.items() if stack
         )
-
-
-def _size(log: Path) -> int:
-    return log.stat().st_size if log.exists() else 0
 
 
 def _read(log: Path, offset: int) -> str:

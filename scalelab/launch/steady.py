@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 NUM_RESAMPLES = 1000
-MIN_STEPS = 20
-"""Fewer steps are never called steady."""
+MIN_STEPS = 20  # fewer are never called steady
 
 _QUANTILE_975 = 1.959963984540054
 

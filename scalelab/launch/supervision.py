@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import selectors
 import signal
 import socket
@@ -20,7 +21,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.launch.process_tree import oom_kill_count, signal_group
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import STACK_DUMP_SIGNAL, receive
-from scalelab.launch.stall import Member, StallWatch, WakingTime, has_ended
+from scalelab.launch.stall import Member, StallWatch, WakingTime
 from scalelab.launch.timing import Limits, with_validity
 from scalelab.launch.verdict import (
     NO_RESULT,
@@ -46,8 +47,7 @@ class Watch:
     Attributes
     ----------
     stack_dump_signal
-        Signal at which a rank writes its stacks to its log; None where the signal
-        would kill the process.
+        Signal at which a rank writes its stacks to its log; None: it would kill it.
     may_exit
         A process may exit with status 0 without a message. If not, that is a failure.
     """
@@ -94,14 +94,7 @@ class Watch:
 class _Processes:
     """The processes of an attempt on one node, from their start until they have ended.
 
-    Attributes
-    ----------
-    expected
-        The ranks whose processes have not ended, whether they have started or not.
-    started
-        The processes that have started, by rank.
-    ending_since_s
-        When the first signal was sent, on the monotonic clock; None: none was.
+    Those that are expected have not ended, whether they have started or not.
     """
 
     def __init__(self, ranks: Iterable[int], grace_s: float) -> None:
@@ -167,12 +160,8 @@ class _Processes:
 class Supervisor:
     """The supervisor of an attempt's processes, which makes one result of their ends.
 
-    Parameters
-    ----------
-    channel
-        The attempt's channel; closed at the end, which kills whatever is left.
-    server
-        Descriptor of the rank server's process; ``explain_death`` says how it ended.
+    It closes the attempt's channel at the end, which kills whatever is left. ``server``
+    is the descriptor of the rank server's process.
     """
 
     def __init__(
@@ -299,7 +288,9 @@ class Supervisor:
                     None if values is None else AttemptResult.from_json(values)
                 )
             case "failed":
-                self._failed(RankFailure.from_json(message["failure"]))
+                failure = message["failure"]
+                outcome = Outcome(failure["outcome"])
+                self._failed(RankFailure(**{**failure, "outcome": outcome}))
             case "exited":
                 self._exited(message["rank"], message["status"])
             case "unpinned":
@@ -344,9 +335,8 @@ class Supervisor:
                     self._heard(heard[0], heard[1])
         self._processes.expect_no_more()
         is_ending = self._processes.ending_since_s is not None
-        if self._ended == set(self._rows) or (
-            is_ending and not self._processes.expected
-        ):
+        is_over = is_ending and not self._processes.expected
+        if is_over or self._ended == set(self._rows):
             return
         reason = self._explain_death()
         self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason), grace_s=0)
@@ -390,8 +380,11 @@ class Supervisor:
 
     def _give_up(self) -> None:
         # The rank server may hang, and not say that a process has ended.
-        live = self._processes.live.values()
-        left = [str(member.pid) for member in live if not has_ended(member)]
+        left = [
+            str(member.pid)
+            for member in self._processes.live.values()
+            if not select.select([member.descriptor], [], [], 0)[0]
+        ]
         if not left:
             self._kill_server()
             return

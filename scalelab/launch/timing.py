@@ -37,8 +37,6 @@ class Limits:
 
     Parameters
     ----------
-    timeout_s
-        Seconds from the launch; infinite: never.
     start_up_s
         Seconds that an attempt may be silent before its first step.
     stop
@@ -90,11 +88,7 @@ class Limits:
 class Timing:
     """Measures an attempt by the wall clock and the monotonic clock, from now on.
 
-    Attributes
-    ----------
-    ready_s
-        When rank 0 began its first step, by the monotonic clock; None where that is
-        not known.
+    ``ready_s`` is when rank 0 began its first step, by the monotonic clock, if known.
     """
 
     def __init__(self) -> None:
@@ -110,16 +104,17 @@ class Timing:
         elapsed_s = time.monotonic() - self._started_s
         known: dict[str, Any] = {"hosts": [socket.gethostname()]}
         if node_rank == 0:
-            known["started_at"] = self._started_at.isoformat()
-            known["ended_at"] = ended_at.isoformat()
-            known["allocated_gpu_s"] = elapsed_s * spec.placement.world_size
+            known |= {
+                "started_at": self._started_at.isoformat(),
+                "ended_at": ended_at.isoformat(),
+                "allocated_gpu_s": elapsed_s * spec.placement.world_size,
+            }
             if self.ready_s is not None:
                 known["start_up_s"] = self.ready_s - self._started_s
         result = replace(result, measurements={**result.measurements, **known})
         drift_s = (ended_at - self._started_at).total_seconds() - elapsed_s
-        if abs(drift_s) > _CLOCK_TOLERANCE_S:
-            return with_validity(result, "unsteady_clock")
-        return result
+        is_steady = abs(drift_s) <= _CLOCK_TOLERANCE_S
+        return result if is_steady else with_validity(result, "unsteady_clock")
 
 
 def with_validity(result: AttemptResult, reason: str) -> AttemptResult:

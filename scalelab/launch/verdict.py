@@ -9,8 +9,8 @@ import os
 import re
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,48 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(:|$)")
 _LENGTH = 300
 _END_LENGTH = 100
 _MAX_LINES = 40
+
+NO_RESULT = AttemptResult(
+    outcome=Outcome.FAILED, reason="rank 0 returned no result", rank=0
+)
+
+OutcomeOf = Callable[[BaseException], Outcome | None]
+
+_TRACEBACK_LENGTH = 20_000
+_TAIL_BYTES = 4096
+_TAIL_LINES = 5
+
+_DEVICE_MEMORY = re.compile(
+    r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|Cuda failure 2 'out of memory'|\bOutOfMemoryError\b"
+    r"|RESOURCE_EXHAUSTED: Out of memory",
+)
+_HOST_MEMORY = re.compile(
+    r"can't allocate memory|Cannot allocate memory|std::bad_alloc|\bMemoryError\b"
+)
+_LOADER_KILLED = re.compile(r"DataLoader worker \(pid.*\) is killed by signal: Killed")
+# Messages of gloo, NCCL and the store in a rank whose peer has gone.
+_ECHO = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Connection refused"
+    r"|Broken pipe|failed to connect|connectFullMesh|Socket Timeout|Timed out waiting"
+    r"|remote process exited|network error|DistNetworkError|DistStoreError"
+    r"|DistBackendError|failed to recv|Failed to recv|Application timeout"
+    r"|Read error|Write error|timed out after \d+ms|ncclRemoteError",
+    re.IGNORECASE,
+)
+# Programs leave out the last partial batch of an epoch, and report now and then.
+_WHOLE = 0.9
+_PRECEDENCE = (
+    Outcome.NODE_FAIL,
+    Outcome.HOST_OUT_OF_MEMORY,
+    Outcome.OUT_OF_MEMORY,
+    Outcome.PREEMPTED,
+    Outcome.FAILED,
+    Outcome.REFUSED,
+    Outcome.STALLED,
+    Outcome.TIMED_OUT,
+    Outcome.CANCELLED,
+)
 
 
 def headline(text: str, code: str | None) -> str | None:
@@ -104,36 +146,6 @@ def num_lines(lines: Sequence[str]) -> int:
     return 1
 
 
-NO_RESULT = AttemptResult(
-    outcome=Outcome.FAILED, reason="rank 0 returned no result", rank=0
-)
-
-OutcomeOf = Callable[[BaseException], Outcome | None]
-
-_TRACEBACK_LENGTH = 20_000
-_TAIL_BYTES = 4096
-_TAIL_LINES = 5
-
-_DEVICE_MEMORY = re.compile(
-    r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
-    r"|Cuda failure 2 'out of memory'|\bOutOfMemoryError\b"
-    r"|RESOURCE_EXHAUSTED: Out of memory",
-)
-_HOST_MEMORY = re.compile(
-    r"can't allocate memory|Cannot allocate memory|std::bad_alloc|\bMemoryError\b"
-)
-_LOADER_KILLED = re.compile(r"DataLoader worker \(pid.*\) is killed by signal: Killed")
-# Messages of gloo, NCCL and the store in a rank whose peer has gone.
-_ECHO = re.compile(
-    r"Connection closed by peer|Connection reset by peer|Connection refused"
-    r"|Broken pipe|failed to connect|connectFullMesh|Socket Timeout|Timed out waiting"
-    r"|remote process exited|network error|DistNetworkError|DistStoreError"
-    r"|DistBackendError|failed to recv|Failed to recv|Application timeout"
-    r"|Read error|Write error|timed out after \d+ms|ncclRemoteError",
-    re.IGNORECASE,
-)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankFailure:
     """The failure of one rank."""
@@ -149,15 +161,6 @@ class RankFailure:
     def is_echo(self) -> bool:
         """Whether the rank failed only because it lost the connection to another."""
         return self.outcome is Outcome.FAILED and _is_echo(self.traceback)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; :meth:`from_json` reads them back."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> RankFailure:
-        """Rebuild a failure from :meth:`to_json`."""
-        return cls(**{**values, "outcome": Outcome(values["outcome"])})
 
     def result(self, log: Path) -> AttemptResult:
         """Return the failure as the result of the attempt."""
@@ -176,16 +179,14 @@ class RankFailure:
 
 def has_lost_connection(result: AttemptResult) -> bool:
     """Tell whether nothing is known but that ranks did not hear of each other."""
-    if result.outcome is Outcome.FAILED:
-        return _is_echo(result.traceback)
-    return result.outcome in (Outcome.STALLED, Outcome.CANCELLED)
+    is_echo = result.outcome is Outcome.FAILED and _is_echo(result.traceback)
+    return is_echo or result.outcome in (Outcome.STALLED, Outcome.CANCELLED)
 
 
 def _is_echo(text: str | None) -> bool:
-    if text is None or "\n" not in text:
-        return False
     # The last line is the exception; frames may quote harmless source text.
-    return bool(_ECHO.search("\n".join(text.splitlines()[-8:])))
+    said = text or ""
+    return "\n" in said and bool(_ECHO.search("\n".join(said.splitlines()[-8:])))
 
 
 def from_exception(
@@ -203,8 +204,7 @@ def from_exception(
     text = "".join(traceback.format_exception(error))
     # What users are told to correct is not where it was noticed.
     is_told = isinstance(error, ScaleLabError)
-    raised = text.rpartition(TRACEBACK_START)[2]
-    place = None if is_told else _place_of(raised, code)
+    place = None if is_told else _place_of(text.rpartition(TRACEBACK_START)[2], code)
     message = str(error).strip().splitlines()
     return RankFailure(
         rank=rank,
@@ -246,21 +246,6 @@ def first_cause(failures: Sequence[RankFailure]) -> RankFailure:
     """Return the earliest failure that is no echo, or the earliest where all are."""
     causes = [failure for failure in failures if not failure.is_echo]
     return min(causes or failures, key=lambda failure: failure.at_s)
-
-
-# Programs leave out the last partial batch of an epoch, and report now and then.
-_WHOLE = 0.9
-_PRECEDENCE = (
-    Outcome.NODE_FAIL,
-    Outcome.HOST_OUT_OF_MEMORY,
-    Outcome.OUT_OF_MEMORY,
-    Outcome.PREEMPTED,
-    Outcome.FAILED,
-    Outcome.REFUSED,
-    Outcome.STALLED,
-    Outcome.TIMED_OUT,
-    Outcome.CANCELLED,
-)
 
 
 def merge(
@@ -340,9 +325,11 @@ def _lacking(trial: Trial, measured: Mapping[str, Any]) -> str | None:
 
 
 def _meaning(
-    error: BaseException, device_type: str, outcome_of: OutcomeOf | None
+    error: BaseException | None, device_type: str, outcome_of: OutcomeOf | None
 ) -> Outcome:
-    for each in _chain(error):
+    each, seen = error, set[int]()
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
         text = str(each)
         if outcome_of is not None and (outcome := outcome_of(each)) is not None:
             return outcome
@@ -354,12 +341,8 @@ def _meaning(
             return _host_memory_outcome(device_type)
         if isinstance(each, OSError) and each.errno in NO_SPACE:
             return Outcome.NODE_FAIL
+        each = each.__cause__ or each.__context__
     return Outcome.FAILED
-
-
-def of_os_error(error: OSError) -> Outcome:
-    """Return what a system's error stands for; a full disk is no trial's fault."""
-    return Outcome.NODE_FAIL if error.errno in NO_SPACE else Outcome.FAILED
 
 
 def meaning_of_text(text: str, device_type: str) -> Outcome:
@@ -374,14 +357,6 @@ def meaning_of_text(text: str, device_type: str) -> Outcome:
 def _host_memory_outcome(device_type: str) -> Outcome:
     # On CPU the host's memory is the device's.
     return Outcome.OUT_OF_MEMORY if device_type == "cpu" else Outcome.HOST_OUT_OF_MEMORY
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def after_oom_kills(failure: RankFailure, oom_kills: int) -> RankFailure:

@@ -81,11 +81,6 @@ def test_headline_is_one_line_and_not_endless() -> None:
     assert len(raised(ValueError("x" * 99999)).traceback) <= 20_000
 
 
-def test_failure_travels_as_json() -> None:
-    failure = raised(MemoryError("no"))
-    assert RankFailure.from_json(failure.to_json()) == failure
-
-
 def exited(
     status: int,
     tmp_path: Path,

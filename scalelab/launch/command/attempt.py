@@ -32,8 +32,6 @@ class CommandAttempt:
     ----------
     device_ids
         Devices of each process, by node.
-    values
-        What placeholders stand for, by name.
     metrics_path
         The file, or the folder of event files, that the program reports to; None where
         its output is read.
@@ -81,7 +79,20 @@ class CommandAttempt:
     def requests(self, meeting: Meeting, address: str) -> tuple[ProcessRequest, ...]:
         """Return the processes that the node starts."""
         self.launcher.check_nodes(len(self.spec.placement.shares), "this trial")
-        shared = self._shared_environment(meeting, address)
+        spec, threads = self.spec, str(self.spec.threads_per_rank)
+        devices = ",".join(spec.placement.shares[self.node_rank].device_ids)
+        shared = {
+            # python and torchrun are those of this environment.
+            "PATH": search_path(),
+            # Python passes every line on as it is printed, not in blocks.
+            "PYTHONUNBUFFERED": "1",
+            "OMP_NUM_THREADS": threads,
+            "OPENBLAS_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": devices if spec.device_type == "cuda" else "",
+            **network_environment("tcp://", address),
+        }
         return tuple(
             self._request(self._process(local_rank, meeting), devices, shared)
             for local_rank, devices in enumerate(self.device_ids[self.node_rank])
@@ -139,23 +150,3 @@ class CommandAttempt:
             log=str(spec.files.log(process.rank)),
             directory=program.code_directory,
         )
-
-    def _shared_environment(self, meeting: Meeting, address: str) -> dict[str, str]:
-        spec = self.spec
-        share, threads = (
-            spec.placement.shares[self.node_rank],
-            str(spec.threads_per_rank),
-        )
-        devices = ",".join(share.device_ids) if spec.device_type == "cuda" else ""
-        return {
-            # python and torchrun are those of this environment.
-            "PATH": search_path(),
-            # Python passes every line on as it is printed, not in blocks.
-            "PYTHONUNBUFFERED": "1",
-            "OMP_NUM_THREADS": threads,
-            "OPENBLAS_NUM_THREADS": threads,
-            "MKL_NUM_THREADS": threads,
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": devices,
-            **network_environment(meeting.rendezvous, address),
-        }

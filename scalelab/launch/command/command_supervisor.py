@@ -38,7 +38,12 @@ def supervise_command(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
     supervisor_pid = os.getpid()
     program_pid = os.fork()
     if program_pid == 0:
-        _become_program(argv, supervisor_pid)
+        die_with_parent(supervisor_pid)
+        # Python ignores these signals, and the program would inherit that.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
+        os.execvp(argv[0], argv)
     # Where the server is in another session, the group cannot be joined.
     with suppress(OSError):
         os.setpgid(0, os.getpgid(parent_pid))
@@ -53,16 +58,14 @@ def supervise_command(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
         for pid in pids:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-    _end_as(status)
-
-
-def _become_program(argv: tuple[str, ...], supervisor_pid: int) -> NoReturn:
-    die_with_parent(supervisor_pid)
-    # Python ignores these signals, and the program would inherit that.
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
-    os.execvp(argv[0], argv)
+    if status < 0:  # the signal to be killed by
+        # A core file, if there is to be one, was written by the program.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with suppress(OSError):  # SIGKILL cannot be, and need not be, reset
+            signal.signal(-status, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [-status])
+        os.kill(os.getpid(), -status)
+    os._exit(status)
 
 
 def _wait(program_pid: int, agent_pid: int) -> int:
@@ -77,15 +80,3 @@ def _wait(program_pid: int, agent_pid: int) -> int:
                 if ended[0] == program_pid:
                     return os.waitstatus_to_exitcode(ended[1])
     return -signal.SIGKILL
-
-
-def _end_as(status: int) -> NoReturn:
-    """Exit with a status; a negative one is the signal to be killed by."""
-    if status < 0:
-        # A core file, if there is to be one, was written by the program.
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with suppress(OSError):  # SIGKILL cannot be, and need not be, reset
-            signal.signal(-status, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [-status])
-        os.kill(os.getpid(), -status)
-    os._exit(status)

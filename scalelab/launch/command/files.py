@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,11 @@ from scalelab.errors import LaunchError, MissingExtraError, SpecError
 _LINE_ENDS = re.compile(rb"[\r\n]")
 _CHUNK_BYTES = 1 << 20
 _MAX_LINE_BYTES = 1 << 20
+# A line of a progress bar may be written in pieces; after this time it is taken for
+# whole although nothing ends it.
+_WHOLE_AFTER_S = 0.002
+# DT_FLOAT and DT_DOUBLE of TensorFlow's types
+_FLOATS = (1, 2)
 
 
 class FileWatch:
@@ -68,14 +74,13 @@ class FileWatch:
         places = [file.parent for file in self._files]
         for place in (*places, *self._folders, *inner):
             # A folder may have been made before the watch began: look again.
-            while (nearest := _nearest(place)) not in self._directories.values():
+            above = (place, *place.parents)
+            while (
+                nearest := next(each for each in above if each.is_dir())
+            ) not in self._directories.values():
                 with _refusing("inotify_add_watch"):
                     watch = self._inotify.add_watch(nearest, mask)
                 self._directories[watch] = nearest
-
-
-def _nearest(place: Path) -> Path:
-    return next(each for each in (place, *place.parents) if each.is_dir())
 
 
 @contextmanager
@@ -92,13 +97,9 @@ def _refusing(call: str) -> Iterator[None]:
 class FollowedFile:
     """Reads the complete lines of a growing file, each once.
 
-    A file that does not exist yet counts as empty. A file that was truncated or
-    replaced is read from its beginning. Lines longer than a megabyte are left out.
-
-    Parameters
-    ----------
-    path
-        The file; lines that it holds already are left out.
+    Lines that it holds already are left out, and those longer than a megabyte. A file
+    that does not exist yet counts as empty. A file that was truncated or replaced is
+    read from its beginning.
     """
 
     def __init__(self, path: Path, *, is_table: bool = False) -> None:
@@ -115,32 +116,31 @@ class FollowedFile:
     def lines(self) -> Iterator[bytes]:
         """Yield the lines that were completed since the last call.
 
-        A line ends with a line feed, or with a carriage return.
+        A line ends with a line feed, or with a carriage return. Progress bars begin a
+        line with the carriage return that deletes the one before: only the next update
+        completes it. So the line at the end that follows one is whole, too.
         """
         header, self._header = self._header, b""
         if header:
             yield _LINE_ENDS.split(header)[0]
         self._keep_up()
-        if self._descriptor is None:
-            return
-        while chunk := os.read(self._descriptor, _CHUNK_BYTES):
-            yield from self._split(chunk)
-
-    @property
-    def is_redrawing(self) -> bool:
-        """A line stands at the end that nothing completes before it is replaced."""
-        return self._is_redrawn and self._partial.strip() not in (b"", self._shown)
-
-    def redrawn_line(self) -> Iterator[bytes]:
-        """Yield the line at the end that follows a carriage return, once.
-
-        Progress bars begin a line with the carriage return that deletes the one before:
-        only the next update completes it.
-        """
-        if self.is_redrawing:
+        yield from self._completed()
+        if self._is_redrawing():
+            time.sleep(_WHOLE_AFTER_S)
+            yield from self._completed()
+        if self._is_redrawing():
             self._shown = self._partial.strip()
             self.num_lines += 1
             yield self._partial
+
+    def _completed(self) -> Iterator[bytes]:
+        while self._descriptor is not None and (
+            chunk := os.read(self._descriptor, _CHUNK_BYTES)
+        ):
+            yield from self._split(chunk)
+
+    def _is_redrawing(self) -> bool:
+        return self._is_redrawn and self._partial.strip() not in (b"", self._shown)
 
     def close(self) -> None:
         """Close the file."""
@@ -184,16 +184,14 @@ class FollowedFile:
 
 def _opened(path: Path) -> int | None:
     # Opening a pipe without a writer would block the supervisor.
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        return os.open(path, flags)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
 
 
 class _Scalar(NamedTuple):
-    """A number in an event file; they sort by time."""
-
+    # They sort by time.
     time_s: float
     step: int
     tag: str
@@ -201,24 +199,14 @@ class _Scalar(NamedTuple):
     file: Path
 
 
-# DT_FLOAT and DT_DOUBLE of TensorFlow's types
-_FLOATS = (1, 2)
-
-
 class EventFiles:
     """Reads the scalars of all event files in a folder and below, each once, as JSON.
 
-    Steps are those of one file, of which most are seen at first. There a scalar beyond
-    all steps so far reports its step, at the time of its event. Others only add their
-    value: what is written once an epoch may count epochs.
-
-    Parameters
-    ----------
-    path
-        The folder; it need not exist yet. Files that it holds already are left out.
+    Files that are there already are left out. Steps are those of one file, of which
+    most are seen at first. There a scalar beyond all steps so far reports its step, at
+    the time of its event. Others only add their value: what is written once an epoch
+    may count epochs.
     """
-
-    is_redrawing = False
 
     def __init__(self, path: Path) -> None:
         try:
@@ -261,10 +249,6 @@ class EventFiles:
         self._last_step = scalar.step
         return {**found, "step": scalar.step, "t": scalar.time_s}
 
-    def redrawn_line(self) -> Iterator[bytes]:
-        """Yield nothing: no line of an event file is drawn anew."""
-        yield from ()
-
     def close(self) -> None:
         """Let go of all files."""
         self._loaders.clear()
@@ -279,10 +263,10 @@ class EventFiles:
             self._loaders[file] = self._open(str(file))
         for event in self._loaders[file].Load():
             for value in event.summary.value:
-                kind = value.tensor.dtype
-                if kind in _FLOATS and not value.tensor.tensor_shape.dim:
-                    number = float(self._number(value.tensor))
-                    yield _Scalar(event.wall_time, event.step, value.tag, number, file)
+                tensor, tag = value.tensor, value.tag
+                if tensor.dtype in _FLOATS and not tensor.tensor_shape.dim:
+                    number = float(self._number(tensor))
+                    yield _Scalar(event.wall_time, event.step, tag, number, file)
 
 
 def _leading(scalars: Sequence[_Scalar]) -> Path | None:

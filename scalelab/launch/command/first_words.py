@@ -29,8 +29,8 @@ def words_of(command: str) -> list[str]:
 
 def search_path() -> str:
     """Return the ``PATH`` of commands: ScaleLab's own environment comes first."""
-    inherited = os.environ.get("PATH", os.defpath)
-    return os.pathsep.join((str(Path(sys.executable).parent), inherited))
+    own = Path(sys.executable).parent
+    return f"{own}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
 def check_program(name: str, search_path: str, directory: str) -> None:

@@ -9,9 +9,9 @@ import csv
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import (
@@ -51,13 +51,7 @@ _USUAL = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Count:
-    """A count as a line has it, before it is made optimiser steps.
-
-    Parameters
-    ----------
-    value, total
-        The count, and what the line says it counts up to; None: nothing.
-    """
+    """A count as a line has it, and what the line says that it counts up to."""
 
     name: str
     value: int
@@ -68,23 +62,10 @@ class Count:
 class Report:
     """The report of a command in one line.
 
-    Parameters
-    ----------
-    step
-        Optimiser steps done; None on a line that only adds metrics to the last step.
-    samples
-        Training samples of all ranks so far; None where the line has none.
-    t
-        Seconds by the command's own clock; None where the line has none.
-    metrics
-        Every other finite number on the line, by name.
-    is_evaluation
-        An evaluation wrote the line. Then it reports no step: ``step`` only says when
-        the metrics were measured.
-    count
-        What the steps were made of; None: of nothing else, and up to nothing.
-    rates
-        The program's own rates on the line.
+    ``step`` is None on a line that only adds metrics to the last step; of an evaluation
+    it only says when the metrics were measured. ``samples`` are those of all ranks,
+    ``t`` is seconds by the command's own clock. ``count`` is what the steps were made
+    of; None: of nothing else, and up to nothing.
     """
 
     step: int | None
@@ -96,59 +77,47 @@ class Report:
     rates: tuple[OwnRate, ...] = ()
 
 
-class JsonLines:
-    """Reads lines that are JSON objects, such as ``{"step": 3, "samples": 96}``.
+def read_json(line: bytes) -> Report | None:
+    """Return what a line reports that is a JSON object.
 
-    >>> found = JsonLines().read(b'{"step": 3, "samples": 96, "loss": 0.5, "a": "x"}')
+    >>> found = read_json(b'{"step": 3, "samples": 96, "loss": 0.5, "a": "x"}')
     >>> found.step, found.samples, found.metrics
     (3, 96, {'loss': 0.5})
     """
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(values, dict):
+        return None
+    numbers = {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, float) or (type(value) is int and abs(value) <= _MAX_COUNT)
+    }
+    return _report(numbers)
 
-    def read(self, line: bytes) -> Report | None:
-        """Return what the line reports; None for anything but a report."""
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError):
-            return None
-        if not isinstance(values, dict):
-            return None
-        return _report({name: _number(value) for name, value in values.items()})
 
-
-class RegexLines:
-    r"""Reads the named groups of regular expressions out of lines of output.
+def read_groups(patterns: Iterable[re.Pattern[str]], line: bytes) -> Report | None:
+    r"""Return what the named groups of regular expressions find in a line of output.
 
     Every expression is searched in every line; what they find is one report.
 
-    Parameters
-    ----------
-    patterns
-        Regular expressions; at least one has a group that counts.
-
-    Examples
-    --------
-    >>> lines = RegexLines((r"step (?P<step>[\d,]+)", r"loss (?P<loss>\S+)"))
-    >>> found = lines.read(b"step 1,200 | loss 0.5")
+    >>> patterns = r"step (?P<step>[\d,]+)", r"loss (?P<loss>\S+)"
+    >>> found = read_groups(map(re.compile, patterns), b"step 1,200 | loss 0.5")
     >>> found.step, found.metrics
     (1200, {'loss': 0.5})
     """
-
-    def __init__(self, patterns: tuple[str, ...]) -> None:
-        self._patterns = [re.compile(pattern) for pattern in patterns]
-
-    def read(self, line: bytes) -> Report | None:
-        """Return what the line reports; None for a line that matches nothing."""
-        text = line.decode(errors="replace")
-        found: dict[str, float | None] = {}
-        total: int | None = None
-        for pattern in self._patterns:
-            if match := pattern.search(text):
-                for name, value in match.groupdict().items():
-                    if value is not None:
-                        found[name] = _parsed(value)
-                        behind = name == STEP and _TOTAL.match(text, match.end(name))
-                        total = int(behind[1]) if behind else total
-        return _report(found, total)
+    text = line.decode(errors="replace")
+    found: dict[str, float | None] = {}
+    total: int | None = None
+    for match in filter(None, (pattern.search(text) for pattern in patterns)):
+        for name, value in match.groupdict().items():
+            if value is not None:
+                found[name] = _parsed(value)
+                behind = name == STEP and _TOTAL.match(text, match.end(name))
+                total = int(behind[1]) if behind else total
+    return _report(found, total)
 
 
 class CsvLines:
@@ -201,7 +170,11 @@ class CsvLines:
                 f"metrics.columns names {missing[0]!r}, and the header of metrics.csv "
                 f"has: {', '.join(columns)[:300]}. Name one of these."
             )
-        usual = {name: _usual(columns, words) for name, words in _USUAL.items()}
+        known = {column.lower(): column for column in reversed(columns)}
+        usual = {
+            name: next((known[word] for word in words.split() if word in known), None)
+            for name, words in _USUAL.items()
+        }
         names = {column: name for name, column in {**usual, **self._given}.items()}
         # A column that only is called like what counts is not read.
         self._names = [names.get(c, "" if c in _USUAL else c) for c in columns]
@@ -216,36 +189,20 @@ class CsvLines:
 def _report(
     values: Mapping[str, float | None], total: int | None = None
 ) -> Report | None:
-    metrics = {
+    finite = {
         name: value
         for name, value in values.items()
-        if value is not None and math.isfinite(value) and name not in _OWN
+        if value is not None and math.isfinite(value)
     }
-    step, samples = _whole(values.get(STEP)), _whole(values.get(SAMPLES))
-    t = values.get(TIME)
+    metrics = {name: value for name, value in finite.items() if name not in _OWN}
+    step, samples = _whole(finite.get(STEP)), _whole(finite.get(SAMPLES))
     if step is None and samples is None and not metrics:
         return None
-    return Report(
-        step=step,
-        samples=samples,
-        t=t if t is not None and math.isfinite(t) else None,
-        metrics=metrics,
-        count=Count(name=STEP, value=step, total=total)
-        if step is not None and total is not None
-        else None,
-    )
-
-
-def _usual(columns: Sequence[str], words: str) -> str | None:
-    """Return the column that is called by the first of some words; None: none is."""
-    found = {column.lower(): column for column in reversed(columns)}
-    return next((found[word] for word in words.split() if word in found), None)
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if isinstance(value, float) or abs(value) <= _MAX_COUNT else None
+    count = None
+    if step is not None and total is not None:
+        count = Count(name=STEP, value=step, total=total)
+    t = finite.get(TIME)
+    return Report(step=step, samples=samples, t=t, metrics=metrics, count=count)
 
 
 def _parsed(text: str) -> float | None:
@@ -295,16 +252,16 @@ class ReportReader:
         gradient_accumulation_steps: int = 1,
         global_batch_size: int = 1,
     ) -> None:
-        self._lines: JsonLines | RegexLines | CsvLines = JsonLines()
+        self._read: Callable[[bytes], Report | None] = read_json
         self.expectation = 'a JSON object such as {"step": 10, "samples": 640}'
         if source.regex:
-            self._lines = RegexLines(source.regex)
+            self._read = partial(read_groups, [*map(re.compile, source.regex)])
             named = ", ".join(map(repr, source.regex))
             self.expectation = f"matched by metrics.regex {named}"
         elif source.tensorboard is not None:
             self.expectation = "a scalar with its step"
         elif source.csv is not None:
-            self._lines = CsvLines(source.columns)
+            self._read = CsvLines(source.columns).read
             self.expectation = "a row with a number of steps below a header"
         if source.evaluation:
             named = ", ".join(map(repr, source.evaluation))
@@ -322,7 +279,7 @@ class ReportReader:
 
     def read(self, line: bytes) -> Report | None:
         """Return what the line reports; None for a line that reports nothing."""
-        report, text = self._lines.read(line), line.decode(errors="replace")
+        report, text = self._read(line), line.decode(errors="replace")
         report = report and self._counted(report)
         if any(pattern.search(text) for pattern in self._of_evaluations):
             report = replace(report or Report(step=None), is_evaluation=True)
@@ -358,7 +315,7 @@ class ReportReader:
                 count = Count(name=name, value=value, total=total)
                 return replace(report, step=step, count=count)
         if report.count is not None and total is not None:
-            return replace(report, count=replace(report.count, total=total))
+            report = replace(report, count=replace(report.count, total=total))
         return report
 
     def _steps_after(self, name: str, value: int, epoch: float | None) -> int | None:
@@ -378,7 +335,16 @@ class ReportReader:
             length = int(self._length or self._last or 0)
             self._before += self._whole_steps(length) if is_samples else length
         elif is_samples and self._last is not None and value != self._length:
-            self._check_rise(name, value - self._last)
+            rise = value - self._last
+            # With accumulation a line may stand for a pass.
+            if rise % (self._samples_per_step // self._batches_per_step):
+                raise SpecError(
+                    f"{name} rose by {rise:,} between two lines, and one optimiser "
+                    f"step has global_batch_size={self._samples_per_step:,} samples. "
+                    "They are of all ranks: multiply those of one rank by their "
+                    "number. If batches or steps are counted, name the group "
+                    f"{BATCH_OF_EPOCH} or {STEP_OF_EPOCH}."
+                )
         self._last, self._epoch = value, epoch
         done = self._before + value
         if is_samples:
@@ -388,14 +354,3 @@ class ReportReader:
     def _whole_steps(self, samples: int) -> int:
         """Return the samples of the steps that see so many, the last one full."""
         return -(-samples // self._samples_per_step) * self._samples_per_step
-
-    def _check_rise(self, name: str, rise: int) -> None:
-        # With accumulation a line may stand for a pass.
-        if rise % (self._samples_per_step // self._batches_per_step):
-            raise SpecError(
-                f"{name} rose by {rise:,} between two lines, and one optimiser step "
-                f"has global_batch_size={self._samples_per_step:,} samples. They are "
-                "of all ranks: multiply those of one rank by their number. If batches "
-                f"or steps are counted, name the group {BATCH_OF_EPOCH} or "
-                f"{STEP_OF_EPOCH}."
-            )

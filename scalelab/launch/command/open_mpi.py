@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +58,12 @@ def words_of_node(
     if process.node_rank > 0:
         return ("env", *told, *own, "wait", process.hosts[process.node_rank])
     mpirun = _open_mpi(env["PATH"])
-    _write_key(key_file)
+    # It is whole from the moment that it is there.
+    written = key_file.with_suffix(".new")
+    descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as opened:
+        opened.write(secrets.token_bytes(_KEY_BYTES))
+    written.rename(key_file)
     return ("env", *told, mpirun, *_options(process, own), *command)
 
 
@@ -78,8 +83,7 @@ def _open_mpi(search_path: str) -> str:
         check=False,
         timeout=_PATIENCE_S,
     ).stdout
-    found = _VERSION.search(said)
-    if found is None or found[1] != _MAJOR:
+    if (found := _VERSION.search(said)) is None or found[1] != _MAJOR:
         first = said.strip().partition("\n")[0][:80] or "nothing"
         raise SpecError(
             f"launcher=mpirun: {mpirun} --version says {first!r}, and only the options "
@@ -112,14 +116,6 @@ def _options(process: LaunchedProcess, own: Sequence[str]) -> list[str]:
     ]
 
 
-def _write_key(file: Path) -> None:
-    written = file.with_suffix(".new")
-    descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as opened:
-        opened.write(secrets.token_bytes(_KEY_BYTES))
-    written.rename(file)
-
-
 def _key() -> bytes:
     file, deadline_s = Path(os.environ[_KEY_FILE]), time.monotonic() + _PATIENCE_S
     while not file.exists() and time.monotonic() < deadline_s:
@@ -131,15 +127,14 @@ def _ask(host: str, words: Sequence[str]) -> int:
     """Have a daemon started on a node, wait until it has ended, return its status."""
     address, port = json.loads(os.environ[_PLACES])[host]
     key, deadline_s = _key(), time.monotonic() + _PATIENCE_S
-    while True:
+    waiting = None
+    while waiting is None:
         try:
             waiting = Client((address, port), authkey=key)
         except ConnectionRefusedError:
             if time.monotonic() > deadline_s:
                 raise
             time.sleep(_POLL_S)
-        else:
-            break
     with waiting:
         waiting.send_bytes(" ".join(words).encode())
         return int(waiting.recv_bytes())
@@ -149,7 +144,10 @@ def _wait(host: str) -> int:
     """Wait for the request to start a daemon here, and run it until it ends."""
     address, port = json.loads(os.environ[_PLACES])[host]
     with Listener((address, port), authkey=_key()) as listener:
-        asking = _accepted(listener)
+        asking = None
+        while asking is None:  # until it is somebody who knows the key
+            with suppress(AuthenticationError, EOFError, OSError):
+                asking = listener.accept()
     with asking:
         status = subprocess.run(
             ["/bin/sh", "-c", asking.recv_bytes().decode()],
@@ -158,12 +156,6 @@ def _wait(host: str) -> int:
         ).returncode
         asking.send_bytes(str(status).encode())
     return status
-
-
-def _accepted(listener: Listener) -> Connection:
-    while True:
-        with suppress(AuthenticationError, EOFError, OSError):
-            return listener.accept()
 
 
 if __name__ == "__main__":

@@ -24,11 +24,10 @@ from scalelab.records.attempt_io import encode_json
 
 def refused(error: SpecError) -> AttemptResult:
     """Return the result of an attempt that was refused because of the user's input."""
-    text = "".join(traceback.format_exception_only(error)).strip()
     return AttemptResult(
         outcome=Outcome.REFUSED,
         reason=str(error),
-        traceback=text,
+        traceback="".join(traceback.format_exception_only(error)).strip(),
         input_error=str(error),
     )
 
@@ -46,9 +45,8 @@ def result_while_running(
     if log.reached_after_steps is not None:
         return completed(log, trial)
     limit = trial.measurement.max_samples
-    if limit is None or log.num_seen * trial.global_batch_size <= limit:
-        return None
-    return _at_end_of_training(log, trial)
+    is_over = limit is not None and log.num_seen * trial.global_batch_size > limit
+    return _at_end_of_training(log, trial) if is_over else None
 
 
 def result_at_exit(log: StepLog, trial: Trial, nothing_seen: str) -> AttemptResult:
@@ -129,9 +127,9 @@ def _target_columns(log: StepLog, trial: Trial) -> dict[str, Any]:
     columns["reached_target"] = log.reached_after_steps is not None
     if target.metric in log.metrics:
         columns["final_metric"] = log.metrics[target.metric]
-    if log.reached_after_steps is not None:
-        columns["steps_to_target"] = log.reached_after_steps
-        columns["samples_to_target"] = log.reached_after_steps * trial.global_batch_size
+    if (steps := log.reached_after_steps) is not None:
+        samples = steps * trial.global_batch_size
+        columns |= {"steps_to_target": steps, "samples_to_target": samples}
     if (seconds := log.seconds_to_target()) is not None:
         columns["time_to_target_s"] = seconds
     return columns

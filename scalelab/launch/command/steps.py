@@ -51,19 +51,12 @@ class Interval:
         return self.seconds / self.num_steps
 
 
-class Intervals:
+class Intervals(list[Interval]):
     """All intervals of an attempt.
 
     Those that hold an evaluation, and long ones next to them, are set apart: what they
     took beyond the time of their steps is evaluation time.
     """
-
-    def __init__(self) -> None:
-        self._all: list[Interval] = []
-
-    def add(self, interval: Interval) -> None:
-        """Take in the next interval."""
-        self._all.append(interval)
 
     @property
     def num_steps(self) -> int:
@@ -78,18 +71,18 @@ class Intervals:
     @property
     def num_evaluations(self) -> int:
         """Intervals that hold an evaluation."""
-        return sum(each.holds_evaluation for each in self._all)
+        return sum(each.holds_evaluation for each in self)
 
     @property
     def steps_between_evaluations(self) -> float | None:
         """Mean steps from one evaluation to the next; None: there were not two."""
-        ends = [each.end_step for each in self._all if each.holds_evaluation]
+        ends = [each.end_step for each in self if each.holds_evaluation]
         return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else None
 
     @property
     def median_s(self) -> float | None:
         """Median seconds per step, of the warm-up too; None before two reports."""
-        known = [each.step_time_s for each in self._all if each.seconds > 0]
+        known = [each.step_time_s for each in self if each.seconds > 0]
         return float(np.median(known)) if known else None
 
     def step_times_s(self) -> npt.NDArray[np.float64]:
@@ -115,10 +108,10 @@ class Intervals:
 
     def _told_apart(self) -> list[tuple[Interval, bool]]:
         if not self.num_evaluations:
-            return [(each, False) for each in self._all]
-        holds = [False, *(each.holds_evaluation for each in self._all), False]
+            return [(each, False) for each in self]
+        holds = [False, *(each.holds_evaluation for each in self), False]
         beside = [a or b for a, b in zip(holds[:-2], holds[2:], strict=True)]
-        both = list(zip(self._all, beside, strict=True))
+        both = list(zip(self, beside, strict=True))
         usual = [
             each.step_time_s
             for each, is_beside in both
@@ -147,19 +140,11 @@ class StepLog:
     num_reporters
         Ranks that report to the same place. A step counts when the first of them
         reports it; what the others say of it later is passed over.
-    samples_per_epoch, tokens_per_sample
-        What the job says of the data; None: not known.
 
     Attributes
     ----------
-    metrics
-        The last value of each metric.
-    last_step
-        The step last reported; None before the first.
     reached_after_steps
         Steps after which the target was first reached; None before.
-    intervals
-        The intervals between reports.
     ready_s
         When the first step began, by the monotonic clock, estimated from the duration
         of the next steps; None before there are any.
@@ -181,14 +166,13 @@ class StepLog:
         self.names_evaluations = names_evaluations
         self._may_repeat = may_repeat or num_reporters > 1
         self._most_late = _MOST_LATE_STEPS * (num_reporters - 1)
-        self._num_late = 0
+        self._num_late = self._num_reported = 0
         self.metrics: dict[str, float] = {}
         self.last_step: int | None = None
         self.reached_after_steps: int | None = None
         self._reached_s: float | None = None
         self.ready_s: float | None = None
-        self._first_step = 0
-        self._covered_steps: int | None = None
+        self._num_skipped = 0  # before the first, by a training that was continued
         self._has_own_clock = False
         self._first: tuple[_Point, float] | None = None
         self._last: _Point | None = None
@@ -286,8 +270,7 @@ class StepLog:
             # Uneven intervals weigh alike in the bootstrap, not in the mean.
             scale = step_time_s / float(means.mean())
             lo, hi = mean_interval(means)
-            columns["step_time_lo_s"] = lo * scale
-            columns["step_time_hi_s"] = hi * scale
+            columns |= {"step_time_lo_s": lo * scale, "step_time_hi_s": hi * scale}
         measured = [each for each in (step_time_s, float(np.median(means))) if each > 0]
         warmup_steps = self._trial.measurement.warmup_steps
         by_rate = self._rates.step_time_s(measured, after_steps=warmup_steps)
@@ -319,9 +302,7 @@ class StepLog:
         return columns
 
     def _num_seen_at(self, step: int) -> int:
-        covered = self._covered_steps
-        first = self._first_step
-        return step - first + (first if covered is None else covered)
+        return step - self._num_skipped
 
     def _slower_by_own_rate(self) -> float | None:
         """Return how much longer steps are by the program's own rate than as read."""
@@ -333,10 +314,11 @@ class StepLog:
         self._num_late = 0
         self._counts.take(report, step, self._slower_by_own_rate)
         if self.last_step is None:
-            self._first_step = step
             self._has_own_clock = report.t is not None
-        elif self._covered_steps is None:
-            self._covered_steps = min(self._first_step, step - self._first_step)
+        elif self._num_reported == 1:
+            # The first report stands for as many steps as the second, at most.
+            self._num_skipped = max(0, 2 * self.last_step - step)
+        self._num_reported += 1
         self.last_step = step
         self._names_at_step = set(report.metrics)
         time_s = self._time_of(report, step, now_s, last_step)
@@ -404,7 +386,7 @@ class StepLog:
             is_warm_up=self._num_seen_at(last.step) < warmup_steps,
             holds_evaluation=holds_evaluation,
         )
-        self.intervals.add(interval)
+        self.intervals.append(interval)
         if holds_evaluation:
             return {"t": point.time_s}
         if self._began_s is None:

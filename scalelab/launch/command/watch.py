@@ -35,9 +35,6 @@ from scalelab.records.attempt import AttemptResult
 # Lines that arrive within this time are read together: waking up for each line would
 # take processor time from the ranks.
 _READ_INTERVAL_S = 0.01
-# A line of a progress bar may be written in pieces; after this time it is taken for
-# whole although nothing ends it.
-_WHOLE_AFTER_S = 0.002
 
 # Output counts as a sign of life before the first step, for so many times the seconds
 # that may pass without a report.
@@ -67,21 +64,15 @@ class _CommandProcesses(Watch):
     def explain_exit(
         self, rank: int, status: int, device_type: str, log: Path, oom_kills: int
     ) -> RankFailure:
-        now_s = time.monotonic()
         return from_command_exit(
-            rank, now_s, status, device_type, log, oom_kills, code=self._code
+            rank, time.monotonic(), status, device_type, log, oom_kills, code=self._code
         )
 
 
 class _CommandWatch(_CommandProcesses):
     """Reads the reports of rank 0 and ends the command when it has measured enough.
 
-    Parameters
-    ----------
-    attempt
-        This node's part of the attempt; its ranks are in the order of the board's rows.
-    board
-        The progress board; every report counts for all ranks, which keep step.
+    Every report counts for all ranks, which keep step.
     """
 
     def __init__(
@@ -127,8 +118,7 @@ class _CommandWatch(_CommandProcesses):
         return self._log.ready_s
 
     def attach(self, supervisor: Supervisor) -> None:
-        on_change = partial(self._on_change, supervisor)
-        supervisor.listen(self._watch.descriptor, on_change)
+        supervisor.listen(self._watch.descriptor, partial(self._on_change, supervisor))
 
     def conclude(self, rank: int) -> AttemptResult | None:
         self._awaited.discard(rank)
@@ -204,9 +194,6 @@ class _CommandWatch(_CommandProcesses):
     def _read(self) -> AttemptResult | None:
         now_s = time.monotonic()
         lines = list(self._file.lines())
-        if self._file.is_redrawing:
-            time.sleep(_WHOLE_AFTER_S)
-            lines += [*self._file.lines(), *self._file.redrawn_line()]
         try:
             reports = [report for line in lines if (report := self._reader.read(line))]
             for report in reports:

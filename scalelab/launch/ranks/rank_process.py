@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn
@@ -64,7 +65,7 @@ def report_failure(
         outcome_of=outcome_of,
     )
     with suppress(OSError):
-        send(channel, {"kind": "failed", "failure": failure.to_json()})
+        send(channel, {"kind": "failed", "failure": asdict(failure)})
 
 
 def run_rank(

@@ -80,6 +80,5 @@ def _server_requests(
 def cores_of(spec: AttemptSpec, device_id: str) -> tuple[int, ...]:
     """Return the cores that a rank on this device is pinned to; empty: not pinned."""
     # Ranks whose times are declared only wait, and may be many times the cores.
-    if spec.device_type != "cpu" or spec.known.declares_times:
-        return ()
-    return (int(device_id),)
+    is_pinned = spec.device_type == "cpu" and not spec.known.declares_times
+    return (int(device_id),) if is_pinned else ()

@@ -62,11 +62,7 @@ class _Attempt:
 class _RankServer:
     """Forks the processes that one agent asks for, and reports how they end.
 
-    Parameters
-    ----------
-    control
-        The socket on which the agent sends requests. The server ends when the agent has
-        closed it and no process is left.
+    It ends when the agent has closed its socket and no process is left.
     """
 
     def __init__(self, control: socket.socket) -> None:
@@ -167,9 +163,8 @@ def must_not_fork() -> str | None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return "a preloaded module has initialised CUDA"
-    if len(os.listdir("/proc/self/task")) > 1:
-        return "a preloaded module has started a thread"
-    return None
+    has_threads = len(os.listdir("/proc/self/task")) > 1
+    return "a preloaded module has started a thread" if has_threads else None
 
 
 def preload(modules: Sequence[str]) -> None:

@@ -167,13 +167,8 @@ class RankServers:
 
     All servers are started by one thread, which lives as long as this object: the
     kernel kills a server when the thread that started it ends. A server whose preloaded
-    files have changed is replaced; it ends when its last rank has ended.
-
-    Parameters
-    ----------
-    entry_module
-        Module of what ranks call, which a server must be able to import; None: it
-        starts no ranks.
+    files have changed is replaced; it ends when its last rank has ended. Without an
+    ``entry_module``, which has what ranks call, it starts no ranks.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ def intervals(
     """Return intervals of ten steps each; the positions in ``evaluated`` hold one."""
     found = Intervals()
     for position, each in enumerate(seconds):
-        found.add(
+        found.append(
             Interval(
                 num_steps=10,
                 seconds=each,

@@ -1,25 +1,30 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from scalelab.experiment.program import MetricsSource
 from scalelab.launch.command.lines import (
     Count,
-    JsonLines,
-    RegexLines,
     Report,
     ReportReader,
+    read_groups,
+    read_json,
 )
 
 
-def read_json(values: object) -> Report | None:
-    return JsonLines().read(json.dumps(values).encode())
+def read_values(values: object) -> Report | None:
+    return read_json(json.dumps(values).encode())
+
+
+def read_found(patterns: tuple[str, ...], line: bytes) -> Report | None:
+    return read_groups(list(map(re.compile, patterns)), line)
 
 
 def test_json_line_is_a_report() -> None:
-    assert read_json({"step": 3, "samples": 96, "t": 1.5, "loss": 2}) == Report(
+    assert read_values({"step": 3, "samples": 96, "t": 1.5, "loss": 2}) == Report(
         step=3, samples=96, t=1.5, metrics={"loss": 2}
     )
 
@@ -28,7 +33,7 @@ def test_only_finite_numbers_are_metrics() -> None:
     line = (
         b'{"step": 1, "a": NaN, "b": Infinity, "c": true, "d": "x", "e": [1], "f": 2}'
     )
-    assert JsonLines().read(line) == Report(step=1, metrics={"f": 2})
+    assert read_json(line) == Report(step=1, metrics={"f": 2})
 
 
 @pytest.mark.parametrize(
@@ -51,46 +56,44 @@ def test_only_finite_numbers_are_metrics() -> None:
     ],
 )
 def test_line_that_reports_nothing_is_passed_over(line: bytes) -> None:
-    assert JsonLines().read(line) is None
+    assert read_json(line) is None
 
 
 def test_whole_numbers_may_be_written_as_fractions() -> None:
-    assert read_json({"step": 4.0, "samples": 1e3}) == Report(step=4, samples=1000)
+    assert read_values({"step": 4.0, "samples": 1e3}) == Report(step=4, samples=1000)
 
 
 def test_samples_that_are_no_count_are_not_said() -> None:
-    report = read_json({"step": 4, "samples": 10.5, "t": float("nan")})
+    report = read_values({"step": 4, "samples": 10.5, "t": float("nan")})
     assert report == Report(step=4)
 
 
 def test_metrics_without_a_step_belong_to_the_last_one() -> None:
-    assert read_json({"val_acc": 0.5}) == Report(step=None, metrics={"val_acc": 0.5})
+    assert read_values({"val_acc": 0.5}) == Report(step=None, metrics={"val_acc": 0.5})
 
 
 def test_all_patterns_make_one_report() -> None:
-    lines = RegexLines(
-        (r"step\s+(?P<step>[\d,]+)", r"loss (?P<loss>\S+)", r"(?P<t>\S+) s$")
-    )
-    assert lines.read(b"epoch 1 | step 12,345 | loss 1e-3 | 7.25 s") == Report(
-        step=12345, t=7.25, metrics={"loss": 0.001}
-    )
-    assert lines.read(b"nothing here \xff") is None
-    assert lines.read(b"loss nan") is None
+    patterns = (r"step\s+(?P<step>[\d,]+)", r"loss (?P<loss>\S+)", r"(?P<t>\S+) s$")
+    assert read_found(
+        patterns, b"epoch 1 | step 12,345 | loss 1e-3 | 7.25 s"
+    ) == Report(step=12345, t=7.25, metrics={"loss": 0.001})
+    assert read_found(patterns, b"nothing here \xff") is None
+    assert read_found(patterns, b"loss nan") is None
 
 
 def test_group_that_took_no_part_is_not_said() -> None:
-    lines = RegexLines((r"step (?P<step>\d+)(?: of (?P<total>\d+))?",))
-    assert lines.read(b"step 3") == Report(step=3)
+    patterns = (r"step (?P<step>\d+)(?: of (?P<total>\d+))?",)
+    assert read_found(patterns, b"step 3") == Report(step=3)
 
 
 def test_group_that_is_no_number_is_not_said() -> None:
-    lines = RegexLines((r"step (?P<step>\d+) loss (?P<loss>\S+)",))
-    assert lines.read(b"step 3 loss n/a") == Report(step=3)
+    patterns = (r"step (?P<step>\d+) loss (?P<loss>\S+)",)
+    assert read_found(patterns, b"step 3 loss n/a") == Report(step=3)
 
 
 def test_decimal_comma_is_not_taken_for_thousands() -> None:
-    lines = RegexLines((r"step (?P<step>\d+) loss (?P<loss>\S+)",))
-    assert lines.read(b"step 3 loss 0,95") == Report(step=3)
+    patterns = (r"step (?P<step>\d+) loss (?P<loss>\S+)",)
+    assert read_found(patterns, b"step 3 loss 0,95") == Report(step=3)
 
 
 def test_readers_say_what_they_expect() -> None:

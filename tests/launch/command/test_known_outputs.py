@@ -116,7 +116,7 @@ def reports_of(name: str, directory: Path, accumulation: int) -> list[Report]:
     output.write_bytes((OUTPUTS / f"{name}.txt").read_bytes())
     known = KNOWN[name]
     reader = ReportReader(source_of(name), accumulation, known.global_batch_size)
-    lines = [*file.lines(), *file.redrawn_line()]
+    lines = [*file.lines()]
     file.close()
     return [report for line in lines if (report := reader.read(line))]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 
 from scalelab.errors import SpecError
@@ -25,15 +25,7 @@ _ENOUGH = 4
 class CountWitness:
     """Refuses counts that contradict the batch arithmetic or the size of the data.
 
-    Parameters
-    ----------
-    samples_per_epoch
-        Samples of the training data; None: not known.
-
-    Attributes
-    ----------
-    holds_samples
-        The program counts samples beside steps, and both agree.
+    It ``holds_samples`` where the program counts samples beside steps, and both agree.
     """
 
     def __init__(self, trial: Trial, samples_per_epoch: int | None = None) -> None:
@@ -65,7 +57,7 @@ class CountWitness:
         if count.name in (SAMPLES, SAMPLES_OF_EPOCH):
             return
         rises = {after - before for before, after in pairwise(self._counts)}
-        local = self._trial.local_batch_size
+        trial, local = self._trial, self._trial.local_batch_size
         is_data = count.total is not None and count.total == self._per_epoch
         if is_data and local > 1 and not any(rise % local for rise in rises):
             why = f"counts up to {count.total:,}, which is job.samples_per_epoch"
@@ -74,10 +66,17 @@ class CountWitness:
         unit = BATCH_OF_EPOCH if count.name == BATCH_OF_EPOCH else STEP_OF_EPOCH
         has_length = not is_data and unit in self._fitting(count.total)
         is_of_steps = has_length or self._counts[0] % local
-        for name, batch in _batches(self._trial).items():
+        passes = trial.gradient_accumulation_steps
+        batches = {
+            "local_batch_size": local,
+            "local_batch_size x gradient_accumulation_steps": local * passes,
+            "local_batch_size x data_parallel_size": local * trial.data_parallel_size,
+            "global_batch_size": trial.global_batch_size,
+        }
+        for name, batch in batches.items():
             # The program's rate clears it where it is nearer to the steps.
             is_near = slower is not None and slower <= math.sqrt(batch)
-            if rises == {batch} and not (is_of_steps or is_near):
+            if batch > 1 and rises == {batch} and not (is_of_steps or is_near):
                 why = f"rises by {batch:,} from line to line, which is {name}"
                 beside = (
                     f" If it does not, let the program report at another interval than "
@@ -90,8 +89,8 @@ class CountWitness:
         if not self._per_epoch:
             return {}
         steps = self._per_epoch / self._trial.global_batch_size
-        accumulation = self._trial.gradient_accumulation_steps
-        return {BATCH_OF_EPOCH: steps * accumulation, STEP_OF_EPOCH: steps}
+        passes = self._trial.gradient_accumulation_steps
+        return {BATCH_OF_EPOCH: steps * passes, STEP_OF_EPOCH: steps}
 
     def _fitting(self, total: int | None) -> list[str]:
         """Return what counts up to a total in an epoch: batches, or steps, or both."""
@@ -100,31 +99,17 @@ class CountWitness:
 
     def _check_length(self, count: Count) -> None:
         names = {BATCH_OF_EPOCH: BATCHES_OF_EPOCH, STEP_OF_EPOCH: STEPS_OF_EPOCH}
-        if count.name not in names:
-            return
-        fitting, lengths = self._fitting(count.total), self._lengths()
-        passes = self._trial.gradient_accumulation_steps
-        if fitting and count.name not in fitting:
-            right = fitting[0]
+        fitting = self._fitting(count.total)
+        if fitting and count.name in names and count.name not in fitting:
+            right, passes = fitting[0], self._trial.gradient_accumulation_steps
             raise SpecError(
                 f"{count.name} counts up to {count.total:,}, and an epoch has "
-                f"{lengths[STEP_OF_EPOCH]:,.0f} optimiser steps of "
+                f"{self._lengths()[STEP_OF_EPOCH]:,.0f} optimiser steps of "
                 f"{passes} batches (job.samples_per_epoch={self._per_epoch:,}, "
                 f"global_batch_size={self._trial.global_batch_size:,}). So it counts "
                 f"{right.partition('_')[0]}s: name the groups {right} and "
                 f"{names[right]}, or correct job.samples_per_epoch."
             )
-
-
-def _batches(trial: Trial) -> Mapping[str, int]:
-    local, passes = trial.local_batch_size, trial.gradient_accumulation_steps
-    named = {
-        "local_batch_size": local,
-        "local_batch_size x gradient_accumulation_steps": local * passes,
-        "local_batch_size x data_parallel_size": local * trial.data_parallel_size,
-        "global_batch_size": trial.global_batch_size,
-    }
-    return {name: batch for name, batch in named.items() if batch > 1}
 
 
 def _samples_taken(count: Count, why: str) -> str:

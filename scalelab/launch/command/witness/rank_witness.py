@@ -22,8 +22,8 @@ from scalelab.plan.first_check import NOT_WITNESSED
 
 _LOCAL_RANK, _SIZE = "LOCAL_RANK", "WORLD_SIZE"
 _FRAMEWORK = "framework"
+# The metric by which a program says how many ranks, or devices, work together.
 SAID = "world_size"
-"""The metric by which a program says how many ranks, or devices, work together."""
 
 # A program may connect its ranks in its first step, or leave its group and then report
 # all at once: only one that goes on without a connection between its ranks is refused.
@@ -143,9 +143,15 @@ def _check_rank_count(trial: Trial, pids: Iterable[int]) -> None:
     expected = {trial.world_size}
     if trial.layout is not None:
         expected.add(trial.data_parallel_size)
-    programs = [program for pid in pids for program in children(pid)]
-    told = {size for program in programs for size in _sizes_told_below(program)}
-    for size in sorted(told - expected):
+    told: set[str] = set()
+    for program in (each for pid in pids for each in children(pid)):
+        given = environment_of(program).get(_SIZE)
+        told |= {
+            found[_SIZE]
+            for found in map(environment_of, descendants(program))
+            if _LOCAL_RANK in found and found.get(_SIZE, given) != given
+        }
+    for size in sorted({int(each) for each in told if each.isdecimal()} - expected):
         raise SpecError(
             f"the command started {counted(size, 'rank')} (WORLD_SIZE={size}), and "
             f"this trial has {counted(trial.world_size, 'device')}, so its row would "
@@ -153,14 +159,3 @@ def _check_rank_count(trial: Trial, pids: Iterable[int]) -> None:
             "a rank for each device: torchrun --nnodes {num_nodes} --nproc-per-node "
             "{gpus_per_node}, or accelerate launch --num_processes {world_size}."
         )
-
-
-def _sizes_told_below(pid: int) -> set[int]:
-    """Return the numbers that ranks below a program are told, and it is not."""
-    given = environment_of(pid).get(_SIZE)
-    told = {
-        found[_SIZE]
-        for found in map(environment_of, descendants(pid))
-        if _LOCAL_RANK in found and found.get(_SIZE, given) != given
-    }
-    return {int(size) for size in told if size.isdecimal()}

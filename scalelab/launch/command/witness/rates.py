@@ -34,14 +34,10 @@ class RateUnit(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnRate:
-    """A rate that a program prints.
+    """A rate that a program prints: the seconds for one unit.
 
-    Parameters
-    ----------
-    seconds
-        Seconds for one unit.
-    of_all_ranks
-        Whether the line says that the rate is of all ranks, or of one; None: neither.
+    ``of_all_ranks`` says whether the rate is of all ranks, or of one; None: the line
+    does not say.
     """
 
     unit: RateUnit
@@ -139,10 +135,7 @@ def _rate(unit: RateUnit, match: re.Match[str]) -> OwnRate | None:
 class RateWitness:
     """Keeps the program's own rates, and compares them with measured step times.
 
-    Parameters
-    ----------
-    tokens_per_sample
-        Tokens of a sample; None: not known, and rates of tokens tell nothing.
+    Where the tokens of a sample are not known, rates of tokens tell nothing.
     """
 
     def __init__(self, trial: Trial, tokens_per_sample: int | None = None) -> None:

@@ -32,22 +32,15 @@ _SOCKET = "socket:["
 # processes may have open.
 _MEMORY = ("/dev/shm/", "/SYSV", "/memfd:")
 
-Place = tuple[str, int]
-"""Numeric address and port."""
-
-Link = tuple[Place, Place]
-"""Both ends of a TCP connection, the process's own first."""
+Place = tuple[str, int]  # numeric address and port
+Link = tuple[Place, Place]  # both ends of a TCP connection, the process's own first
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
     """What the processes of one rank hold.
 
-    Parameters
-    ----------
-    is_whole
-        All of it could be read, which it cannot of a process that ends, or is another
-        user's.
+    It is not whole where a process has ended, or is another user's.
     """
 
     links: frozenset[Link]
@@ -81,9 +74,15 @@ def _held_by(pids: Iterable[int], connections: Mapping[str, Link]) -> Held:
     for pid in pids:
         try:
             links |= {connections[each] for each in _sockets(pid) & connections.keys()}
-            memory |= set(_segments(pid))
+            maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
         except OSError:  # it has ended, or is another user's
             is_whole = False
+            continue
+        for line in maps.splitlines():
+            _, mode, _, device, inode, *path = line.split(maxsplit=5)
+            is_shared = mode.startswith("rw") and mode.endswith("s")
+            if is_shared and path and path[0].startswith(_MEMORY):
+                memory.add((device, inode))
     return Held(frozenset(links), frozenset(memory), is_whole)
 
 
@@ -97,14 +96,6 @@ def _sockets(pid: int) -> set[str]:
         for name in names
         if name.startswith(_SOCKET)
     }
-
-
-def _segments(pid: int) -> Iterable[tuple[str, str]]:
-    for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
-        _, mode, _, device, inode, *path = line.split(maxsplit=5)
-        is_shared = mode.startswith("rw") and mode.endswith("s")
-        if is_shared and path and path[0].startswith(_MEMORY):
-            yield device, inode
 
 
 def _place(text: str) -> Place:
@@ -136,10 +127,7 @@ _ELSEWHERE = {"docker", "nerdctl", "podman", "conmon", "kubectl", "ssh", "srun"}
 class Sight:
     """What one look at the ranks of an attempt has shown.
 
-    Parameters
-    ----------
-    witness
-        What shows that all of them are, ``store`` or ``sockets``; None where not all.
+    ``witness`` is what shows that all of them are connected, ``store`` or ``sockets``.
     """
 
     num_met: int
@@ -232,7 +220,12 @@ def _of_ranks(
     if awaited:
         # Ranks may reach other nodes at addresses that ScaleLab was not told of.
         have_arrived = holds_store and len(at_store) >= awaited.total()
-        is_sure &= serves_store and not have_arrived and not _leave(ranks, port)
+        leave = any(
+            own[0] != peer[0] and peer[1] != port
+            for rank in ranks
+            for own, peer in rank.links
+        )
+        is_sure &= serves_store and not (have_arrived or leave)
     return Sight(num_met, witness, is_sure=is_sure)
 
 
@@ -242,17 +235,11 @@ def _may_meet_later(ranks: Sequence[Held], port: int) -> bool:
     NCCL connects them with one another when they exchange something first. The store
     is ScaleLab's, or that of a launcher on this node.
     """
-    places = [
+    places = (
         {peer for own, peer in rank.links if peer[1] == port or peer[0] == own[0]}
         for rank in ranks
-    ]
+    )
     return bool(set.intersection(*places))
-
-
-def _leave(ranks: Sequence[Held], port: int) -> bool:
-    """Tell whether ranks have connections to other hosts, that of a store aside."""
-    links = {link for rank in ranks for link in rank.links}
-    return any(own[0] != peer[0] and peer[1] != port for own, peer in links)
 
 
 def _ranks_of_other_nodes(attempt: CommandAttempt, meeting: Meeting) -> Counter[str]:
