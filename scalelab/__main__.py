@@ -4,8 +4,6 @@ Loading the command line takes a moment, and a Ctrl-C in it shall show no traceb
 ends the process as it ends other programs. ``scalelab.cli.main`` then takes it over.
 """
 
-from __future__ import annotations
-
 import signal
 from typing import NoReturn
 

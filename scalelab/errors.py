@@ -20,8 +20,6 @@ A failed *trial* is data, not an exception: see
 :class:`scalelab.inputs.outcome.Outcome`.
 """
 
-from __future__ import annotations
-
 
 class ScaleLabError(Exception):
     """Root of every error ScaleLab raises on purpose.

@@ -1,7 +1,5 @@
 """``scalelab init`` and ``scalelab schema``: what helps to write an experiment."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``scalelab status`` and ``scalelab stop``."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

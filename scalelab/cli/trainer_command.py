@@ -1,7 +1,5 @@
 """``scalelab trainer`` and ``scalelab data``: what trainers offer besides sweeps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

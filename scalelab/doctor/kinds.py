@@ -1,7 +1,5 @@
 """Checks of what may be named: each row of each kind, built in or installed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

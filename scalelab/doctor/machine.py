@@ -1,7 +1,5 @@
 """Checks of this machine: each part that a sweep needs is tried."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """Checks of a site's profile that use no device time."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Site profiles: a commented one, written from what a batch system says it has."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Checks of an experiment against its workload, its launchers and its strategies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The values that a command receives: in placeholders, or in environment variables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from enum import StrEnum

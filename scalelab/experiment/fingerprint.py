@@ -1,7 +1,5 @@
 """Fingerprints: what the numbers of a run depend on, and how two of them differ."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

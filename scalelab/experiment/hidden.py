@@ -4,8 +4,6 @@ Run directories are shared by groups, and the variables under ``env`` may hold k
 passwords. A hash that took long to compute still shows whether a value has changed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

@@ -1,7 +1,5 @@
 """The keys of an experiment's YAML: the type and the description of each."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Annotated, Self, TypeVar

@@ -5,8 +5,6 @@ stand for what a user could have written there; what reads the output of a comma
 of no preset.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ Numbers, booleans and null follow the core schema of YAML 1.2: ``1e-3`` is a num
 aliases, tags, infinities.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Hashable, Mapping, Sequence

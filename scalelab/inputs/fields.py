@@ -1,7 +1,5 @@
 """Field types of experiments and site profiles."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, TypeVar

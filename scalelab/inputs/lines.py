@@ -1,7 +1,5 @@
 """Text for a terminal: full stops, single lines, aligned columns."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

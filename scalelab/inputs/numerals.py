@@ -1,7 +1,5 @@
 """Numbers, durations, shares and counts in words."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import NamedTuple

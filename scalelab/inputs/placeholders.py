@@ -1,7 +1,5 @@
 """Placeholders such as ``{rank}`` in command lines and environment values."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Whatever :mod:`~scalelab.inputs.numerals` writes is read back: ``4h``, ``4.6 day
 ``1,200 GPU-h``, ``0.12 emulated core-s``, ``20 usd``.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

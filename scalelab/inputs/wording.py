@@ -5,8 +5,6 @@ option as a value, which writes itself for whoever reads: Python, unless the com
 line has said that it does.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Parent and child processes: parent-death signals, process groups, orphans."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -5,8 +5,6 @@ user's next process on the host removes it: a file in each names its process, wh
 holds a lock on it. A lock tells of processes in other containers of the host, too.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Stall detection: find the rank that hangs among those that wait for it."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Mapping

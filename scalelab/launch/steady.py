@@ -1,7 +1,5 @@
 """Confidence interval of a mean step time, by block bootstrap."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -3,8 +3,6 @@
 A rank that loses its peer fails, too: its failure is an *echo* of the peer's.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

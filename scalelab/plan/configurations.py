@@ -1,7 +1,5 @@
 """Configurations: the settings, devices and batches that an experiment combines."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping

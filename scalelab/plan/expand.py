@@ -6,8 +6,6 @@ the second on the allocation and the local batch. So two cheap families of trial
 replace one product; ``product: true`` asks for the product.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Memory limits as measured: which local batches did not fit, and which did."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The trial source of a sweep: which trials are left, and how long they will take."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping

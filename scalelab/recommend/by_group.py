@@ -1,7 +1,5 @@
 """One answer where nodes are of several groups: the best of what each answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType

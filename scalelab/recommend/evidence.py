@@ -1,7 +1,5 @@
 """The evidence of a run: the ways to train side by side, steadiness, whole runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The notes of an answer: what it assumes, and what could not be answered."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Atomic reading and writing of a run's files: no reader sees half of one."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math

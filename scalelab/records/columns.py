@@ -3,8 +3,6 @@
 ``SCHEMA_VERSION`` rises with every change that an older reader would misread.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

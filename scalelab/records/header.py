@@ -4,8 +4,6 @@ Who may read the directory of a run sees the names under ``env`` and a salted ha
 each value; the values lie in one file that its user alone may read.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

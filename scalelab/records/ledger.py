@@ -4,8 +4,6 @@ Only the driver writes it, one line at a time. It is an index: the attempt direc
 hold the facts, and a ledger that is lost or damaged is rebuilt from them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Run one trial of an experiment in this process, for use with a debugger."""
 
-from __future__ import annotations
-
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,7 +1,5 @@
 """The status of a run: what has ended, what runs and what is missing."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress

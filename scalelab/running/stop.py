@@ -1,7 +1,5 @@
 """Stop the driver of a run, wherever it is."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable

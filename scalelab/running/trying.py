@@ -1,7 +1,5 @@
 """The first trials of a program: the smallest, a few steps long, and what was read."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

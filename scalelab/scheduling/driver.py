@@ -1,7 +1,5 @@
 """The driver: runs the trials of a source on nodes and records how they end."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Multi-node attempts: start all parts together and merge their results into one."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import json

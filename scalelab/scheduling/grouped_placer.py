@@ -1,7 +1,5 @@
 """Placement with node groups: a trial runs only on nodes of its own group."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from scalelab.cluster.nodes import Node

@@ -6,8 +6,6 @@ before it only if it ends before the reservation begins, or leaves its devices a
 (EASY backfill; Lifka 1995, "The ANL/IBM SP scheduling system").
 """
 
-from __future__ import annotations
-
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """The pool of nodes that are up, and the time limit on waiting for more."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

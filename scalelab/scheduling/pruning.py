@@ -1,7 +1,5 @@
 """Ask the source of trials, while they run, which of them are to end early."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping

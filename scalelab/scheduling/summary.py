@@ -1,7 +1,5 @@
 """The summary of a sweep: what was done, what failed and what is missing."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

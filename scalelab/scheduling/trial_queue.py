@@ -6,8 +6,6 @@ alike; within a repeat the largest allocation first; among equals the order of t
 source.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections import Counter, deque

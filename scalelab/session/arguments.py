@@ -4,8 +4,6 @@ Types and rules are those of the keys that users write in YAML; values of NumPy 
 pandas are taken as the plain values they hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """What every batch system promises, with the site and the client that it names."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """What holds for a row of any kind: it is installed, and loading it is light."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from functools import cache

@@ -1,7 +1,5 @@
 """What every launcher promises."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 

@@ -1,7 +1,5 @@
 """What every resource promises."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What every source of trials promises."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """What every trainer promises."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Checkpoints of a trial: written atomically, read without running code."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Columns that follow from the model, the data and the libraries."""
 
-from __future__ import annotations
-
 import json
 import platform
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Held-out metrics: exact sums over all ranks; and what they say of each class."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

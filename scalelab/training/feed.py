@@ -1,7 +1,5 @@
 """Data loading: batches on the device, in the sample order of the trial."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import threading

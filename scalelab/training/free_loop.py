@@ -5,8 +5,6 @@ nowhere else. Steps are timed where they are granted; rank 0 reads those times a
 once a second, records them, and has the series end early where it decides so.
 """
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -5,8 +5,6 @@ meet; rank 0 reads its clock, records the steps, and decides whether and how far
 on.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A memory limit for CPU ranks, to try memory limits without a GPU."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Sample order: a function of seed, global batch and step alone, unless sharded."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """One rank of an attempt, from its seeds to its result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path

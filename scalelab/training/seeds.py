@@ -1,7 +1,5 @@
 """Random generators of a rank: seeding, saving, restoring."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

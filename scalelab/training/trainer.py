@@ -3,8 +3,6 @@
 It loads no torch, and what needs torch is named by its path.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a sweep is at while no trial has ended: it starts nodes, or waits for a step."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import suppress

@@ -7,8 +7,6 @@ for ``torchrun`` runs unchanged. As under ``torchrun`` the store at
 program can take it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

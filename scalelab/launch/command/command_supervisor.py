@@ -7,8 +7,6 @@ stands between the rank server and the program. It becomes the parent of such or
 and kills them when the program ends and when the rank server dies.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -1,7 +1,5 @@
 """Reading files while other processes write them: inotify, and whole lines."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

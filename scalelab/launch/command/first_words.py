@@ -1,7 +1,5 @@
 """The words of a command line, and the program that they start with."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -3,8 +3,6 @@
 What lines count is made optimiser steps.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """The result of an attempt that ran a command: its outcome and measured columns."""
 
-from __future__ import annotations
-
 import json
 import platform
 import traceback

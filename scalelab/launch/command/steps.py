@@ -6,8 +6,6 @@ interval cannot be told apart. Intervals in which an evaluation wrote a line are
 apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The outcome of a program that failed, from its exit status and its log."""
 
-from __future__ import annotations
-
 import re
 import signal
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Reads what a command reports while it runs; ends it when it has measured enough."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A rank of a workload, in a process of its own or in this one."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import socket

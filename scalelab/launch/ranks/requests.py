@@ -1,7 +1,5 @@
 """The processes that one node starts for an attempt of a workload."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

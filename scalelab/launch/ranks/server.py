@@ -6,8 +6,6 @@ thread and has run no parallel operation when it forks: a parent that ever ran
 a two-thread torch operation makes its children hang.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json

@@ -1,7 +1,5 @@
 """The rank servers of a node, started and watched by its agent without torch."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

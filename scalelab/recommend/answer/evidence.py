@@ -1,7 +1,5 @@
 """What was measured besides the answer, as plain values: shown beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The notes of an answer as facts: a kind and its values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self

@@ -1,7 +1,5 @@
 """What an answer rests on where trials failed, and why there may be none."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -5,8 +5,6 @@ the same run. An answer holds for the records and the code it was made from; it 
 as JSON and only ever read as such.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The sentence for each kind of note."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The answer as plain values; text, JSON and the report are renderings of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """The answer in sentences, made once for the terminal and for the report."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from scalelab.inputs.document import Scalar

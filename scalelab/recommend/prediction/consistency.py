@@ -6,8 +6,6 @@ repeated throughput trials. The canaries (``experiment.trial``) are control tria
 both ends of the sweep and evenly between, which make a drift visible.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

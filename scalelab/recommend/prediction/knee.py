@@ -3,8 +3,6 @@
 Waiting for input is a cause that no law knows: it is read off what was measured.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -5,8 +5,6 @@ UTC), ``kind``, and the values of the event of that kind. It says what goes on; 
 measured stands in the ledger. Whoever shows a sweep reads these and nothing else.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Collection, Iterator

@@ -12,8 +12,6 @@ No clock of one host is compared with that of another, so a jumping clock neithe
 a living lease nor keeps a dead one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@ It reaches drivers on any host that shares the directory, in a terminal, a batch
 a notebook. A driver answers by removing it.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

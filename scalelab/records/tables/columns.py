@@ -1,7 +1,5 @@
 """Match the columns of a foreign table, wide ones too, with our own."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence

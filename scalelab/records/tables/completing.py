@@ -1,7 +1,5 @@
 """Fill in what follows from the cells of a row, and check that it fits together."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

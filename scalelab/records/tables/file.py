@@ -1,7 +1,5 @@
 """A foreign table as text: its columns, its cells by line, and what users add to it."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Import a foreign table of measurements as a run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

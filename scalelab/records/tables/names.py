@@ -1,7 +1,5 @@
 """The names that columns of measurements have elsewhere, and what they say of units."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re

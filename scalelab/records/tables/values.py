@@ -1,7 +1,5 @@
 """Parse the cells of a foreign table: its numerals, and each value in our unit."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

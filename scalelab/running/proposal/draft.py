@@ -1,7 +1,5 @@
 """The experiment that is proposed for a script: what its options mean, as YAML."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

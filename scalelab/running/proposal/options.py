@@ -1,7 +1,5 @@
 """The options of a script's command line, by the parser that it uses."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """How the lines of a program's output report its steps, found in a sample of them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence, Set

@@ -1,7 +1,5 @@
 """A user's training script, read and never run: what it says, and what it needs."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """Demand by node group: the nodes that trials need, and the back-off in asking."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Batch jobs that hold nodes of the sweep, and what trials wait for without them."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Sequence

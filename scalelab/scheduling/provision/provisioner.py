@@ -4,8 +4,6 @@ Three views are brought together at every tick: what the batch system shows of t
 which nodes have answered over Dask, and what the plan still needs.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping

@@ -3,8 +3,6 @@
 Dask notices a lost node at once; the batch system knows the reason a moment later.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace

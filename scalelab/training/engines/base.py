@@ -11,8 +11,6 @@ Ranks of a :class:`FreeEngine` never keep step: ``training.free_loop`` lets them
 steps one by one until the next evaluation or checkpoint, where they meet.
 """
 
-from __future__ import annotations
-
 from typing import Any, Protocol, runtime_checkable
 
 

@@ -1,7 +1,5 @@
 """Compilation of the model by ``torch.compile``, before the first step."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

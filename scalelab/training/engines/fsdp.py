@@ -1,7 +1,5 @@
 """Engine of ``fsdp``: parameters, gradients and optimiser state spread over ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice

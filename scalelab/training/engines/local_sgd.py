@@ -1,7 +1,5 @@
 """Engine of ``local_sgd``: ranks train alone and now and then average parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any

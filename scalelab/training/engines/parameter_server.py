@@ -1,7 +1,5 @@
 """Engine of ``parameter_server``: workers train alone and exchange with servers."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ A distribution adds one for a strategy of its own with an entry point::
     my_strategy = "my_package.engine:MyEngine"
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from scalelab.errors import SpecError

@@ -1,7 +1,5 @@
 """Engine of ``pipeline``: layers are divided over ranks, batches into micro-batches."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from itertools import islice

@@ -1,7 +1,5 @@
 """A model that a strategy has spread over ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Batch norm whose statistics are those of all ranks, on any device."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

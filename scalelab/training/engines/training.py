@@ -1,7 +1,5 @@
 """Trains a model step by step: feed, forward, backward, exchange, optimiser."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar

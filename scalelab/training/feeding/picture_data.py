@@ -1,7 +1,5 @@
 """Pictures as training data: read, decoded, cut to a square."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Sequence

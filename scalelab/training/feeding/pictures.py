@@ -3,8 +3,6 @@
 Importing this needs no torch, so a plan can check the pictures before any node starts.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Mapping, Sequence

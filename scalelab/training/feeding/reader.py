@@ -3,8 +3,6 @@
 Pictures are named by their index.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import BinaryIO
 

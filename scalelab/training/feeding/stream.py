@@ -1,7 +1,5 @@
 """Streams: samples in shards that are read from front to back."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import closing

@@ -5,8 +5,6 @@ blocks of zeros end the archive (POSIX.1-1988 ``ustar``). A name that does not f
 before it, as a file of its own: a pax record or GNU's long name.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Splitting of a model into the stages of a pipeline."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 

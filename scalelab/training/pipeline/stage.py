@@ -1,7 +1,5 @@
 """A stage of torch's pipelines, timed, and what enters and leaves stages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Energy and utilisation of a rank's GPU, read from NVML between blocks of steps."""
 
-from __future__ import annotations
-
 import statistics
 from contextlib import suppress
 from typing import Any

@@ -15,8 +15,6 @@ averaged gradients. It holds the part of the exchange that computation did not h
 the wait for slower ranks.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from enum import IntEnum

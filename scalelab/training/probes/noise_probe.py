@@ -1,7 +1,5 @@
 """Measures the squared gradient norms for the gradient noise scale."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The gradient noise scale: the batch up to which larger batches save steps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 DECAY = 0.95

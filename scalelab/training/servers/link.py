@@ -1,7 +1,5 @@
 """A worker's link to the parameter servers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 

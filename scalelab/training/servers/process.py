@@ -1,7 +1,5 @@
 """The process of a parameter server, beside the ranks that train."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -9,8 +9,6 @@ a worker's optimiser turns its gradients into a change of parameters, and change
 what servers add.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

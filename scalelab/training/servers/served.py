@@ -1,7 +1,5 @@
 """What a parameter server keeps: parameters, their version, and how fast workers go."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Step times of workers that wait for nobody, from the moments their steps ended."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

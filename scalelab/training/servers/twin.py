@@ -5,8 +5,6 @@ workload's own model by the rules of real trials, and only the times are declare
 Nothing of it is stored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ workers can be seen before any node is asked for, and are the same bit for bit w
 the same is asked.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field

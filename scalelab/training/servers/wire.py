@@ -5,8 +5,6 @@ vector. Every request that brings one is answered before the next, so that serve
 no queue of vectors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from enum import IntEnum

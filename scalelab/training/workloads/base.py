@@ -1,7 +1,5 @@
 """The base class of workloads, from which users derive their own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Data sets on disk: reads CIFAR-10 in its official layouts, and obtains it."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

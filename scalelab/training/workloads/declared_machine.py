@@ -3,8 +3,6 @@
 The laws are tested against it, so nothing here imports torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 

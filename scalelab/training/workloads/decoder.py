@@ -1,7 +1,5 @@
 """A decoder-only Transformer: pre-norm blocks, causal attention, tied embeddings."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """A multilayer perceptron on scikit-learn's digits: the default, with no download."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 

@@ -8,8 +8,6 @@ is shorter than the declared computation (about 1 ms for 4 ranks and 10 ms for 6
 cores).
 """
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Any

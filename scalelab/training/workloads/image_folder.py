@@ -1,7 +1,5 @@
 """Pictures in a folder per class, which training reads as it goes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

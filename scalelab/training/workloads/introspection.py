@@ -5,8 +5,6 @@ seconds. A class of the user's own is asked in a process of its own: its module 
 torch, and may do anything else. What that process cannot tell, the trials will.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os

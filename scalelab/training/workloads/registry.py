@@ -1,7 +1,5 @@
 """Find a workload by name and build it with an experiment's parameters."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

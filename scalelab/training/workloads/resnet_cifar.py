@@ -1,7 +1,5 @@
 """Residual networks for 32x32 images, on CIFAR-10."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Residual networks on random images of ImageNet's size: throughput without data."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The built-in workloads: where each is, and what a plan needs to know of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Importing this needs no torch, so a plan can check a text before any node starts.
 """
 
-from __future__ import annotations
-
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A language model over bytes: a decoder-only Transformer on any text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

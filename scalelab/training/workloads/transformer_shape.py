@@ -3,8 +3,6 @@
 Importing this needs no torch, so a plan can check a shape before any node starts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any

@@ -1,7 +1,5 @@
 """What a count tells of itself: whether it counts optimiser steps or something else."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import pairwise

@@ -4,8 +4,6 @@ Ranks of which each trains alone report the steps of a trial that scales perfect
 when the first step is reported, the connections between their processes are looked at.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence

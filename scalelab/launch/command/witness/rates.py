@@ -4,8 +4,6 @@ Only forms whose unit is told are read. Running means over a whole training are 
 they hold the warm-up.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
