@@ -181,6 +181,12 @@ def has_lost_connection(result: AttemptResult) -> bool:
     return is_echo or result.outcome in (Outcome.STALLED, Outcome.CANCELLED)
 
 
+def _only_echoes(result: AttemptResult) -> bool:
+    # A node that was lost, or ran out of memory, says the same; but that is the cause.
+    outcomes = (Outcome.FAILED, Outcome.STALLED, Outcome.CANCELLED)
+    return result.outcome in outcomes and _is_echo(result.traceback)
+
+
 def _is_echo(text: str | None) -> bool:
     # The last line is the exception; frames may quote harmless source text.
     said = text or ""
@@ -259,7 +265,7 @@ def merge(
     decided = first_decides and results[0].outcome.is_measurement
     heard = results[:1] if decided else results
     troubled = [result for result in heard if result.outcome in _PRECEDENCE]
-    causes = [result for result in troubled if not _is_echo(result.traceback)]
+    causes = [result for result in troubled if not _only_echoes(result)]
     verdict = min(causes or troubled or results[:1], key=_weight)
     for each in results:
         # The rank that a signal has stopped, which its node has named, is to blame.

@@ -183,6 +183,14 @@ def test_merge_blames_the_node_where_it_began(echo: AttemptResult) -> None:
     assert merge([echo, word(Outcome.COMPLETED)]).outcome is echo.outcome
 
 
+@pytest.mark.parametrize("outcome", [Outcome.NODE_FAIL, Outcome.OUT_OF_MEMORY])
+def test_what_a_node_lost_is_no_echo_whatever_its_ranks_say(outcome: Outcome) -> None:
+    lost = word(outcome, "Traceback\nDistBackendError: Connection refused")
+    cancelled = word(Outcome.CANCELLED)
+    assert merge([lost, cancelled]).outcome is outcome
+    assert merge([cancelled, lost]).outcome is outcome
+
+
 def test_merge_blames_the_halted_rank_that_the_others_wait_for() -> None:
     waits = AttemptResult(
         outcome=Outcome.STALLED,
