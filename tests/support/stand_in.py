@@ -38,7 +38,9 @@ def act(
 
 
 @contextmanager
-def group(identity: RankIdentity, rendezvous: str) -> Iterator[None]:
+def group(
+    identity: RankIdentity, rendezvous: str, patience_s: float = FOREVER_S
+) -> Iterator[None]:
     address = urlsplit(rendezvous)
     if address.scheme == "file":
         store = dist.FileStore(address.path, identity.world_size)
@@ -51,7 +53,7 @@ def group(identity: RankIdentity, rendezvous: str) -> Iterator[None]:
         store=store,
         rank=identity.rank,
         world_size=identity.world_size,
-        timeout=timedelta(seconds=FOREVER_S),
+        timeout=timedelta(seconds=patience_s),
     )
     yield
     dist.barrier()
