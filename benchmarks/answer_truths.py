@@ -14,11 +14,7 @@ from scaling_tasks import MANY_ROWS
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from generated_tables import (
-    Configuration,
-    GeneratedTable,
-    generated_tables,
-)
+from generated_tables import Configuration, GeneratedTable, generated_tables
 from imported_tables import configuration as configuration
 from imported_tables import imported as imported
 

@@ -7,14 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from measured_runs import (
-    COMMAND,
-    EMULATED,
-    completed,
-    end_trial,
-    failed,
-    measured_run,
-)
+from measured_runs import COMMAND, EMULATED, completed, end_trial, failed, measured_run
 
 import scalelab
 from scalelab.errors import FitError, SpecError, StoreError

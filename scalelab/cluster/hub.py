@@ -24,11 +24,7 @@ from scalelab.kinds.batch_systems import held_allocation
 from scalelab.records.attempt_io import storing
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.plain_files import last_log_lines
-from scalelab.site.job_script import (
-    node_script,
-    options_file,
-    script_file,
-)
+from scalelab.site.job_script import node_script, options_file, script_file
 from scalelab.site.profile import AllocationSite, RemoteSite
 
 T = TypeVar("T")

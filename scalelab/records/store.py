@@ -33,12 +33,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.target import Condition
 from scalelab.plan.source import Observation
 from scalelab.records import cache
-from scalelab.records.attempt import (
-    AttemptFiles,
-    AttemptResult,
-    AttemptSpec,
-    SpecText,
-)
+from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec, SpecText
 from scalelab.records.attempt_io import (
     encode_json,
     storing,

@@ -6,15 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from scalelab.inputs.numerals import duration, percent
-from scalelab.report.style import (
-    BLUE,
-    GOLD,
-    GREEN,
-    GREY,
-    ORANGE,
-    PATTERNS,
-    base_figure,
-)
+from scalelab.report.style import BLUE, GOLD, GREEN, GREY, ORANGE, PATTERNS, base_figure
 from scalelab.report.subject import ALLOCATION, Labels, ReportSubject
 
 PHASES = {

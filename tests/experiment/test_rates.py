@@ -2,10 +2,7 @@ import numpy as np
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.experiment.rates import (
-    LearningRateRule,
-    scaled_rate,
-)
+from scalelab.experiment.rates import LearningRateRule, scaled_rate
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import LearningRate
 from scalelab.kinds.strategies import STRATEGIES

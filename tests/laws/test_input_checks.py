@@ -5,11 +5,7 @@ import pytest
 from scalelab.errors import SpecError
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.memory.law import MemoryLaw
-from scalelab.laws.rows import (
-    checked_configurations,
-    positive,
-    positive_if_given,
-)
+from scalelab.laws.rows import checked_configurations, positive, positive_if_given
 from scalelab.laws.step_time.law import StepTimeLaw
 
 RUNS = pd.DataFrame(

@@ -3,13 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from made_up_runs import (
-    outlook_row,
-    planned,
-    recommendation,
-    strong_scaling,
-    trial_row,
-)
+from made_up_runs import outlook_row, planned, recommendation, strong_scaling, trial_row
 
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.observations import frame

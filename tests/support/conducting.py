@@ -6,11 +6,7 @@ from typing import Any, ClassVar
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.control.events import Progress, TrialEnded
-from scalelab.scheduling.summary import (
-    FailedTrial,
-    SweepSummary,
-    Unfinished,
-)
+from scalelab.scheduling.summary import FailedTrial, SweepSummary, Unfinished
 
 
 class Nodes:

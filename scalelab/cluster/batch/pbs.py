@@ -9,12 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
-from scalelab.cluster.batch.programs import (
-    answered,
-    ask,
-    job_class,
-    said_by,
-)
+from scalelab.cluster.batch.programs import answered, ask, job_class, said_by
 from scalelab.cluster.batch.queue import BatchJob, EndCause, JobState, JobView, seconds
 from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import ClusterError

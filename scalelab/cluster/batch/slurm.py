@@ -6,12 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import cast
 
-from scalelab.cluster.batch.programs import (
-    answered,
-    ask,
-    job_class,
-    said_by,
-)
+from scalelab.cluster.batch.programs import answered, ask, job_class, said_by
 from scalelab.cluster.batch.queue import BatchJob, EndCause, JobState, JobView, seconds
 from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import ClusterError

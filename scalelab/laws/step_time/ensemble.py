@@ -17,11 +17,7 @@ from scalelab.laws.step_time.mixture import Mixture
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.process import DiscrepancyProcess, covariances
-from scalelab.laws.step_time.shape_fit import (
-    LinearisedNode,
-    ShapeFit,
-    shared_process,
-)
+from scalelab.laws.step_time.shape_fit import LinearisedNode, ShapeFit, shared_process
 from scalelab.laws.step_time.shape_prior import ShapePrior
 from scalelab.laws.step_time.shapes import Shape, Terms, log_time, split
 

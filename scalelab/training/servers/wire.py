@@ -11,11 +11,7 @@ from enum import IntEnum
 from typing import Any
 
 import torch
-from torch.distributed import (  # type: ignore[attr-defined]
-    PrefixStore,
-    ProcessGroupGloo,
-    Store,
-)
+from torch.distributed import PrefixStore, ProcessGroupGloo, Store  # type: ignore[attr-defined]
 
 # A server hears nothing during evaluations. What ends a rank that hangs, and all ranks
 # once one has died, is their supervisor.

@@ -13,11 +13,7 @@ from torch.utils.data import TensorDataset
 from scalelab.errors import SpecError
 from scalelab.training.feed import Batch
 from scalelab.training.pipeline.splitting import split
-from scalelab.training.workloads.base import (
-    Workload,
-    check_schedule,
-    schedule_factor,
-)
+from scalelab.training.workloads.base import Workload, check_schedule, schedule_factor
 from scalelab.training.workloads.cifar10 import default_directory, read_cifar10
 
 DEPTHS = (20, 32, 44, 56)

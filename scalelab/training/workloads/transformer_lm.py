@@ -11,11 +11,7 @@ from torch.utils.data import TensorDataset
 from scalelab.errors import SpecError
 from scalelab.training.feed import Batch
 from scalelab.training.pipeline.splitting import split
-from scalelab.training.workloads.base import (
-    Workload,
-    check_schedule,
-    schedule_factor,
-)
+from scalelab.training.workloads.base import Workload, check_schedule, schedule_factor
 from scalelab.training.workloads.decoder import Decoder
 from scalelab.training.workloads.text import Bytes, Text, num_sequences
 from scalelab.training.workloads.transformer_shape import TransformerShape

@@ -18,11 +18,7 @@ from watching import ENTRY, STAND_IN, is_running, read_pid
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.launch.progress import ProgressBoard
-from scalelab.launch.protocol import (
-    CommandTask,
-    ProcessRequest,
-    receive,
-)
+from scalelab.launch.protocol import CommandTask, ProcessRequest, receive
 from scalelab.launch.ranks.server import must_not_fork, preload, watched_files
 from scalelab.launch.ranks.server_process import RankServers, ServerProcess
 

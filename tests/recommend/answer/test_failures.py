@@ -5,11 +5,7 @@ import pytest
 from made_up_runs import planned, recommendation, trial_row
 
 from scalelab.laws.rows import step_time_rows
-from scalelab.recommend.answer.failures import (
-    failures,
-    limits_of_memory,
-    why_no_answer,
-)
+from scalelab.recommend.answer.failures import failures, limits_of_memory, why_no_answer
 from scalelab.recommend.answer.note_words import in_words
 from scalelab.recommend.answer.text import answer_text
 from scalelab.records.observations import frame

@@ -4,14 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from gang import (
-    HERE,
-    on,
-    run_in_contexts,
-    run_trial,
-    stream,
-    throughput_trial,
-)
+from gang import HERE, on, run_in_contexts, run_trial, stream, throughput_trial
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 

@@ -5,14 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gang import (
-    HERE,
-    on,
-    run_in_contexts,
-    run_trial,
-    stream,
-    throughput_trial,
-)
+from gang import HERE, on, run_in_contexts, run_trial, stream, throughput_trial
 from torch import nn
 
 from scalelab.experiment.trial import LearningRate, Measurement, Trial, TrialKind

@@ -7,14 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from gang import (
-    HERE,
-    on,
-    run_in_contexts,
-    run_trial,
-    stream,
-    throughput_trial,
-)
+from gang import HERE, on, run_in_contexts, run_trial, stream, throughput_trial
 from torch import nn
 
 from scalelab.experiment.trial import LearningRate, Measurement, Trial, TrialKind
