@@ -21,6 +21,9 @@ from scalelab.scheduling.trial_queue import Request, TrialQueue
 WALLTIME_MARGIN_S = 15.0
 """Seconds by which a trial is to end before the job of its node does."""
 
+STOP_BEFORE = 0.1
+"""Part of a job's time, at most, that is kept for a last checkpoint."""
+
 
 @dataclass(slots=True)
 class _Slots:
@@ -151,6 +154,16 @@ class Placer:
     def limit(self, name: str, end_s: float, longest_s: float) -> None:
         """Start on a node only what ends before its job does, by estimate."""
         self._limits[name] = _Limit(end_s, longest_s)
+
+    def stop_s(self, name: str) -> float | None:
+        """Return when to end what runs on a node, early enough for a checkpoint.
+
+        It is on the monotonic clock; None: it is not known when the node's job ends.
+        """
+        limit = self._limits.get(name)
+        if limit is None:
+            return None
+        return limit.end_s - min(WALLTIME_MARGIN_S, STOP_BEFORE * limit.longest_s)
 
     def is_too_late(self, name: str, now_s: float) -> bool:
         """Tell whether trials wait, and a node ends too soon for each of them."""

@@ -128,7 +128,7 @@ class GroupDemand:
     def num_wanted(self, pool: Pool, *, is_stopped: bool) -> int:
         """Return the nodes that the trials of the group can use."""
         group = self.site.group
-        waiting = {} if is_stopped else pool.placer.groups[group].queue.allocations()
+        waiting = {} if is_stopped else pool.placers[group].queue.allocations()
         num_devices = sum(each.world_size * count for each, count in waiting.items())
         num_devices += pool.num_held_in(group)
         at_least = max((each.num_nodes for each in waiting), default=0)

@@ -240,7 +240,7 @@ class Provision:
         if end_s is not None:
             longest_s = demand.fresh * (walltime_s or end_s - now_s)
             for node in job.nodes:
-                self._pool.placer.limit(node.name, end_s, longest_s)
+                self._pool.placers[node.group].limit(node.name, end_s, longest_s)
 
     def _jobs_of(self, group: str | None) -> list[ProvisionedJob]:
         return [job for job in self._jobs.values() if job.group == group]
@@ -259,7 +259,8 @@ class Provision:
         spare = self._demands[group].spare(jobs, idle, wanted)
         for job in idle:
             is_late = wanted and any(
-                self._pool.placer.is_too_late(node.name, now_s) for node in job.nodes
+                self._pool.placers[node.group].is_too_late(node.name, now_s)
+                for node in job.nodes
             )
             if is_late:
                 self._demands[group].num_exchanged += 1
@@ -326,7 +327,7 @@ class Provision:
         ]
         if all(verdicts):
             raise ClusterError(
-                f"{verdicts[0]}\nWaiting trials: {self._pool.placer.num_waiting}. "
+                f"{verdicts[0]}\nWaiting trials: {self._pool.num_waiting}. "
                 "What has ended is recorded; correct the site, or try later: "
                 "the same command goes on."
             )
