@@ -92,16 +92,8 @@ class Placer:
     several nodes of a host share cores, one trial runs on the host at a time. Trials
     whose times are declared need no cores.
 
-    Parameters
-    ----------
-    expected_devices
-        Devices of each node that the cluster has when it is whole. A trial may wait for
-        them although they are not up yet.
-
-    Attributes
-    ----------
-    queue
-        The trials that wait for devices.
+    ``expected_devices`` are those of each node that the cluster has when it is whole. A
+    trial may wait for them although they are not up yet.
     """
 
     def __init__(

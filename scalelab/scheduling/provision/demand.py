@@ -97,16 +97,9 @@ def _in_a_row(words: str, number: int) -> str:
 
 @dataclass(slots=True)
 class GroupDemand:
-    """The nodes of one group that trials need, and the back-off in asking for them.
+    """The nodes of one group that trials need, and the back-off in asking for them."""
 
-    Parameters
-    ----------
-    site
-        The site, as it is for this group; see
-        :attr:`scalelab.site.batch_site.BatchSite.groups`.
-    """
-
-    site: BatchSite
+    site: BatchSite  # as it is for this group
     max_nodes: int
     backoff: SubmissionBackoff = field(default_factory=SubmissionBackoff)
     num_exchanged: int = 0

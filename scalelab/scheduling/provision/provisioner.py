@@ -43,7 +43,8 @@ RETURN_S = 120.0
 class Provision:
     """The provisioner: it submits jobs, replaces lost ones and ends unneeded ones.
 
-    All methods belong to the driver's thread.
+    All methods belong to the driver's thread. :meth:`tick` is due at ``deadline_s``, on
+    the monotonic clock.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Provision:
             group: GroupDemand(site, pool.max_nodes[group])
             for group, site in batch.site.groups.items()
         }
-        self._next_tick_s = 0.0
+        self.deadline_s = 0.0
         self._looks = QueueLooks(batch.look, batch.site.poll_interval)
         self._last_submission_s = -math.inf
         self._idle_since_s: float | None = None
@@ -73,11 +74,6 @@ class Provision:
         self._losses = DelayedNodeLosses(deliver)
         self.explain = self._losses.explain
         self._report = WaitingReport(batch, pool, on_event)
-
-    @property
-    def deadline_s(self) -> float:
-        """When :meth:`tick` is due, on the monotonic clock."""
-        return self._next_tick_s
 
     def queue_wait_s(self, placement: Placement) -> float | None:
         """Return the seconds a placement waited in the queue; None: not known."""
@@ -103,7 +99,7 @@ class Provision:
         if isinstance(message, NodeLeft):
             self._pool.leave(message.address)
         self._looks.next_s = 0.0
-        self._next_tick_s = 0.0
+        self.deadline_s = 0.0
         return True
 
     def take(self, event: QueueEvent) -> None:
@@ -126,14 +122,14 @@ class Provision:
             case QueueSeen():
                 self._looks.end()
                 self._see(event)
-        self._next_tick_s = 0.0
+        self.deadline_s = 0.0
 
     def tick(self, *, is_stopped: bool) -> None:
         """Bring the jobs in line with what the trials need."""
         now_s = time.monotonic()
-        if now_s < self._next_tick_s:
+        if now_s < self.deadline_s:
             return
-        self._next_tick_s = now_s + TICK_S
+        self.deadline_s = now_s + TICK_S
         self._losses.release(now_s - HOLD_S)
         self.meet_nodes()
         wanted = {
