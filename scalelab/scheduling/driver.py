@@ -85,20 +85,11 @@ class Driver:
 
     The caller holds the run's lease. Only this class writes the run's shared state.
 
-    Parameters
-    ----------
-    source
-        Proposes trials and is told every one that ends; asked about those that run.
-    estimate_duration
-        Seconds a trial will hold its devices, roughly: for reservations only.
-    max_retries
-        Further attempts of a trial whose node was lost, preempted or cancelled. Those
-        that left a checkpoint do not count.
-    retry_failed
-        Failed trials get one more attempt, those of earlier sweeps of the run included.
-    budget_gpu_s
-        No trial starts once the run has used this many device-seconds, those of earlier
-        sweeps included.
+    The seconds that ``estimate_duration`` returns are for reservations only. A trial
+    whose node was lost, preempted or cancelled gets ``max_retries`` further attempts;
+    those that left a checkpoint do not count. With ``retry_failed`` a failed trial gets
+    one more, and no trial starts once the run has used ``budget_gpu_s`` device-seconds:
+    both include earlier sweeps of the run.
     """
 
     def __init__(

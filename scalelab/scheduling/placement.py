@@ -30,11 +30,6 @@ class _Slots:
     node: Node
     free: list[int]
 
-    @property
-    def num_cores(self) -> int:
-        """Ranks that have a core of their own, at most as many as devices."""
-        return min(self.node.num_cores, len(set(self.node.device_ids)))
-
     def take(self, count: int) -> tuple[int, ...]:
         return tuple(heapq.heappop(self.free) for _ in range(count))
 
@@ -273,7 +268,8 @@ class Placer:
             if shares_cores:
                 most = 0
             elif is_busy and held[name]:
-                most = slots.num_cores
+                # Ranks that have a core of their own.
+                most = min(slots.node.num_cores, len(set(slots.node.device_ids)))
             devices.set(name, max(0, most - held[name]))
 
     def _reserve(self, request: Request, now_s: float) -> _Reservation:
