@@ -85,20 +85,11 @@ class Driver:
 
     The caller holds the run's lease. Only this class writes the run's shared state.
 
-    Parameters
-    ----------
-    source
-        Proposes trials and is told every one that ends; asked about those that run.
-    estimate_duration
-        Seconds a trial will hold its devices, roughly: for reservations only.
-    max_retries
-        Further attempts of a trial whose node was lost, preempted or cancelled. Those
-        that left a checkpoint do not count.
-    retry_failed
-        Failed trials get one more attempt, those of earlier sweeps of the run included.
-    budget_gpu_s
-        No trial starts once the run has used this many device-seconds, those of earlier
-        sweeps included.
+    The seconds that ``estimate_duration`` returns are for reservations only. A trial
+    whose node was lost, preempted or cancelled gets ``max_retries`` further attempts;
+    those that left a checkpoint do not count. With ``retry_failed`` a failed trial gets
+    one more, and no trial starts once the run has used ``budget_gpu_s`` device-seconds:
+    both include earlier sweeps of the run.
     """
 
     def __init__(
@@ -165,7 +156,7 @@ class Driver:
                     "network and run the same command again: the sweep goes on."
                 ) from error
             raise
-        for request in self._pool.placer.waiting():
+        for request in self._pool.waiting():
             reason = f"not started: {self._summary.stopped}"
             self._summary.unfinished.append(Unfinished(request.trial, reason))
         return self._summary
@@ -177,7 +168,7 @@ class Driver:
             num_done=self._summary.num_finished,
             num_failed=self._summary.num_failed,
             num_running=len(self._gangs),
-            num_waiting=self._pool.placer.num_waiting,
+            num_waiting=self._pool.num_waiting,
             used_gpu_s=self._used_gpu_s,
             num_devices=self._pool.num_devices,
             num_out_of_memory=self._summary.outcomes[Outcome.OUT_OF_MEMORY],
@@ -205,7 +196,7 @@ class Driver:
             self._ask()
             self._place()
             if not self._gangs and (
-                self._summary.stopped or not self._pool.placer.num_waiting
+                self._summary.stopped or not self._pool.num_waiting
             ):
                 return
             deadlines = (
@@ -254,14 +245,14 @@ class Driver:
             self._on_event(Stopping(reason=reason, num_running=len(self._gangs)))
 
     def _ask(self) -> None:
-        placer = self._pool.placer
-        while self._summary.stopped is None and placer.num_waiting < MAX_WAITING:
+        while self._summary.stopped is None and self._pool.num_waiting < MAX_WAITING:
             trial = self._source.ask()
             if trial is None:
                 return
             if self._finished and trial.trial_id in self._finished:
                 continue
-            if reason := placer.why_never(trial):
+            placer = self._pool.placers[trial.node_group]
+            if reason := placer.why_never(trial.allocation):
                 result = AttemptResult(outcome=Outcome.REFUSED, reason=reason)
                 observation = self._refused_earlier.get(trial.trial_id)
                 if observation is None:
@@ -274,7 +265,7 @@ class Driver:
             duration_s = self._estimate_duration(trial, trial.allocation)
             # Its node asks it to save so long before the node's time is up.
             duration_s += saving_s(self._programs[trial.program])
-            placer.enqueue(Request(self._num_asked, trial, duration_s))
+            placer.queue.add(Request(self._num_asked, trial, duration_s))
 
     def _place(self) -> None:
         limit_gpu_s, used_gpu_s = self._limit_gpu_s, self._used_gpu_s
@@ -287,7 +278,7 @@ class Driver:
         if self._summary.stopped is not None:
             return
         try:
-            for request, placement in self._pool.placer.place(time.monotonic()):
+            for request, placement in self._pool.place(time.monotonic()):
                 self._launch(request, placement)
         finally:
             self._gangs.send()
@@ -342,7 +333,7 @@ class Driver:
         )
         # What is recorded is what the budget of a later sweep will count.
         self._summary.used_gpu_s += observation["allocated_gpu_s"] or held_gpu_s
-        self._pool.placer.release(request.number)
+        self._pool.placers[request.trial.node_group].release(request.number)
         outcome = Outcome(observation["outcome"])
         got_on = outcome.is_retried and verdict.spec.files.checkpoint.is_dir()
         if got_on or not outcome.is_retried:
@@ -366,7 +357,7 @@ class Driver:
         self._num_retries[key] += not got_on
         if self._num_retries[key] > allowed:
             return False
-        self._pool.placer.enqueue(request)
+        self._pool.placers[request.trial.node_group].queue.add(request)
         return True
 
     def _report(

@@ -11,15 +11,10 @@ class FreeDevices:
 
     A question about an allocation costs as many steps as it has nodes, whatever the
     size of the cluster.
-
-    Attributes
-    ----------
-    counts
-        Free devices by node.
     """
 
     def __init__(self, counts: Mapping[str, int]) -> None:
-        self.counts: dict[str, int] = {}
+        self.counts: dict[str, int] = {}  # by node
         self._nodes_with: list[dict[str, None]] = [{}]
         self._num_with_at_least: list[int] = [0]
         for node, count in counts.items():

@@ -129,7 +129,6 @@ class Gangs:
         self._running: dict[str, _Gang] = {}
         self._time = WakingTime(LOOK_EVERY_S)
         self._unsent: dict[tuple[str, Callable[..., str]], list[_Task]] = {}
-        self._num_unsent = 0
         self._notices: set[Future[None]] = set()
 
     def __len__(self) -> int:
@@ -152,7 +151,7 @@ class Gangs:
                 part = CommandAttempt(spec, rank)
                 asked = gang.attempt_id, part.serves_store, part.num_ports
                 self._add(gang, RENDEZVOUS - rank, open_rendezvous, *asked)
-        if self._num_unsent >= BATCH:
+        if sum(map(len, self._unsent.values())) >= BATCH:
             self.send()
         return gang.attempt_id
 
@@ -301,7 +300,6 @@ class Gangs:
         address = gang.addresses[_node_of(node_rank)]
         tasks = self._unsent.setdefault((address, function), [])
         tasks.append((gang.attempt_id, node_rank, args))
-        self._num_unsent += 1
 
     def send(self) -> None:
         """Send the attempts that were begun, in one message per node.
@@ -324,7 +322,6 @@ class Gangs:
             ]
             self._loop.add_callback(self._collect_all, sent)
         self._unsent.clear()
-        self._num_unsent = 0
 
     async def _collect_all(self, sent: list[tuple[str, int, Future[str]]]) -> None:
         await asyncio.gather(*(self._collect(*each) for each in sent))

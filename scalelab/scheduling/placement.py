@@ -21,16 +21,14 @@ from scalelab.scheduling.trial_queue import Request, TrialQueue
 WALLTIME_MARGIN_S = 15.0
 """Seconds by which a trial is to end before the job of its node does."""
 
+STOP_BEFORE = 0.1
+"""Part of a job's time, at most, that is kept for a last checkpoint."""
+
 
 @dataclass(slots=True)
 class _Slots:
     node: Node
     free: list[int]
-
-    @property
-    def num_cores(self) -> int:
-        """Ranks that have a core of their own, at most as many as devices."""
-        return min(self.node.num_cores, len(set(self.node.device_ids)))
 
     def take(self, count: int) -> tuple[int, ...]:
         return tuple(heapq.heappop(self.free) for _ in range(count))
@@ -89,16 +87,8 @@ class Placer:
     several nodes of a host share cores, one trial runs on the host at a time. Trials
     whose times are declared need no cores.
 
-    Parameters
-    ----------
-    expected_devices
-        Devices of each node that the cluster has when it is whole. A trial may wait for
-        them although they are not up yet.
-
-    Attributes
-    ----------
-    queue
-        The trials that wait for devices.
+    ``expected_devices`` are those of each node that the cluster has when it is whole. A
+    trial may wait for them although they are not up yet.
     """
 
     def __init__(
@@ -151,6 +141,16 @@ class Placer:
     def limit(self, name: str, end_s: float, longest_s: float) -> None:
         """Start on a node only what ends before its job does, by estimate."""
         self._limits[name] = _Limit(end_s, longest_s)
+
+    def stop_s(self, name: str) -> float | None:
+        """Return when to end what runs on a node, early enough for a checkpoint.
+
+        It is on the monotonic clock; None: it is not known when the node's job ends.
+        """
+        limit = self._limits.get(name)
+        if limit is None:
+            return None
+        return limit.end_s - min(WALLTIME_MARGIN_S, STOP_BEFORE * limit.longest_s)
 
     def is_too_late(self, name: str, now_s: float) -> bool:
         """Tell whether trials wait, and a node ends too soon for each of them."""
@@ -268,7 +268,8 @@ class Placer:
             if shares_cores:
                 most = 0
             elif is_busy and held[name]:
-                most = slots.num_cores
+                # Ranks that have a core of their own.
+                most = min(slots.node.num_cores, len(set(slots.node.device_ids)))
             devices.set(name, max(0, most - held[name]))
 
     def _reserve(self, request: Request, now_s: float) -> _Reservation:

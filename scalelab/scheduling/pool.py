@@ -1,7 +1,7 @@
 """The pool of nodes that are up, and the time limit on waiting for more."""
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from scalelab.cluster.nodes import Node
@@ -16,11 +16,16 @@ from scalelab.records.control.events import (
     OnEvent,
     Waiting,
 )
-from scalelab.scheduling.grouped_placer import GroupedPlacer
+from scalelab.scheduling.placement import Placer
+from scalelab.scheduling.trial_queue import Request
 
 
 class Pool:
-    """The nodes that are up, with the placer that hands out their devices."""
+    """The nodes that are up.
+
+    Each node group has a placer of its own, so that none waits for what another group
+    lacks; where nodes are alike there is one, of the group None.
+    """
 
     def __init__(
         self,
@@ -28,7 +33,13 @@ class Pool:
         on_event: OnEvent,
         timeout_s: float,
     ) -> None:
-        self.placer = GroupedPlacer(expected_devices)
+        self.placers: defaultdict[str | None, Placer] = defaultdict(
+            Placer,
+            {
+                group: Placer(expected_devices=devices)
+                for group, devices in expected_devices.items()
+            },
+        )
         self.max_nodes = {
             group: len(devices) for group, devices in expected_devices.items()
         }
@@ -51,17 +62,35 @@ class Pool:
     @property
     def num_held_devices(self) -> int:
         """Devices that are up and not free."""
-        return self.num_devices - sum(self.placer.free_devices.values())
+        return sum(map(self.num_held_in, self.placers))
+
+    @property
+    def num_waiting(self) -> int:
+        """Trials that wait for devices."""
+        return sum(len(placer.queue) for placer in self.placers.values())
+
+    def waiting(self) -> list[Request]:
+        """Return the trials that wait, in the source's order."""
+        requests = (
+            each for placer in self.placers.values() for each in placer.queue.requests()
+        )
+        return sorted(requests, key=lambda request: request.number)
+
+    def place(self, now_s: float) -> list[tuple[Request, Placement]]:
+        """Start what may start now; see :meth:`Placer.place`."""
+        placers = self.placers.values()
+        return [started for placer in placers for started in placer.place(now_s)]
 
     def num_held_in(self, group: str | None) -> int:
         """Return the devices of a node group that are up and not free."""
-        free = self.placer.groups[group].free_devices
+        free = self.placers[group].free_devices
         nodes = (node for node in self._nodes.values() if node.group == group)
         return sum(len(node.device_ids) for node in nodes) - sum(free.values())
 
     def is_busy(self, node: Node) -> bool:
         """Tell whether a trial holds devices of a node."""
-        return self.placer.free_devices[node.name] < len(node.device_ids)
+        free = self.placers[node.group].free_devices
+        return free[node.name] < len(node.device_ids)
 
     def join(self, node: Node) -> None:
         """Add a node that answered a round trip, unless it is known already."""
@@ -69,7 +98,7 @@ class Pool:
             self.leave(self._address_of.get(node.name, ""))
             self._nodes[node.address] = node
             self._address_of[node.name] = node.address
-            self.placer.add_node(node)
+            self.placers[node.group].add_node(node)
             up = NodeUp(
                 node=node.name, host=node.host, num_devices=len(node.device_ids)
             )
@@ -97,7 +126,7 @@ class Pool:
         """Remove a node; return it if it was known."""
         if node := self._nodes.pop(address, None):
             del self._address_of[node.name]
-            self.placer.remove_node(node.name)
+            self.placers[node.group].remove_node(node.name)
         return node
 
     def addresses(self, placement: Placement) -> tuple[str, ...]:
@@ -111,7 +140,7 @@ class Pool:
         asked for more. What else runs on the nodes takes no cores from the trial, see
         :class:`~.placement.Placer`.
         """
-        nodes = [self._nodes[address] for address in self.addresses(placement)]
+        nodes = self._nodes_of(placement)
         parts = [share.device_ids for share in placement.shares]
         reasons = []
         if not trial.is_emulated:
@@ -133,14 +162,18 @@ class Pool:
 
     def time_left_s(self, placement: Placement) -> float | None:
         """Return the seconds until its nodes' walltime is nearly up; None: unknown."""
-        stop_s = self.placer.stop_s(share.node for share in placement.shares)
-        return None if stop_s is None else max(0.0, stop_s - time.monotonic())
+        stops_s = [
+            self.placers[node.group].stop_s(node.name)
+            for node in self._nodes_of(placement)
+        ]
+        known = [stop_s for stop_s in stops_s if stop_s is not None]
+        return max(0.0, min(known) - time.monotonic()) if known else None
 
     def threads_per_rank(self, placement: Placement, device_type: str) -> int:
         """Return the threads a rank may use: one core, or its share beside a GPU."""
         if device_type == "cpu":
             return 1
-        nodes = [self._nodes[address] for address in self.addresses(placement)]
+        nodes = self._nodes_of(placement)
         return max(1, min(node.num_cores // len(node.device_ids) for node in nodes))
 
     def deadline_s(self, is_idle: Callable[[], bool]) -> float | None:
@@ -157,13 +190,16 @@ class Pool:
             )
         return self._wait_until_s
 
+    def _nodes_of(self, placement: Placement) -> list[Node]:
+        return [self._nodes[address] for address in self.addresses(placement)]
+
     def _what_is_missing(self) -> str:
-        first = self.placer.waiting()[0].trial.allocation
+        first = self.waiting()[0].trial.allocation
         up = ", ".join(
             f"{node.name} with {counted(len(node.device_ids), 'device')}"
             for node in self._nodes.values()
         )
-        count = self.placer.num_waiting
+        count = self.num_waiting
         return (
             f"{counted(count, 'trial')} {'waits' if count == 1 else 'wait'} for nodes; "
             f"the first needs {counted(first.world_size, 'device')} on "

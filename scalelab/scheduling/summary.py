@@ -30,12 +30,7 @@ class Unfinished:
 class SweepSummary:
     """The counts of a sweep, and of the trials that earlier sweeps of its run finished.
 
-    Parameters
-    ----------
-    stopped
-        Why the sweep ended before its source did; None if it did not.
-    unsound
-        First trials that failed their check.
+    ``stopped`` is why the sweep ended before its source did; None: it did not.
     """
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
@@ -44,7 +39,7 @@ class SweepSummary:
     unfinished: list[Unfinished] = field(default_factory=list)
     used_gpu_s: float = 0.0
     stopped: str | None = None
-    unsound: tuple[Observation, ...] = ()
+    unsound: tuple[Observation, ...] = ()  # first trials that failed their check
 
     @property
     def num_finished(self) -> int:

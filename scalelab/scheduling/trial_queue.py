@@ -65,12 +65,11 @@ class TrialQueue:
 
     def __init__(self) -> None:
         self._groups: dict[_Key, _Group] = {}
-        self._num_waiting = 0
         self._num_rounds = 0
-        self._round_of: dict[int, int] = {}
+        self._round_of: dict[int, int] = {}  # of each request that waits
 
     def __len__(self) -> int:
-        return self._num_waiting
+        return len(self._round_of)
 
     def add(self, request: Request) -> None:
         """Add a trial to the queue."""
@@ -82,7 +81,6 @@ class TrialQueue:
             queue.appendleft(request)  # it runs again after an attempt was lost
         else:
             queue.append(request)
-        self._num_waiting += 1
         self._round_of[request.number] = self._num_rounds
 
     def heads(self) -> Iterator[Request]:
@@ -123,7 +121,6 @@ class TrialQueue:
         key = _key_of(request)
         group = self._groups[key]
         group.queue.popleft()
-        self._num_waiting -= 1
         group.overtaken = 0
         if not group.queue:
             del self._groups[key]

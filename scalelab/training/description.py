@@ -73,8 +73,7 @@ def describe_schedule(schedule: str, trial: Trial) -> str:
 def device_name(device: torch.device) -> str:
     """Return the model of a device, such as ``NVIDIA H200``."""
     if device.type == "cuda":
-        name: str = torch.cuda.get_device_name(device)
-        return name
+        return str(torch.cuda.get_device_name(device))
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name":

@@ -94,22 +94,19 @@ def step_columns(
 
 def device_columns(ranks: Sequence[RankReadings]) -> dict[str, Any]:
     """Return memory, utilisation and energy over the ranks' devices, by column."""
-    columns: dict[str, Any] = {}
     peaks = [r.peak_memory_bytes for r in ranks if r.peak_memory_bytes is not None]
-    if peaks:
-        columns["gpu_memory_peak_bytes"] = max(peaks)
     sizes = [r.device_memory_bytes for r in ranks if r.device_memory_bytes is not None]
-    if sizes:
-        columns["gpu_memory_bytes"] = min(sizes)
     shares = [r.utilization for r in ranks if r.utilization is not None]
-    if shares:
-        columns["gpu_utilization"] = sum(shares) / len(shares)
     joules = [r.energy_j for r in ranks if r.energy_j is not None]
     # A sum over some of the devices would be mistaken for the sum over all.
-    if len(joules) == len(ranks):
-        columns["energy_j"] = sum(joules)
-        columns["energy_source"] = "measured"
-    return columns
+    is_whole = len(joules) == len(ranks)
+    return {
+        "gpu_memory_peak_bytes": max(peaks, default=None),
+        "gpu_memory_bytes": min(sizes, default=None),
+        "gpu_utilization": sum(shares) / len(shares) if shares else None,
+        "energy_j": sum(joules) if is_whole else None,
+        "energy_source": "measured" if is_whole else None,
+    }
 
 
 def target_columns(
@@ -123,19 +120,17 @@ def target_columns(
     # Where training diverged after them, they are those of no model.
     is_lost = tally.ending is Ending.DIVERGED
     metrics = dict.fromkeys(tally.metrics) if is_lost else tally.metrics
-    columns: dict[str, Any] = {
+    step = tally.target_step
+    return {
         "evaluation_s": tally.evaluation_s,
         "evaluation_interval_samples": trial.measurement.evaluate_every_samples,
         "final_metric": tally.metrics.get(metric),
         "final_metrics": encode_json(metrics).decode() if metrics else None,
+        "reached_target": step is not None if target else None,
+        "steps_to_target": step,
+        "samples_to_target": None if step is None else step * trial.global_batch_size,
+        "time_to_target_s": tally.target_s,
     }
-    if target:
-        columns["reached_target"] = tally.target_step is not None
-    if tally.target_step is not None:
-        columns["steps_to_target"] = tally.target_step
-        columns["samples_to_target"] = tally.target_step * trial.global_batch_size
-        columns["time_to_target_s"] = tally.target_s
-    return columns
 
 
 def conclude(

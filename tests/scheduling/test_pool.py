@@ -81,10 +81,10 @@ def test_an_attempt_ends_before_the_first_of_its_nodes_does(pool: Pool) -> None:
     alone, both = placed(b=("0",)), placed(a=("0",), b=("0",))
     assert pool.time_left_s(both) is None
     now_s = time.monotonic()
-    pool.placer.limit("a", now_s + 100.0, 3600.0)
+    pool.placers[None].limit("a", now_s + 100.0, 3600.0)
     assert pool.time_left_s(alone) is None
     # Of a job of a minute, a tenth is kept for the last checkpoint.
-    pool.placer.limit("b", now_s + 60.0, 60.0)
+    pool.placers[None].limit("b", now_s + 60.0, 60.0)
     left_s = [pool.time_left_s(alone), pool.time_left_s(both)]
     pool.leave("tls://b:1")
     left_s.append(pool.time_left_s(placed(a=("0",))))
@@ -92,7 +92,7 @@ def test_an_attempt_ends_before_the_first_of_its_nodes_does(pool: Pool) -> None:
     for each_s, at_first_s in zip(left_s, (54.0, 54.0, 85.0), strict=True):
         assert each_s is not None
         assert at_first_s - passed_s <= each_s <= at_first_s
-    pool.placer.limit("a", now_s - 1.0, 3600.0)
+    pool.placers[None].limit("a", now_s - 1.0, 3600.0)
     assert pool.time_left_s(placed(a=("0",))) == 0.0
 
 

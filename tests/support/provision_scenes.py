@@ -109,7 +109,7 @@ class Scene:
         self._num_trials += 1
         trial = self.make_trial(self._num_trials, *devices)
         trial = replace(trial, node_group=group)
-        self.pool.placer.enqueue(Request(self._num_trials, trial, duration_s))
+        self.pool.placers[group].queue.add(Request(self._num_trials, trial, duration_s))
 
     def begin(self, *trials: tuple[int, ...], duration_s: float = 1.0) -> None:
         """Let trials wait, by their devices; take the jobs requested for them."""
@@ -120,7 +120,7 @@ class Scene:
 
     def place(self) -> list[int]:
         """Start what can; return the requests' numbers."""
-        placed = self.pool.placer.place(self.clock.now_s)
+        placed = self.pool.place(self.clock.now_s)
         return [request.number for request, _ in placed]
 
     def tick(self, after_s: float = 1.0, *, is_stopped: bool = False) -> None:

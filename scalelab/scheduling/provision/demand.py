@@ -97,16 +97,9 @@ def _in_a_row(words: str, number: int) -> str:
 
 @dataclass(slots=True)
 class GroupDemand:
-    """The nodes of one group that trials need, and the back-off in asking for them.
+    """The nodes of one group that trials need, and the back-off in asking for them."""
 
-    Parameters
-    ----------
-    site
-        The site, as it is for this group; see
-        :attr:`scalelab.site.batch_site.BatchSite.groups`.
-    """
-
-    site: BatchSite
+    site: BatchSite  # as it is for this group
     max_nodes: int
     backoff: SubmissionBackoff = field(default_factory=SubmissionBackoff)
     num_exchanged: int = 0
@@ -128,7 +121,7 @@ class GroupDemand:
     def num_wanted(self, pool: Pool, *, is_stopped: bool) -> int:
         """Return the nodes that the trials of the group can use."""
         group = self.site.group
-        waiting = {} if is_stopped else pool.placer.groups[group].queue.allocations()
+        waiting = {} if is_stopped else pool.placers[group].queue.allocations()
         num_devices = sum(each.world_size * count for each, count in waiting.items())
         num_devices += pool.num_held_in(group)
         at_least = max((each.num_nodes for each in waiting), default=0)

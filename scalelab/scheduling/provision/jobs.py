@@ -144,7 +144,7 @@ def why_waiting(pool: Pool, jobs: Sequence[JobLine]) -> list[str]:
     """Return one sentence per allocation that lacks nodes, and one for the others."""
     sentences = []
     has_others = False
-    for group, placer in pool.placer.groups.items():
+    for group, placer in pool.placers.items():
         waiting = placer.queue.allocations()
         lacking = [each for each in waiting if not placer.has_room(each)]
         has_others |= len(lacking) < len(waiting)

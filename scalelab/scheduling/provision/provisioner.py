@@ -43,7 +43,8 @@ RETURN_S = 120.0
 class Provision:
     """The provisioner: it submits jobs, replaces lost ones and ends unneeded ones.
 
-    All methods belong to the driver's thread.
+    All methods belong to the driver's thread. :meth:`tick` is due at ``deadline_s``, on
+    the monotonic clock.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Provision:
             group: GroupDemand(site, pool.max_nodes[group])
             for group, site in batch.site.groups.items()
         }
-        self._next_tick_s = 0.0
+        self.deadline_s = 0.0
         self._looks = QueueLooks(batch.look, batch.site.poll_interval)
         self._last_submission_s = -math.inf
         self._idle_since_s: float | None = None
@@ -73,11 +74,6 @@ class Provision:
         self._losses = DelayedNodeLosses(deliver)
         self.explain = self._losses.explain
         self._report = WaitingReport(batch, pool, on_event)
-
-    @property
-    def deadline_s(self) -> float:
-        """When :meth:`tick` is due, on the monotonic clock."""
-        return self._next_tick_s
 
     def queue_wait_s(self, placement: Placement) -> float | None:
         """Return the seconds a placement waited in the queue; None: not known."""
@@ -103,7 +99,7 @@ class Provision:
         if isinstance(message, NodeLeft):
             self._pool.leave(message.address)
         self._looks.next_s = 0.0
-        self._next_tick_s = 0.0
+        self.deadline_s = 0.0
         return True
 
     def take(self, event: QueueEvent) -> None:
@@ -126,14 +122,14 @@ class Provision:
             case QueueSeen():
                 self._looks.end()
                 self._see(event)
-        self._next_tick_s = 0.0
+        self.deadline_s = 0.0
 
     def tick(self, *, is_stopped: bool) -> None:
         """Bring the jobs in line with what the trials need."""
         now_s = time.monotonic()
-        if now_s < self._next_tick_s:
+        if now_s < self.deadline_s:
             return
-        self._next_tick_s = now_s + TICK_S
+        self.deadline_s = now_s + TICK_S
         self._losses.release(now_s - HOLD_S)
         self.meet_nodes()
         wanted = {
@@ -240,7 +236,7 @@ class Provision:
         if end_s is not None:
             longest_s = demand.fresh * (walltime_s or end_s - now_s)
             for node in job.nodes:
-                self._pool.placer.limit(node.name, end_s, longest_s)
+                self._pool.placers[node.group].limit(node.name, end_s, longest_s)
 
     def _jobs_of(self, group: str | None) -> list[ProvisionedJob]:
         return [job for job in self._jobs.values() if job.group == group]
@@ -259,7 +255,8 @@ class Provision:
         spare = self._demands[group].spare(jobs, idle, wanted)
         for job in idle:
             is_late = wanted and any(
-                self._pool.placer.is_too_late(node.name, now_s) for node in job.nodes
+                self._pool.placers[node.group].is_too_late(node.name, now_s)
+                for node in job.nodes
             )
             if is_late:
                 self._demands[group].num_exchanged += 1
@@ -326,7 +323,7 @@ class Provision:
         ]
         if all(verdicts):
             raise ClusterError(
-                f"{verdicts[0]}\nWaiting trials: {self._pool.placer.num_waiting}. "
+                f"{verdicts[0]}\nWaiting trials: {self._pool.num_waiting}. "
                 "What has ended is recorded; correct the site, or try later: "
                 "the same command goes on."
             )

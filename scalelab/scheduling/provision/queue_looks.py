@@ -18,22 +18,15 @@ FIRST_LOOK_S = 0.5
 
 
 class QueueLooks:
-    """The times at which the batch system is asked about all jobs.
-
-    Attributes
-    ----------
-    started_s, next_s
-        When the latest look began, and when the next one is due, on the monotonic
-        clock; 0: there was none, and at once.
-    """
+    """The times at which the batch system is asked about all jobs."""
 
     def __init__(self, look: Callable[[], None], longest_s: float) -> None:
         self._look = look
         self._longest_s = longest_s
-        self.next_s = 0.0
+        # Of the next look and of the latest, on the monotonic clock.
+        self.next_s = self.started_s = 0.0
         self._every_s = FIRST_LOOK_S
         self._is_looking = False
-        self.started_s = 0.0
 
     def hurry(self) -> None:
         """Look soon, and then less and less often, because a job has changed."""
@@ -69,21 +62,13 @@ class JobEnding:
 
 
 class DelayedNodeLosses:
-    """Delays node-loss events until the batch system has reported why the job ended.
-
-    Attributes
-    ----------
-    held
-        Events that are held back, with the moment since when.
-    endings
-        How jobs ended that should not have, by name.
-    """
+    """Delays node-loss events until the batch system has reported why the job ended."""
 
     def __init__(self, deliver: Callable[[Loss], None]) -> None:
         self._deliver = deliver
-        self.held: list[tuple[float, Loss]] = []
+        self.held: list[tuple[float, Loss]] = []  # each with the moment since when
         self._released: set[int] = set()
-        self.endings: dict[str, JobEnding] = {}
+        self.endings: dict[str, JobEnding] = {}  # by the job's name
 
     def hold(self, message: Loss) -> bool:
         """Hold back a message if it is a node loss that was not held back before."""

@@ -49,8 +49,7 @@ class StepTimes:
             self._ends_ns.append(at_ns)
         if log.is_over:
             return []
-        num_steps = len(self._ends_ns) // self._num_workers
-        return self._taken(num_steps)
+        return self._taken(len(self._ends_ns) // self._num_workers)
 
     def of_the_rest(self) -> list[float]:
         """Return the seconds of the last steps, once all workers have ended theirs."""

@@ -80,8 +80,7 @@ class Wire:
         work = self._group.recv_anysource([numbers], Tag.REQUEST)
         work.wait()
         kind, *arguments = numbers.tolist()
-        worker: int = work._source_rank()
-        return worker, Kind(kind), arguments
+        return int(work._source_rank()), Kind(kind), arguments
 
     def send_numbers(
         self, to: int, numbers: Sequence[int], tag: Tag = Tag.NUMBERS
@@ -105,8 +104,7 @@ class Wire:
 
         def received() -> list[int]:
             work.wait()
-            values: list[int] = numbers.tolist()
-            return values
+            return list[int](numbers.tolist())
 
         return received
 

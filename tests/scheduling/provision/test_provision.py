@@ -71,9 +71,9 @@ def test_one_job_holds_all_nodes_of_the_largest_trial(
     assert one.place() == [2]
     one.tick()
     assert one.batch.ended == []
-    one.pool.placer.release(2)
+    one.pool.placers[None].release(2)
     assert one.place() == [1]
-    one.pool.placer.release(1)
+    one.pool.placers[None].release(1)
     one.tick()
     assert one.batch.ended == ["run-1"]
 
@@ -103,7 +103,7 @@ def test_attempts_know_how_long_their_nodes_were_waited_for(
     queued.up("run-1", "a")
     queued.up("run-2", "b")  # before the queue is looked at again
     queued.tick(5)
-    placed = queued.pool.placer.place(queued.clock.now_s)
+    placed = queued.pool.place(queued.clock.now_s)
     waits = [queued.provision.queue_wait_s(where) for _, where in placed]
     assert sorted(waits) == [pytest.approx(40, abs=2), pytest.approx(65, abs=2)]
     assert queued.provision.is_exclusive(None)
@@ -120,16 +120,16 @@ def test_nodes_that_are_not_needed_any_more_are_given_back_idle_ones_only(
     pool.see(run_3=JobView(state=JobState.PENDING))
     pool.tick()
     assert pool.batch.ended == []
-    pool.pool.placer.release(1)
+    pool.pool.placers[None].release(1)
     (third,) = pool.place()
     pool.tick()
     assert pool.batch.ended == ["run-3"], "a job that waits goes first"
-    pool.pool.placer.release(2)
+    pool.pool.placers[None].release(2)
     pool.tick()
     assert len(pool.batch.ended) == 2
     assert pool.pool.num_devices == 2
     assert pool.pool.num_held_devices == 2, "a busy node stays"
-    pool.pool.placer.release(third)
+    pool.pool.placers[None].release(third)
     pool.tick(is_stopped=True)
     assert sorted(pool.batch.ended) == ["run-1", "run-2", "run-3"]
 
@@ -358,7 +358,7 @@ def test_a_refusal_waits_for_what_runs(scene: Callable[..., Scene]) -> None:
     partly.tick()
     assert partly.batch.ended == ["run-2"]
     assert len(partly.batch.requested) == 2
-    partly.pool.placer.release(1)
+    partly.pool.placers[None].release(1)
     with pytest.raises(ClusterError, match=r"job 2 can never run: BadConstraints"):
         partly.tick()
 
@@ -437,7 +437,7 @@ def test_a_job_that_is_not_needed_is_not_said_to_end_too_soon(
     view = JobView(state=JobState.RUNNING, remaining_s=500)
     last.see(run_1=view, run_2=view)
     assert len(last.place()) == 2
-    last.pool.placer.release(2)
+    last.pool.placers[None].release(2)
     last.tick()
     assert last.batch.ended == ["run-2"]
     assert last.said == []

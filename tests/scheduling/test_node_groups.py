@@ -68,13 +68,13 @@ def test_a_trial_runs_on_nodes_of_its_group_only(grouped: Callable[..., Scene]) 
     scene.tick()
     scene.submitted()
     scene.up(of_group(scene, "a100")[0], "big-1")
-    placed = scene.pool.placer.place(scene.clock.now_s)
+    placed = scene.pool.place(scene.clock.now_s)
     assert [request.trial.node_group for request, _ in placed] == ["a100"] * 4
     assert {share.node for _, where in placed for share in where.shares} == {
         f"big-1/{of_group(scene, 'a100')[0]}"
     }
     scene.up(of_group(scene, "h100")[0], "small-1")
-    placed = scene.pool.placer.place(scene.clock.now_s)
+    placed = scene.pool.place(scene.clock.now_s)
     assert [request.trial.node_group for request, _ in placed] == ["h100"] * 2
 
 
@@ -99,7 +99,7 @@ def test_a_group_that_waits_does_not_block_the_other(
         "the other trials for devices that are in use.",
     ]
     assert scene.said == ["run-3 (job 3, 1 a100 node): pending, Resources"]
-    scene.pool.placer.release(2)
+    scene.pool.placers["h100"].release(2)
     assert scene.place() == [3]
 
 
@@ -116,7 +116,7 @@ def test_nodes_of_a_group_that_is_done_are_given_back(
     scene.up(h100, "small-1")
     assert scene.place() == [1, 2]
     scene.tick()
-    scene.pool.placer.release(2)
+    scene.pool.placers["h100"].release(2)
     scene.tick()
     assert scene.batch.ended == [h100]
 
@@ -137,12 +137,12 @@ def test_a_group_that_is_refused_ends_the_sweep_once_the_other_is_done(
     assert scene.place() == [1]
     scene.tick()
     scene.up(second, "big-2")
-    scene.pool.placer.release(1)
+    scene.pool.placers["a100"].release(1)
     scene.provision.record_success("a100")
     scene.tick()
     assert scene.place() == [2]
     scene.tick()
-    scene.pool.placer.release(2)
+    scene.pool.placers["a100"].release(2)
     with pytest.raises(ClusterError, match="refused a job: no such partition"):
         scene.tick()
 
@@ -152,11 +152,11 @@ def test_what_fits_only_the_other_group_never_runs(
 ) -> None:
     scene = grouped()
     scene.wait_for(4, group="a100")
-    (waiting,) = scene.pool.placer.waiting()
-    assert scene.pool.placer.why_never(waiting.trial) is None
+    (waiting,) = scene.pool.waiting()
+    assert scene.pool.placers["a100"].why_never(waiting.trial.allocation) is None
     scene.wait_for(3, group="h100")
-    _, too_large = scene.pool.placer.waiting()
-    why = str(scene.pool.placer.why_never(too_large.trial))
+    _, too_large = scene.pool.waiting()
+    why = str(scene.pool.placers["h100"].why_never(too_large.trial.allocation))
     assert why.startswith(
         "The trial needs 1 node x 3 devices; the cluster has 2 nodes x 2 devices."
     )
