@@ -14,7 +14,7 @@ from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import paragraph
 from scalelab.inputs.numerals import counted
-from scalelab.plan.configurations import BatchRequest, Configuration, Setup
+from scalelab.plan.configurations import BatchRequest, Setup
 from scalelab.plan.expand import Plan, plan, trial_of
 from scalelab.plan.source import Observation, TrialSource
 from scalelab.site.profile import Site
@@ -139,9 +139,9 @@ class PlannedTrials(TrialSource):
                 yield self._probe(setup, size)
 
     def _probe(self, setup: Setup, size: int) -> Trial:
-        place = self._searched_on[setup]
-        batch = setup.batch(BatchRequest(local_batch_size=size), place)
-        return trial_of(self._experiment, Configuration(setup, place, batch))
+        request = BatchRequest(local_batch_size=size)
+        found = setup.on(self._searched_on[setup], request)
+        return trial_of(self._experiment, found)
 
     def _unresolved(self) -> SpecError:
         probe = next(self._probes(), None)
