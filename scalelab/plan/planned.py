@@ -170,8 +170,6 @@ class LargestFit:
     then the gap is halved down to ``granularity``; below it, down to 1. What fits is
     taken to be monotone: where answers contradict, the smallest failure counts.
 
-    Examples
-    --------
     >>> search = LargestFit(at_most=4096, granularity=8)
     >>> while (size := search.ask()) is not None:
     ...     search.tell(size, fits=size <= 100)
