@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from planned_trials import planned_trials
 
 from scalelab import session
 from scalelab.experiment.job import Job
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial
-from scalelab.plan.expand import expand
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.prediction.knee import last_paying
@@ -186,7 +186,7 @@ def test_the_knee_of_the_example_lies_inside_its_range_and_is_no_close_call(
 def test_random_machines_are_recovered_as_often_as_their_intervals_say(
     large: Any,
 ) -> None:
-    planned = expand(large, large.resolve_site())
+    planned = planned_trials(large)
     trials = [trial for trial in planned if trial.canary_after is None]
     per_node = large.resolve_site().gpus_per_node
     terms, knees = [], []

@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 import pytest
 from measured_runs import COMMAND, EMULATED, completed, end_trial, failed, measured_run
+from planned_trials import planned_trials
 
 import scalelab
 from scalelab.errors import FitError, SpecError, StoreError
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
-from scalelab.plan.expand import expand
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.question.objective import RunSite
@@ -344,7 +344,7 @@ class TestAQuestionAskedAgain:
         store = measured_run(here / "run")
         load(store.directory).recommend()
         asked = Experiment.from_text(EMULATED)
-        trial = expand(asked, asked.resolve_site())[0]
+        trial = planned_trials(asked)[0]
         end_trial(store, asked, trial, failed(trial))
         assert load(store.directory).recommend().num_observations == 9
         text = EMULATED.replace("gpus_per_node: 2", "gpus_per_node: 4")
@@ -360,7 +360,7 @@ class TestAQuestionAskedAgain:
         early = load(store.directory)
         assert len(early.observations) == 8
         asked = Experiment.from_text(EMULATED)
-        trial = expand(asked, asked.resolve_site())[0]
+        trial = planned_trials(asked)[0]
         end_trial(store, asked, trial, failed(trial))
         assert early.recommend().num_observations == 8
         assert load(store.directory).recommend().num_observations == 9
@@ -401,7 +401,7 @@ class TestAQuestionAskedAgain:
 def test_an_answer_says_how_many_trials_are_to_come(here: Path) -> None:
     store = measured_run(here / "begun", ending=None)
     asked = Experiment.from_text(EMULATED, directory=here)
-    first, *rest = expand(asked, asked.resolve_site())
+    first, *rest = planned_trials(asked)
     end_trial(store, asked, first, completed(first))
     told = f"The sweep is not complete: {len(rest)} trials to come."
     assert told in load(here / "begun").recommend().notes

@@ -94,14 +94,13 @@ def run(
         _run_in_process(experiment, site)
         return
     budget = parse_gpu_hours(sweep_budget) if sweep_budget is not None else None
-    asked = Sweep.prepare(
+    asked = Sweep.read(
         experiment,
         site=site,
         directory=run_directory,
-        accept_changes=accept_changes,
         retry_failed=retry_failed,
         skip_check=skip_check,
-    )
+    ).prepared(accept_changes=accept_changes)
     if not yes and (question := asked.question):
         _confirm(question)
     words = {

@@ -15,19 +15,14 @@ from scalelab.inputs.problems import one_of, shown
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preset:
-    """How one program or framework reports its steps on its output.
-
-    Parameters
-    ----------
-    packages
-        Packages that a script imports whose output is probably this one: with a sample
-        of output, too, the preset whose packages are imported is preferred.
-    """
+    """How one program or framework reports its steps on its output."""
 
     name: str
     reads: str
     regex: tuple[str, ...]
     evaluation: tuple[str, ...]
+    # That a script imports whose output is probably this one: with a sample of output,
+    # too, the preset whose packages are imported is preferred.
     packages: tuple[str, ...] = ()
 
 
@@ -38,7 +33,7 @@ _BAR = r"\d+%\|[^|]*\|"
 _ROWS = (
     Preset(
         name="huggingface",
-        reads=("the progress bar of a Trainer, and the losses it logs"),
+        reads="the progress bar of a Trainer, and the losses it logs",
         regex=(
             rf"^\s*{_BAR} *(?P<step>\d+)/(?P<steps_in_all>\d+) \[",
             # Version 5 logs numbers as texts.
@@ -184,8 +179,6 @@ def expanded(values: Mapping[str, Any]) -> dict[str, Any]:
     Expressions of the user's own come after those of the preset: where both find a
     group in a line, the user's counts.
 
-    Examples
-    --------
     >>> expanded({"preset": "nanogpt", "evaluation": "saving"})["evaluation"]
     ['^step \\d+: train loss', 'saving']
     """

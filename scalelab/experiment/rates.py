@@ -144,8 +144,6 @@ def scaled_rate(
     With ``k = global_batch_size / at_batch``: ``base`` (none), ``k base`` (linear),
     ``sqrt(k) base`` (sqrt); ``base / steps_in_flight`` (staleness).
 
-    References
-    ----------
     See :class:`LearningRateRule`. Linear scaling was found to hold up to about 8k
     samples on ImageNet (Goyal et al. 2017, figure 1) and fails beyond.
 

@@ -49,11 +49,9 @@ class LearningRate:
     def at(self, samples: float) -> float:
         """Return the rate of the step that ends at this many samples.
 
-        It rises linearly from 0 to ``value`` over ``warmup_samples`` and stays there.
-
-        References
-        ----------
-        P. Goyal et al. (2017), section 2.2, gradual warm-up; there from the base rate.
+        It rises linearly from 0 to ``value`` over ``warmup_samples`` and stays there:
+        the gradual warm-up of P. Goyal et al. (2017), section 2.2, which begins at the
+        base rate.
         """
         is_warm = samples >= self.warmup_samples
         return self.value if is_warm else self.value * samples / self.warmup_samples

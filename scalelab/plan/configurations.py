@@ -1,5 +1,7 @@
 """Configurations: the settings, devices and batches that an experiment combines."""
 
+from __future__ import annotations
+
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,15 +23,6 @@ MAX_TRIALS = 100_000
 DEFAULT_LARGEST_LOCAL_BATCH = 16_384
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BatchSizes:
-    """The batch sizes of a trial."""
-
-    local_batch_size: int
-    gradient_accumulation_steps: int
-    global_batch_size: int
-
-
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
     """The batch sizes that were asked for; those that are None follow from the other.
@@ -41,8 +34,10 @@ class BatchRequest:
     global_batch_size: int | None = None
     gradient_accumulation_steps: int = 1
 
-    def at(self, data_parallel_size: int, largest: int | None = None) -> BatchSizes:
-        """Return the batch on ranks that see different samples.
+    def at(
+        self, data_parallel_size: int, largest: int | None = None
+    ) -> tuple[int, int]:
+        """Return local batch and accumulation on ranks that see different samples.
 
         ``largest`` is the largest local batch that fits, where that is looked for: then
         it is accumulated in the fewest steps.
@@ -51,7 +46,6 @@ class BatchRequest:
         accumulation = self.gradient_accumulation_steps
         if total is None:
             local = local or largest or 1
-            total = local * data_parallel_size * accumulation
         elif largest is not None:
             per_rank = _share(total, data_parallel_size)
             local = min(per_rank, largest)
@@ -69,11 +63,7 @@ class BatchRequest:
             accumulation = total // one_pass
         else:
             local = _share(total, data_parallel_size, accumulation)
-        return BatchSizes(
-            local_batch_size=local,
-            gradient_accumulation_steps=accumulation,
-            global_batch_size=total,
-        )
+        return local, accumulation
 
 
 def _share(total: int, data_parallel_size: int, accumulation: int = 1) -> int:
@@ -126,25 +116,29 @@ class Setup:
             )
         return size
 
-    def batch(
-        self,
-        request: BatchRequest,
-        allocation: Allocation,
-        largest: int | None = None,
-    ) -> BatchSizes:
-        """Return the batch that is asked for on an allocation."""
-        batch = request.at(self.data_parallel_size(allocation), largest)
+    def on(
+        self, allocation: Allocation, request: BatchRequest, largest: int | None = None
+    ) -> Configuration:
+        """Return the setup on an allocation, with the batch that is asked for."""
+        parallel = self.data_parallel_size(allocation)
+        local, accumulation = request.at(parallel, largest)
         if self.layout is not None:
-            self.layout.check_local_batch(batch.local_batch_size)
+            self.layout.check_local_batch(local)
         self.strategy.check(
             TrialSizes(
                 allocation=allocation,
-                local_batch_size=batch.local_batch_size,
-                gradient_accumulation_steps=batch.gradient_accumulation_steps,
+                local_batch_size=local,
+                gradient_accumulation_steps=accumulation,
                 options=self.options,
             )
         )
-        return batch
+        return Configuration(
+            setup=self,
+            allocation=allocation,
+            local_batch_size=local,
+            gradient_accumulation_steps=accumulation,
+            global_batch_size=local * parallel * accumulation,
+        )
 
     def smallest(self, places: Iterable[Allocation], local: int) -> Allocation:
         """Return one device, or the fewest of the places that can use a local batch.
@@ -158,7 +152,7 @@ class Setup:
             tried.insert(0, Allocation(devices_per_node=(1,)))
         for place in tried:
             try:
-                self.batch(request, place)
+                self.on(place, request)
             except SpecError as error:
                 refused = error
             else:
@@ -177,13 +171,15 @@ class Setup:
         return " ".join(filter(None, words))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Configuration:
     """What a throughput trial measures: a setup and a batch on an allocation."""
 
     setup: Setup
     allocation: Allocation
-    batch: BatchSizes
+    local_batch_size: int
+    gradient_accumulation_steps: int
+    global_batch_size: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,14 +235,14 @@ def configurations(
                 *(setup.layout.degrees.items() if setup.layout else ()),
             )
             try:
-                batch = setup.batch(request, place, largest)
+                found = setup.on(place, request, largest)
             except SpecError as error:
                 left_out.append(str(error))
                 for value in values:
                     problems.setdefault(value, error)
             else:
                 used.update(values)
-                feasible.append(Configuration(setup, place, batch))
+                feasible.append(found)
     for value, problem in problems.items():
         if value not in used:
             raise problem

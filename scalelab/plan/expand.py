@@ -51,11 +51,6 @@ class Plan:
         return self.search is not None
 
 
-def expand(experiment: Experiment, site: Site) -> list[Trial]:
-    """Return the trials of an experiment, in the order to propose them."""
-    return list(plan(experiment, site).trials)
-
-
 def plan(
     experiment: Experiment,
     site: Site,
@@ -120,9 +115,9 @@ def _where_convergence_runs(
     limit = experiment.measure.convergence_gpus or 1
     chosen: dict[tuple[Setup, int, int | None, int | None], Configuration] = {}
     # The largest local batch first: without batch norm it stands for the others.
-    for found in sorted(feasible, key=lambda item: -item.batch.local_batch_size):
-        setup, batch = found.setup, found.batch
-        local, total = batch.local_batch_size, batch.global_batch_size
+    for found in sorted(feasible, key=lambda item: -item.local_batch_size):
+        setup = found.setup
+        local, total = found.local_batch_size, found.global_batch_size
         held = local if experiment.has_batch_norm else None
         workers = None
         place = _place_for(setup, of_setup[setup], local, total, limit)
@@ -134,13 +129,10 @@ def _where_convergence_runs(
             workers = setup.data_parallel_size(place)
         request = BatchRequest(local_batch_size=local, global_batch_size=total)
         anywhere = replace(setup, node_group=None, layout=None)
-        chosen.setdefault(
-            (anywhere, total, held, workers),
-            Configuration(setup, place, setup.batch(request, place)),
-        )
+        chosen.setdefault((anywhere, total, held, workers), setup.on(place, request))
     return sorted(
         chosen.values(),
-        key=lambda item: (item.batch.global_batch_size, item.batch.local_batch_size),
+        key=lambda item: (item.global_batch_size, item.local_batch_size),
     )
 
 
@@ -166,8 +158,8 @@ def trial_of(
     repeat: int = 0,
 ) -> Trial:
     """Return a trial of a configuration, by default with the first rule and seed."""
-    setup, batch = configuration.setup, configuration.batch
-    allocation, total = configuration.allocation, batch.global_batch_size
+    setup, allocation = configuration.setup, configuration.allocation
+    total = configuration.global_batch_size
     rates, job = experiment.learning_rate, experiment.job
     measurement = experiment.measure.measurement(kind, job, global_batch_size=total)
     if kind is not TrialKind.THROUGHPUT:
@@ -177,8 +169,8 @@ def trial_of(
         kind=kind,
         workload=experiment.workload_name,
         allocation=allocation,
-        local_batch_size=batch.local_batch_size,
-        gradient_accumulation_steps=batch.gradient_accumulation_steps,
+        local_batch_size=configuration.local_batch_size,
+        gradient_accumulation_steps=configuration.gradient_accumulation_steps,
         learning_rate=(
             rates.at(
                 rule or rates.rule[0],

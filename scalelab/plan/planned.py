@@ -14,7 +14,7 @@ from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import paragraph
 from scalelab.inputs.numerals import counted
-from scalelab.plan.configurations import BatchRequest, Configuration, Setup
+from scalelab.plan.configurations import BatchRequest, Setup
 from scalelab.plan.expand import Plan, plan, trial_of
 from scalelab.plan.source import Observation, TrialSource
 from scalelab.site.profile import Site
@@ -139,9 +139,9 @@ class PlannedTrials(TrialSource):
                 yield self._probe(setup, size)
 
     def _probe(self, setup: Setup, size: int) -> Trial:
-        place = self._searched_on[setup]
-        batch = setup.batch(BatchRequest(local_batch_size=size), place)
-        return trial_of(self._experiment, Configuration(setup, place, batch))
+        request = BatchRequest(local_batch_size=size)
+        found = setup.on(self._searched_on[setup], request)
+        return trial_of(self._experiment, found)
 
     def _unresolved(self) -> SpecError:
         probe = next(self._probes(), None)
@@ -170,8 +170,6 @@ class LargestFit:
     then the gap is halved down to ``granularity``; below it, down to 1. What fits is
     taken to be monotone: where answers contradict, the smallest failure counts.
 
-    Examples
-    --------
     >>> search = LargestFit(at_most=4096, granularity=8)
     >>> while (size := search.ask()) is not None:
     ...     search.tell(size, fits=size <= 100)

@@ -125,27 +125,10 @@ class Sweep:
             checks_first=checks_first,
         )
 
-    @classmethod
-    def prepare(
-        cls,
-        experiment: str | Path,
-        *,
-        site: str | None = None,
-        directory: str | Path | None = None,
-        accept_changes: bool = False,
-        retry_failed: bool = False,
-        skip_check: bool = False,
-    ) -> Sweep:
-        """Read and check everything a sweep needs, and write nothing."""
-        sweep = cls.read(
-            experiment,
-            site=site,
-            directory=directory,
-            retry_failed=retry_failed,
-            skip_check=skip_check,
-        )
-        refuse_log_directory(sweep.site, sweep.directory / CLUSTER_DIRECTORY)
-        for program, alone in commands_of(sweep.experiment):
+    def prepared(self, *, accept_changes: bool = False) -> Sweep:
+        """Return the sweep, with all that it needs to run checked; write nothing."""
+        refuse_log_directory(self.site, self.directory / CLUSTER_DIRECTORY)
+        for program, alone in commands_of(self.experiment):
             hidden = [name for name, value in alone.env.items() if is_hidden(value)]
             with naming(program):
                 if hidden:
@@ -154,18 +137,18 @@ class Sweep:
                         "in place of the value. Write the value, or move the name to "
                         "env_from."
                     )
-        sweep.experiment.inherited(os.environ)
-        if sweep.changes and sweep.has_measurements and not accept_changes:
+        self.experiment.inherited(os.environ)
+        if self.changes and self.has_measurements and not accept_changes:
             raise SpecError(
                 "The code, the command or the measurement changed since trials in "
-                f"{sweep.directory} were run: {'; '.join(sweep.changes)}. Their "
+                f"{self.directory} were run: {'; '.join(self.changes)}. Their "
                 "numbers cannot be compared with new ones. Give the experiment another "
                 "name for a new run, or pass --accept-changes to go on in this one: "
                 "what was measured before is then marked code_changed, left out of the "
                 "fits, and measured again."
             )
-        _require_what_runs_trials(sweep.experiment)
-        return sweep
+        _require_what_runs_trials(self.experiment)
+        return self
 
     @property
     def question(self) -> str | None:

@@ -73,7 +73,7 @@ def prepare(experiment: str | Path, *, site: str | None = None) -> Sweep:
     home = (RUNS / f".{asked.name}.try").absolute()
     refuse_second_driver(home)
     shutil.rmtree(home, ignore_errors=True)
-    sweep = Sweep.prepare(experiment, site=site, directory=home)
+    sweep = Sweep.read(experiment, site=site, directory=home).prepared()
     trials = tuple(
         _shortened(asked, trial)
         for trial in first_trials(sweep.plan.trials, asked.by_program())

@@ -93,7 +93,8 @@ def sweep(
     from scalelab.running.execution import run_sweep
     from scalelab.running.sweep import Sweep
 
-    asked = Sweep.prepare(**said.model_dump(exclude={"budget_gpu_hours"}))
+    to_read = said.model_dump(exclude={"budget_gpu_hours", "accept_changes"})
+    asked = Sweep.read(**to_read).prepared(accept_changes=said.accept_changes)
     summary = run_sweep(asked, budget_gpu_hours=said.budget_gpu_hours)
     if summary.unsound and summary.stopped:
         reasons = [ended(row["reason"]) for row in summary.unsound if row.get("reason")]

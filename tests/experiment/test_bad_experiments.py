@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 from bad_experiments import VALID, bad_experiments, bad_files
+from planned_trials import planned_trials
 
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
-from scalelab.plan.expand import expand
 from scalelab.site.profile import LocalSite, Site
 
 
@@ -23,7 +23,7 @@ def assert_one_paragraph(message: str) -> None:
 def test_what_is_broken_below_was_valid(values: dict[str, object]) -> None:
     experiment = Experiment.from_text(yaml.safe_dump(values))
 
-    assert expand(experiment, experiment.resolve_site())
+    assert planned_trials(experiment)
 
 
 @pytest.mark.slow
@@ -34,7 +34,7 @@ def test_a_broken_experiment_is_refused_in_one_paragraph(part: int) -> None:
         try:
             experiment = Experiment.from_text(text, source="bad.yaml")
             site = experiment.site if isinstance(experiment.site, Site) else LocalSite()
-            expand(experiment, site)
+            planned_trials(experiment, site)
         except SpecError as error:
             assert_one_paragraph(str(error))
         else:

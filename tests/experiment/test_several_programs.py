@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import yaml
+from planned_trials import planned_trials
 
 from scalelab.errors import SpecError
 from scalelab.experiment.fingerprint import fingerprint_changes
 from scalelab.experiment.program import CommandProgram
 from scalelab.experiment.spec import Experiment
-from scalelab.plan.expand import expand, plan
+from scalelab.plan.expand import plan
 from scalelab.plan.tracked import source_of
 from scalelab.records.code import code_hash, code_of_programs
 
@@ -50,13 +51,13 @@ def with_second(**keys: Any) -> str:
 
 def planned(text: str) -> list[str | None]:
     asked = Experiment.from_text(text)
-    return [trial.program for trial in expand(asked, asked.resolve_site())]
+    return [trial.program for trial in planned_trials(asked)]
 
 
 def test_each_trial_runs_one_of_them() -> None:
     assert planned(TEXT).count("torch") == planned(TEXT).count("keras-3.15") == 4
     asked = Experiment.from_text(TEXT)
-    trials = expand(asked, asked.resolve_site())
+    trials = planned_trials(asked)
     assert len({trial.trial_id for trial in trials}) == 8
     assert {trial.workload for trial in trials} == {"command"}
     assert trials[0].further_axes == {"program": trials[0].program}
@@ -76,11 +77,11 @@ def test_a_program_takes_what_it_does_not_say_from_the_experiment() -> None:
 
 def test_one_command_has_the_id_that_it_always_had() -> None:
     asked = Experiment.from_text(TEXT)
-    trial = expand(asked, asked.resolve_site())[0]
+    trial = planned_trials(asked)[0]
     alone = Experiment.from_text(
         changed(program=None, command="python a.py --batch {local_batch_size}")
     )
-    single = expand(alone, alone.resolve_site())[0]
+    single = planned_trials(alone)[0]
     assert single.program is None
     assert single.further_axes == {}
     assert replace(trial, program=None).trial_id == single.trial_id != trial.trial_id

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planned_trials import planned_trials
 
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial
-from scalelab.plan.expand import expand
 
 DATA = Path(__file__).parent / "data"
 TRIALS: list[dict[str, Any]] = json.loads((DATA / "trials.json").read_text())
@@ -34,7 +34,7 @@ def test_ids_differ_unless_only_words_or_measurement_do() -> None:
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_an_experiment_keeps_its_trials_and_their_order(path: Path) -> None:
     asked = Experiment.from_text(path.read_text(), directory=path.parent)
-    trials = expand(asked, asked.resolve_site())
+    trials = planned_trials(asked)
     golden = path.with_suffix(".ids").read_text().split()
     assert [trial.trial_id for trial in trials] == golden
 
@@ -45,7 +45,7 @@ def test_the_experiments_hold_every_kind_and_canaries() -> None:
         trial
         for path in EXPERIMENTS
         for asked in [Experiment.from_text(path.read_text())]
-        for trial in expand(asked, asked.resolve_site())
+        for trial in planned_trials(asked)
     ]
     kinds = {"throughput", "convergence", "end_to_end"}
     assert {trial.kind.value for trial in trials} == kinds

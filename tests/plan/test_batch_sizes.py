@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.plan.configurations import BatchRequest, BatchSizes
+from scalelab.plan.configurations import BatchRequest
 
 
 def test_every_batch_obeys_the_arithmetic(rng: np.random.Generator) -> None:
@@ -16,11 +16,7 @@ def test_every_batch_obeys_the_arithmetic(rng: np.random.Generator) -> None:
             BatchRequest(local_batch_size=local, global_batch_size=total),
             BatchRequest(global_batch_size=total, gradient_accumulation_steps=steps),
         ):
-            assert request.at(world_size) == BatchSizes(
-                local_batch_size=local,
-                gradient_accumulation_steps=steps,
-                global_batch_size=total,
-            )
+            assert request.at(world_size) == (local, steps)
 
 
 def test_the_found_batch_fits_and_divides(rng: np.random.Generator) -> None:
@@ -28,16 +24,16 @@ def test_the_found_batch_fits_and_divides(rng: np.random.Generator) -> None:
         world_size, per_rank, largest = (int(n) for n in rng.integers(1, 300, 3))
         request = BatchRequest(global_batch_size=world_size * per_rank)
 
-        batch = request.at(world_size, largest)
+        local, steps = request.at(world_size, largest)
 
-        assert batch.local_batch_size <= largest
-        assert per_rank % batch.local_batch_size == 0
-        larger = range(batch.local_batch_size + 1, min(largest, per_rank) + 1)
+        assert local <= largest
+        assert local * steps == per_rank
+        larger = range(local + 1, min(largest, per_rank) + 1)
         assert not any(per_rank % size == 0 for size in larger)
 
 
 def test_the_found_batch_is_the_local_one_in_weak_scaling() -> None:
-    assert BatchRequest().at(8, 24).global_batch_size == 192
+    assert BatchRequest().at(8, 24) == (24, 1)
 
 
 @pytest.mark.parametrize(

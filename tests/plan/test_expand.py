@@ -1,13 +1,14 @@
 from collections import Counter
 
 import pytest
+from planned_trials import planned_trials
 
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.plan.configurations import configurations, setups
-from scalelab.plan.expand import Plan, expand, plan
+from scalelab.plan.expand import Plan, plan
 from scalelab.site.choice import site_of
 
 SITE = site_of({"device_type": "cpu", "nodes": 4, "gpus_per_node": 4})
@@ -265,7 +266,7 @@ def test_a_site_without_a_limit_takes_any_number() -> None:
     site = site_of({"scheduler": "slurm", "device_type": "cuda", "gpus_per_node": 8})
     experiment = Experiment.from_text(HEAD + "gpus: 1024\nlocal_batch_size: 8")
 
-    assert expand(experiment, site)[0].allocation.num_nodes == 128
+    assert planned_trials(experiment, site)[0].allocation.num_nodes == 128
 
 
 @pytest.mark.parametrize(

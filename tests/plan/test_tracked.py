@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from planned_trials import planned_trials
 
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial
 from scalelab.kinds.sources import SOURCES, Source
-from scalelab.plan.expand import expand
 from scalelab.plan.source import Decision, TrialSource
 from scalelab.plan.tracked import TrackedSource, source_of
 from scalelab.site.profile import LocalSite, Site
@@ -38,7 +38,7 @@ class OneByOne(TrialSource):
     """Proposes the first trials of an experiment, and knows nothing beforehand."""
 
     def __init__(self, experiment: Experiment, site: Site, *, number: int = 1) -> None:
-        self._trials = expand(experiment, site)[:number]
+        self._trials = planned_trials(experiment, site)[:number]
 
     def ask(self) -> Trial | None:
         return self._trials.pop(0) if self._trials else None
@@ -95,7 +95,7 @@ def row(trial: Trial, seconds: float = 4.0, outcome: str = "completed") -> Any:
 
 
 def test_a_plan_is_asked_what_is_left() -> None:
-    trials = expand(asked(), SITE)
+    trials = planned_trials(asked(), SITE)
     rows = [row(trial) for trial in trials[:6]]
     source = source_of(asked(), SITE, rows, rows=rows)
     assert (source.total, source.remaining) == (8, 2)
@@ -113,7 +113,9 @@ def test_a_source_without_a_plan_answers_not_known() -> None:
     assert (source.name, source.wants_progress) == ("one_by_one", False)
     assert source.plan is source.left is source.gpu_hours is None
     assert source.total is source.remaining is None
-    assert source.tell_progress(expand(asked(), SITE)[0], 1, {}) is Decision.KEEP
+    assert (
+        source.tell_progress(planned_trials(asked(), SITE)[0], 1, {}) is Decision.KEEP
+    )
     assert [source.is_exhausted() for _ in range(3)] == [False, False, False]
     assert [source.ask() is None for _ in range(3)] == [False, False, True]
     assert source.is_exhausted()
@@ -122,7 +124,7 @@ def test_a_source_without_a_plan_answers_not_known() -> None:
 def test_what_an_earlier_sweep_finished_is_told_once_and_what_did_not_fit_runs() -> (
     None
 ):
-    first, refused, *others = expand(asked(), SITE)
+    first, refused, *others = planned_trials(asked(), SITE)
     source = source_of(asked(), SITE)
     source.resume(row(first))
     source.resume(row(refused, outcome="refused") | {"device_ids": None})
@@ -167,7 +169,7 @@ def test_kinds_that_are_not_installed_are_refused(line: str, message: str) -> No
 
 def test_what_goes_wrong_in_a_source_is_said_with_its_name() -> None:
     source = source_of(asked("one_by_one"), SITE)
-    failed = row(expand(asked(), SITE)[0], outcome="failed")
+    failed = row(planned_trials(asked(), SITE)[0], outcome="failed")
     with pytest.raises(SpecError, match="source=one_by_one failed in tell: ValueError"):
         source.tell(failed)
 
@@ -189,7 +191,7 @@ def test_what_goes_wrong_in_a_source_is_said_with_its_name() -> None:
 def test_a_trial_of_a_program_that_the_experiment_lacks_is_refused(
     program: Any, keys: str, message: str
 ) -> None:
-    trial = replace(expand(asked(), SITE)[0], program=program)
+    trial = replace(planned_trials(asked(), SITE)[0], program=program)
     inner = OneByOne(asked(), SITE)
     inner._trials = [trial]
     named = [*Experiment.from_text(keys or TEXT).by_program()]
@@ -203,10 +205,10 @@ def test_a_decision_that_is_none_is_refused() -> None:
     inner.tell_progress = lambda *told: "perhaps"  # type: ignore[assignment,method-assign]
     source = TrackedSource("vague", inner)
     with pytest.raises(SpecError, match="source=vague failed in tell_progress"):
-        source.tell_progress(expand(asked(), SITE)[0], 1, {})
+        source.tell_progress(planned_trials(asked(), SITE)[0], 1, {})
 
 
 def test_the_source_changes_neither_trials_nor_fingerprint() -> None:
     other = asked("{name: one_by_one, number: 2}")
-    assert expand(other, SITE) == expand(asked(), SITE)
+    assert planned_trials(other, SITE) == planned_trials(asked(), SITE)
     assert other.fingerprint() == asked().fingerprint()

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from measured_runs import COMMAND, end_trial, failed, measured_run
+from planned_trials import planned_trials
 
 from scalelab.experiment.fingerprint import fingerprint_changes
 from scalelab.experiment.hidden import hide, is_hidden, is_recorded_as
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.document import parse_document, with_values
-from scalelab.plan.expand import expand
 from scalelab.records.attempt import AttemptSpec
 from scalelab.records.store import RunReader, RunStore
 from scalelab.session import load
@@ -61,7 +61,7 @@ def test_the_nodes_get_the_values_and_no_log_shows_them(
     run: RunStore, tmp_path: Path
 ) -> None:
     asked = Experiment.from_text(WITH_KEY, directory=tmp_path)
-    trial = expand(asked, asked.resolve_site())[0]
+    trial = planned_trials(asked)[0]
     begun: list[str] = []
     begin = run.begin
 

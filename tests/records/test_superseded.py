@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 from measured_runs import EMULATED, completed, end_trial, measured_run
+from planned_trials import planned_trials
 
 from scalelab.experiment.spec import Experiment
-from scalelab.plan.expand import expand
 from scalelab.records.store import RunStore
 
 CHANGED = EMULATED.replace("2.0e-3", "3.0e-3")
@@ -21,7 +21,7 @@ def superseded_run(folder: Path) -> tuple[RunStore, Experiment]:
 
 def test_rows_until_then_are_marked_and_later_ones_are_not(tmp_path: Path) -> None:
     store, asked = superseded_run(tmp_path)
-    first = expand(asked, asked.resolve_site())[0]
+    first = planned_trials(asked)[0]
     end_trial(store, asked, first, completed(first, validity=["shared_node"]))
     again = RunStore.open(store.directory)
     marks = [row["validity"] for row in again.rows()]
@@ -32,7 +32,7 @@ def test_rows_until_then_are_marked_and_later_ones_are_not(tmp_path: Path) -> No
 def test_only_attempts_of_the_present_meaning_count(tmp_path: Path) -> None:
     store, asked = superseded_run(tmp_path)
     assert store.finished(store.rows()) == []
-    first = expand(asked, asked.resolve_site())[0]
+    first = planned_trials(asked)[0]
     end_trial(store, asked, first, completed(first))
     (row,) = store.finished(store.rows())
     assert (row["trial_id"], row["attempt"]) == (first.trial_id, 2)
@@ -42,7 +42,7 @@ def test_only_attempts_of_the_present_meaning_count(tmp_path: Path) -> None:
 
 def test_a_run_may_be_superseded_again(tmp_path: Path) -> None:
     store, asked = superseded_run(tmp_path)
-    first = expand(asked, asked.resolve_site())[0]
+    first = planned_trials(asked)[0]
     end_trial(store, asked, first, completed(first))
     store.extend(EMULATED, {"workload": "other"}, supersedes=True)
     assert {tuple(row["validity"]) for row in store.rows()} == {("code_changed",)}

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from conducting import Conductor, Nodes
 from measured_runs import COMMAND, EMULATED, completed, end_trial, failed, measured_run
+from planned_trials import planned_trials
 
 from scalelab.cluster.local import LocalNodes
 from scalelab.errors import LeaseError, MissingExtraError, SpecError, StoreError
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.outcome import Outcome
-from scalelab.plan.expand import expand
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.control.events import Event, TrialEnded
 from scalelab.records.store import RunStore
@@ -47,7 +47,7 @@ def no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_new_sweep_is_described_and_nothing_is_written(here: Path) -> None:
-    sweep = Sweep.prepare(write())
+    sweep = Sweep.read(write()).prepared()
     assert sweep.directory == here / "runs" / "small"
     assert len(sweep.plan.trials) == sweep.num_remaining == 8
     assert sweep.num_finished == 0
@@ -58,7 +58,7 @@ def test_a_new_sweep_is_described_and_nothing_is_written(here: Path) -> None:
 
 
 def test_the_directory_may_be_chosen(here: Path) -> None:
-    assert Sweep.prepare(write(), directory="elsewhere/x").directory == (
+    assert Sweep.read(write(), directory="elsewhere/x").prepared().directory == (
         here / "elsewhere" / "x"
     )
 
@@ -66,7 +66,7 @@ def test_the_directory_may_be_chosen(here: Path) -> None:
 def test_a_further_value_extends_the_run(here: Path) -> None:
     measured_run(here / "runs" / "small")
     longer = EMULATED.replace("[4, 8]", "[4, 8, 16]")
-    sweep = Sweep.prepare(write(longer))
+    sweep = Sweep.read(write(longer)).prepared()
     assert (sweep.num_finished, sweep.num_remaining) == (8, 4)
     # 2 repeats on 1 and on 2 devices, 10 s each as the most similar ones took
     assert sweep.gpu_hours == pytest.approx(2 * (1 + 2) * 10 / 3600)
@@ -81,8 +81,8 @@ def test_what_was_lost_runs_again_and_what_failed_on_request(here: Path) -> None
         return failed(trial)
 
     measured_run(here / "runs" / "small", ending=ending)
-    assert Sweep.prepare(write()).num_remaining == 2
-    assert Sweep.prepare(write(), retry_failed=True).num_remaining == 4
+    assert Sweep.read(write()).prepared().num_remaining == 2
+    assert Sweep.read(write(), retry_failed=True).prepared().num_remaining == 4
 
 
 @pytest.mark.parametrize(
@@ -99,10 +99,10 @@ def test_a_change_of_the_fingerprint_is_explained(
     measured_run(here / "runs" / "small")
     path = write(EMULATED.replace(old, new))
     with pytest.raises(SpecError, match="The code, the command or the mea") as caught:
-        Sweep.prepare(path)
+        Sweep.read(path).prepared()
     assert change in str(caught.value)
     assert "--accept-changes" in str(caught.value)
-    sweep = Sweep.prepare(path, accept_changes=True)
+    sweep = Sweep.read(path).prepared(accept_changes=True)
     assert sweep.changes
     assert sweep.num_remaining == 8
 
@@ -112,7 +112,7 @@ def test_nothing_measured_means_nothing_to_confuse(
     here: Path, ending: Callable[..., Any] | None
 ) -> None:
     measured_run(here / "runs" / "small", ending=ending)
-    sweep = Sweep.prepare(write(EMULATED.replace("2.0e-3", "3.0e-3")))
+    sweep = Sweep.read(write(EMULATED.replace("2.0e-3", "3.0e-3"))).prepared()
     assert sweep.changes
     assert sweep.num_remaining == 8
 
@@ -125,10 +125,10 @@ def test_changed_code_changes_the_fingerprint(here: Path) -> None:
     text = text.replace("[1, 2, 4, 8, 16]", "[1, 2]").replace("cuda", "cpu")
     measured_run(here / "runs" / "trained", text)
     (here / "train.py").write_text("a = 1\n")
-    assert Sweep.prepare(write(text)).num_remaining == 0
+    assert Sweep.read(write(text)).prepared().num_remaining == 0
     (here / "train.py").write_text("a = 2\n")
     with pytest.raises(SpecError, match=r"code_hash: '\w{12}' -> '\w{12}'"):
-        Sweep.prepare(write(text))
+        Sweep.read(write(text)).prepared()
 
 
 def test_accepted_changes_mark_what_was_measured_and_measure_again(
@@ -140,7 +140,7 @@ def test_accepted_changes_mark_what_was_measured_and_measure_again(
     store.extend(changed, asked.fingerprint(device_type="cpu"), supersedes=True)
     assert [row["validity"] for row in store.rows()] == [["code_changed"]] * 8
     assert store.finished(store.rows()) == []
-    for trial in expand(asked, asked.resolve_site())[:3]:
+    for trial in planned_trials(asked)[:3]:
         end_trial(store, asked, trial, completed(trial))
     again = RunStore.open(store.directory)
     rows = again.rows()
@@ -150,7 +150,7 @@ def test_accepted_changes_mark_what_was_measured_and_measure_again(
     assert again.observations()["validity"].map(len).tolist() == [1] * 8 + [0] * 3
     # going back to what was first asked is a change as well
     with pytest.raises(SpecError, match=r"0\.003 -> 0\.002"):
-        Sweep.prepare(write())
+        Sweep.read(write()).prepared()
 
 
 def test_a_directory_that_is_no_run_is_refused(here: Path) -> None:
@@ -158,12 +158,12 @@ def test_a_directory_that_is_no_run_is_refused(here: Path) -> None:
     (here / "runs").mkdir()
     (here / "runs" / "small").write_text("a file")
     with pytest.raises(StoreError, match="is not a run directory"):
-        Sweep.prepare(path)
+        Sweep.read(path).prepared()
     (here / "other").mkdir()
     (here / "other" / "thesis.tex").write_text("")
     with pytest.raises(StoreError, match="is not a run directory"):
-        Sweep.prepare(path, directory="other")
-    assert Sweep.prepare(path, directory="empty").num_remaining == 8
+        Sweep.read(path, directory="other").prepared()
+    assert Sweep.read(path, directory="empty").prepared().num_remaining == 8
 
 
 @pytest.mark.parametrize(
@@ -178,29 +178,29 @@ def test_what_is_not_installed_is_named_before_anything_starts(
 
     monkeypatch.setattr(module, "find_spec", find)
     with pytest.raises(MissingExtraError, match=rf"pip install 'scalelab\[{extra}\]'"):
-        Sweep.prepare(write())
+        Sweep.read(write()).prepared()
 
 
 def test_large_sweeps_ask_first(here: Path) -> None:
     many = "confirm_above: {trials: 7}\n"
     assert "8 trials; confirm_above.trials is 7" in str(
-        Sweep.prepare(write(EMULATED + many)).question
+        Sweep.read(write(EMULATED + many)).prepared().question
     )
     measured_run(here / "runs" / "small")
     long = EMULATED.replace("[4, 8]", "[4, 8, 16]") + "confirm_above: {gpu_hours: 0.01}"
     assert "takes about 0.017 emulated GPU-h; " in str(
-        Sweep.prepare(write(long)).question
+        Sweep.read(write(long)).prepared().question
     )
 
 
 def test_a_sweep_that_is_done_starts_no_nodes(here: Path, no_nodes: Any) -> None:
     measured_run(here / "runs" / "small")
-    summary = run_sweep(Sweep.prepare(write()))
+    summary = run_sweep(Sweep.read(write()).prepared())
     assert summary.outcomes == {Outcome.COMPLETED: 8}
     assert summary.num_resumed == 8
     assert summary.is_complete
     shorter = EMULATED.replace("[4, 8]", "4").replace("100000", "200000")
-    assert run_sweep(Sweep.prepare(write(shorter))).num_resumed == 8
+    assert run_sweep(Sweep.read(write(shorter)).prepared()).num_resumed == 8
     assert "200000" in RunStore.open(here / "runs" / "small").experiment_text
 
 
@@ -214,7 +214,7 @@ def test_an_auto_batch_that_is_found_starts_no_nodes(here: Path, no_nodes: Any) 
     while trial := source.ask():
         end_trial(store, asked, trial, completed(trial))
         source.tell(store.rows()[-1])
-    sweep = Sweep.prepare(write(auto))
+    sweep = Sweep.read(write(auto)).prepared()
     assert not sweep.plan.assumes_local_batch
     assert {trial.local_batch_size for trial in sweep.plan.trials} == {4}
     assert sweep.num_remaining == 0
@@ -229,20 +229,20 @@ def test_an_auto_batch_that_is_still_looked_for_is_assumed(here: Path) -> None:
     first = module.source_of(asked, site).ask()
     assert first is not None
     end_trial(store, asked, first, completed(first))
-    assert Sweep.prepare(write(auto)).plan.assumes_local_batch
+    assert Sweep.read(write(auto)).prepared().plan.assumes_local_batch
     other = module.source_of(asked, site)
     other.tell(store.rows()[0])
     second = other.ask()
     assert second is not None
     end_trial(store, asked, second, failed(second))
-    assert Sweep.prepare(write(auto)).plan.assumes_local_batch
+    assert Sweep.read(write(auto)).prepared().plan.assumes_local_batch
 
 
 def test_a_run_that_another_driver_holds_is_left_alone(
     here: Path, no_nodes: Any
 ) -> None:
     store = measured_run(here / "runs" / "small")
-    sweep = Sweep.prepare(write())
+    sweep = Sweep.read(write()).prepared()
     with store.lease(), pytest.raises(LeaseError):
         run_sweep(sweep)
 
@@ -252,7 +252,7 @@ def test_what_is_asked_reaches_the_driver(
 ) -> None:
     monkeypatch.setattr(conductor, "stopped", "the budget is spent")
     starts: list[RunningSweep] = []
-    sweep = Sweep.prepare(write(), retry_failed=True)
+    sweep = Sweep.read(write(), retry_failed=True).prepared()
     summary = run_sweep(sweep, budget_gpu_hours=0.5, on_start=starts.append)
     (driver,) = conductor.made
     assert driver.options["budget_gpu_s"] == 1800
@@ -279,7 +279,7 @@ def test_the_code_that_trials_run_is_copied(
     text = EMULATED.replace(
         "{name: emulated, sample_time_s: 2.0e-3, fixed_time_s: 10.0e-3}", "mine:Mine"
     )
-    run_sweep(Sweep.prepare(write(text)))
+    run_sweep(Sweep.read(write(text)).prepared())
     (driver,) = conductor.made
     copy = Path(driver.programs[None].code_directory)
     assert copy.parent == here / "runs" / "small" / "code"
@@ -298,7 +298,7 @@ def test_a_command_keeps_the_name_it_has_in_the_records(
     text = text.replace("[1, 2, 4, 8, 16]", "[1, 2]").replace("cuda", "cpu")
     measured_run(runs / "x", text, ending=completed if begun else None)
     renamed = text.replace("trained", "renamed").replace("[16, 32]", "[16, 32, 64]")
-    run_sweep(Sweep.prepare(write(renamed), directory=runs / "x"))
+    run_sweep(Sweep.read(write(renamed), directory=runs / "x").prepared())
     (driver,) = conductor.made
     assert driver.programs[None].name == ("trained" if begun else "renamed")
 
@@ -310,7 +310,7 @@ def test_a_rank_that_finds_the_input_wrong_ends_the_sweep(
     monkeypatch.setattr(conductor, "input_errors", errors)
     events: list[Event] = []
     with pytest.raises(SpecError, match=r"^width=0 is wrong\.$"):
-        run_sweep(Sweep.prepare(write()), on_event=events.append)
+        run_sweep(Sweep.read(write()).prepared(), on_event=events.append)
     assert sum(isinstance(event, TrialEnded) for event in events) == 3
     assert conductor.made[0].num_drained == 1
 

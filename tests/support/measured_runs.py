@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from planned_trials import planned_trials
+
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
-from scalelab.plan.expand import expand
 from scalelab.records.attempt import (
     AttemptResult,
     AttemptSpec,
@@ -114,7 +115,7 @@ def measured_run(
         ),
     )
     if ending is not None:
-        for trial in expand(asked, site):
+        for trial in planned_trials(asked, site):
             end_trial(store, asked, trial, ending(trial))
     return store
 

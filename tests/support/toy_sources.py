@@ -8,7 +8,7 @@ MODULE = '''
 from dataclasses import replace
 
 from scalelab.kinds.sources import Source
-from scalelab.plan.expand import expand
+from scalelab.plan.expand import plan
 from scalelab.plan.planned import PlannedTrials
 from scalelab.plan.source import Decision, TrialSource
 
@@ -35,7 +35,7 @@ class Doubling(TrialSource):
     """Proposes trials on twice the devices as long as they are faster."""
 
     def __init__(self, experiment, site):
-        by_size = {trial.world_size: trial for trial in expand(experiment, site)}
+        by_size = {trial.world_size: trial for trial in plan(experiment, site).trials}
         self._left = [by_size[size] for size in sorted(by_size)]
         self._waits = False
         self._best = 0.0
@@ -58,7 +58,7 @@ class OneByOne(TrialSource):
     """Proposes the next trial when one has ended, as if it were of another program."""
 
     def __init__(self, experiment, site, *, program=None):
-        self._left = expand(experiment, site)
+        self._left = [*plan(experiment, site).trials]
         self._program, self._has_ended, self._waits = program, False, False
 
     def ask(self):

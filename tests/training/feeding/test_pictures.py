@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 from picture_folders import CLASSES, PACK, make_pictures, pack
+from planned_trials import planned_trials
 
 from scalelab.errors import SpecError
 from scalelab.experiment.checks import check_trials
 from scalelab.experiment.spec import Experiment
-from scalelab.plan.expand import expand
 from scalelab.site.choice import site_of
 from scalelab.training.feeding.pictures import PictureFiles
 
@@ -116,7 +116,7 @@ def test_wrong_parameters_are_refused_before_anything_runs(
     )
     site = site_of({"device_type": "cpu", "gpus_per_node": 2})
     with pytest.raises(SpecError, match=message):
-        check_trials(asked, site, expand(asked, site))
+        check_trials(asked, site, planned_trials(asked, site))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_more_ranks_than_parts_to_deal_out_are_refused_before_anything_runs(
         )
         text = {"device_type": "cpu", "gpus_per_node": 40}
         site = site_of({**text, "scheduler": nodes} if nodes else text)
-        check_trials(asked, site, expand(asked, site))
+        check_trials(asked, site, planned_trials(asked, site))
 
     check("[replicated, sharded]", most)
     check("replicated", most + 1)

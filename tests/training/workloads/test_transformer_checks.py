@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from planned_trials import planned_trials
 
 from scalelab.errors import SpecError
 from scalelab.experiment.checks import check_trials
 from scalelab.experiment.spec import Experiment
-from scalelab.plan.expand import expand
 from scalelab.site.choice import site_of
 
 HEAD = """
@@ -27,7 +27,7 @@ job: {target: val_loss <= 2, samples: 100, samples_per_epoch: 100}
 def check(text: str, **site: object) -> None:
     asked = Experiment.from_text(text)
     where = site_of({"device_type": "cpu", "gpus_per_node": 2, **site})
-    check_trials(asked, where, expand(asked, where))
+    check_trials(asked, where, planned_trials(asked, where))
 
 
 @pytest.fixture
