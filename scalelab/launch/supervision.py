@@ -112,7 +112,6 @@ class _Processes:
 
     @property
     def live(self) -> dict[int, Member]:
-        """The processes that have started and not ended, by rank."""
         ranks = self.expected & set(self.started)
         return {rank: self.started[rank] for rank in ranks}
 
