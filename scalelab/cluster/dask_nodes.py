@@ -21,9 +21,9 @@ from scalelab.cluster.node_plugin import keep_batches_steady
 from scalelab.cluster.nodes import Node
 from scalelab.cluster.watch import ask_nodes
 from scalelab.experiment.program import Program, WorkloadProgram
+from scalelab.kinds.launchers.launcher import bracketed
 from scalelab.kinds.registry import imported
 from scalelab.kinds.trainers import trainer_of
-from scalelab.launch.rendezvous import bracketed
 from scalelab.launch.scratch import make_scratch
 from scalelab.site.profile import Site
 

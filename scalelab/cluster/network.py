@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 import psutil
 
 from scalelab.errors import ClusterError
-from scalelab.launch.rendezvous import bracketed, family_of
+from scalelab.kinds.launchers.launcher import bracketed
+from scalelab.launch.rendezvous import family_of
 
 LOOPBACK = "127.0.0.1"
 

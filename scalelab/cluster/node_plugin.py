@@ -21,8 +21,8 @@ from scalelab.cluster.nodes import Node
 from scalelab.errors import LaunchError
 from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.outcome import Outcome
+from scalelab.kinds.launchers.launcher import bracketed
 from scalelab.launch.gang_agent import NodeAgent
-from scalelab.launch.rendezvous import bracketed
 from scalelab.records.attempt import AttemptSpec
 from scalelab.records.attempt_io import write_atomically
 

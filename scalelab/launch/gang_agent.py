@@ -79,14 +79,9 @@ class Cancellation:
 class NodeAgent:
     """Runs the parts of attempts that fall to one node, several at a time.
 
-    Its methods may be called from any thread.
-
-    Parameters
-    ----------
-    entry
-        What a rank calls, ``module:function``; None: only commands run here.
-    device_name
-        Model of the node's devices, recorded for commands; may be set later.
+    Its methods may be called from any thread. ``entry`` is what a rank calls,
+    ``module:function``; None: only commands run here. ``device_name`` is recorded for
+    commands, and may be set later.
     """
 
     def __init__(

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from scalelab.errors import LaunchError
+from scalelab.kinds.launchers.launcher import bracketed
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import ProcessRequest, StoreTask, receive
 from scalelab.launch.ranks.server_process import RankServers
@@ -31,15 +32,6 @@ def family_of(address: str) -> socket.AddressFamily:
     ('AF_INET', 'AF_INET6')
     """
     return socket.AF_INET6 if ":" in address else socket.AF_INET
-
-
-def bracketed(address: str) -> str:
-    """Return a numeric address as it stands before a port.
-
-    >>> bracketed("10.0.0.7"), bracketed("fd00::7")
-    ('10.0.0.7', '[fd00::7]')
-    """
-    return f"[{address}]" if family_of(address) is socket.AF_INET6 else address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,25 +18,12 @@ def mean_interval(
     about ``sqrt(n)`` steps are drawn with replacement from the series closed to a
     circle, and the spread of their means is widened by ``sqrt(m / (m - 1))`` and by the
     ratio of Student's to the normal quantile for the ``m`` blocks of a resample,
-    without which short series give intervals that are too narrow.
+    without which short series give intervals that are too narrow. See Politis and
+    Romano 1992, "A circular block-resampling procedure for stationary data".
 
-    Parameters
-    ----------
-    step_times_s : ndarray, shape (n_steps,)
-        Seconds per step, in order, warm-up excluded; at least 4 steps.
+    ``step_times_s`` has shape (n_steps,), seconds in order without the warm-up; for
+    fewer than 4 steps both ends are nan.
 
-    Returns
-    -------
-    lo, hi : float
-        Seconds; ``(nan, nan)`` for fewer than 4 steps.
-
-    References
-    ----------
-    Politis and Romano 1992, "A circular block-resampling procedure for stationary
-    data".
-
-    Examples
-    --------
     >>> lo, hi = mean_interval(np.array([1.0, 1.1, 0.9, 1.0] * 10))
     >>> bool(0.95 < lo < 1.0 < hi < 1.05)
     True
@@ -60,15 +47,10 @@ def mean_interval(
 def cycle_means(
     step_times_s: npt.NDArray[np.float64], cycle: int
 ) -> npt.NDArray[np.float64]:
-    """Return the mean step time of each cycle, shape (n_steps / cycle,).
+    """Return the mean seconds per step of each cycle, shape (n_steps / cycle,).
 
     Steps of a cycle do different work. That is no scatter of the mean over whole
     cycles, so its interval is that of the cycles' means.
-
-    Parameters
-    ----------
-    step_times_s : ndarray, shape (n_steps,)
-        Seconds per step, in order; whole cycles.
     """
     return np.asarray(step_times_s.reshape(-1, cycle).mean(axis=1))
 
@@ -76,14 +58,10 @@ def cycle_means(
 def is_steady(
     step_times_s: npt.NDArray[np.float64], relative_precision: float, *, cycle: int = 1
 ) -> bool:
-    """Tell whether the mean step time is known to a relative precision.
+    """Tell whether the half-width of the 95% interval is a small fraction of the mean.
 
-    Parameters
-    ----------
-    step_times_s : ndarray, shape (n_steps,)
-        Seconds per step, in order, warm-up excluded.
-    relative_precision
-        Largest half-width of the 95% interval, as a fraction of the mean.
+    ``step_times_s`` has shape (n_steps,), seconds in order without the warm-up, and
+    ``relative_precision`` is the largest such fraction.
     """
     if len(step_times_s) < MIN_STEPS:
         return False

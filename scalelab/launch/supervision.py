@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scalelab.experiment.program import StopRequest
+from scalelab.experiment.program import CommandProgram, StopRequest
 from scalelab.inputs.outcome import Outcome
+from scalelab.launch.command.verdict import from_command_exit
 from scalelab.launch.process_tree import oom_kill_count, signal_group
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import STACK_DUMP_SIGNAL, receive
@@ -42,21 +43,19 @@ _LOOK_EVERY_S = 1.0
 
 
 class Watch:
-    """What is particular to the processes of an attempt; here to ranks of a workload.
+    """What is particular to the processes of an attempt: ranks of a workload.
 
-    Attributes
-    ----------
-    stack_dump_signal
-        Signal at which a rank writes its stacks to its log; None: it would kill it.
-    may_exit
-        A process may exit with status 0 without a message. If not, that is a failure.
+    Or those of a command, on a node that does not read what they report.
     """
 
-    stack_dump_signal: int | None = STACK_DUMP_SIGNAL
-    may_exit = False
-
-    def __init__(self, board: ProgressBoard) -> None:
-        self._board = board
+    def __init__(
+        self, board: ProgressBoard, command: CommandProgram | None = None
+    ) -> None:
+        self._board, self._command = board, command
+        # A process may exit with status 0 without a message: that is no failure.
+        self.may_exit = command is not None
+        # A rank writes its stacks to its log at it; None: it would kill the process.
+        self.stack_dump_signal = STACK_DUMP_SIGNAL if command is None else None
 
     @property
     def ready_s(self) -> float | None:
@@ -70,7 +69,13 @@ class Watch:
         self, rank: int, status: int, device_type: str, log: Path, oom_kills: int
     ) -> RankFailure:
         """Describe the end of a process that has failed without a message."""
-        return from_exit(rank, time.monotonic(), status, device_type, log, oom_kills)
+        now_s, command = time.monotonic(), self._command
+        if command is None:
+            return from_exit(rank, now_s, status, device_type, log, oom_kills)
+        code = command.code_directory
+        return from_command_exit(
+            rank, now_s, status, device_type, log, oom_kills, code=code
+        )
 
     def conclude(self, rank: int) -> AttemptResult | None:
         """Return the attempt's result now that a process has exited with status 0.
@@ -107,7 +112,6 @@ class _Processes:
 
     @property
     def live(self) -> dict[int, Member]:
-        """The processes that have started and not ended, by rank."""
         ranks = self.expected & set(self.started)
         return {rank: self.started[rank] for rank in ranks}
 

@@ -33,23 +33,15 @@ _CLOCK_TOLERANCE_S = 1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Time limits at which an attempt is ended although nothing has failed.
-
-    Parameters
-    ----------
-    start_up_s
-        Seconds that an attempt may be silent before its first step.
-    stop
-        How the processes are asked to save what they have; None: they are not.
-    deadline_s
-        When to ask so because the walltime is up soon, on the monotonic clock.
-    """
+    """Time limits at which an attempt is ended although nothing has failed."""
 
     timeout_s: float
     stall_factor: float
     stall_floor_s: float
-    start_up_s: float
+    start_up_s: float  # of silence before the first step
     grace_s: float
+    # How the processes are asked to save what they have, and when because the walltime
+    # is up soon, on the monotonic clock.
     stop: StopRequest | None = None
     deadline_s: float = math.inf
 

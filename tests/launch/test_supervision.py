@@ -36,7 +36,9 @@ LIMITS = Limits(
 class Silent(Watch):
     """Processes that a signal would kill."""
 
-    stack_dump_signal = None
+    def __init__(self, board: ProgressBoard) -> None:
+        super().__init__(board)
+        self.stack_dump_signal = None
 
 
 class PlayedServer:

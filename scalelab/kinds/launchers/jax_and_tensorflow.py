@@ -13,7 +13,7 @@ from scalelab.kinds.launchers.launcher import (
     LaunchedProcess,
     Launcher,
     RecommendedJob,
-    with_port,
+    bracketed,
 )
 
 
@@ -142,7 +142,7 @@ class _TfConfig(_Framework):
 
     def environment(self, process: LaunchedProcess) -> Mapping[str, str]:
         tasks = [
-            with_port(host, port)
+            f"{bracketed(host)}:{port}"
             for host, ports in zip(process.hosts, process.ports, strict=True)
             for port in ports
         ]

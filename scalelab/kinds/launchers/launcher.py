@@ -118,16 +118,16 @@ class LaunchedProcess:
     @property
     def rendezvous(self) -> str:
         """Where the processes meet, ``address:port``."""
-        return with_port(self.master_addr, self.master_port)
+        return f"{bracketed(self.master_addr)}:{self.master_port}"
 
 
-def with_port(address: str, port: int) -> str:
-    """Return a numeric address with a port.
+def bracketed(address: str) -> str:
+    """Return a numeric address as it stands before a port.
 
-    >>> with_port("10.0.0.7", 41000), with_port("fd00::7", 41000)
-    ('10.0.0.7:41000', '[fd00::7]:41000')
+    >>> bracketed("10.0.0.7"), bracketed("fd00::7")
+    ('10.0.0.7', '[fd00::7]')
     """
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    return f"[{address}]" if ":" in address else address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

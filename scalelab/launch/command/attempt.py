@@ -24,34 +24,26 @@ from scalelab.records.attempt import AttemptSpec
 
 
 class CommandAttempt:
-    """One node's part of an attempt, whose program must be a command.
-
-    Attributes
-    ----------
-    device_ids
-        Devices of each process, by node.
-    metrics_path
-        The file, or the folder of event files, that the program reports to; None where
-        its output is read.
-    output_directory
-        Value of ``{trial_dir}``: a directory of this attempt alone.
-    """
+    """One node's part of an attempt, whose program must be a command."""
 
     def __init__(self, spec: AttemptSpec, node_rank: int) -> None:
         assert isinstance(spec.program, CommandProgram)
         self.spec, self.node_rank, self.program = spec, node_rank, spec.program
         self.launcher = launcher = self.program.launcher_row()
+        # of each process, by node
         self.device_ids = tuple(
             launcher.processes(share.device_ids, rank)
             for rank, share in enumerate(spec.placement.shares)
         )
-        # No file of the program can be taken for one of ScaleLab's.
+        # The value of {trial_dir}, a directory of this attempt alone: no file of the
+        # program can be taken for one of ScaleLab's.
         self.output_directory = Path(spec.directory) / "output"
         self.values = placeholder_values(
             spec.trial,
             devices_on_node=len(spec.placement.shares[node_rank].device_ids),
             directory=self.output_directory,
         )
+        # The file, or folder of event files, to report to; None: its output is read.
         self.metrics_path: Path | None = None
         if (path := self.program.metrics.path) is not None:
             filled = fill_placeholders(path, self.values)

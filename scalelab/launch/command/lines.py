@@ -223,12 +223,7 @@ class ReportReader:
     An epoch begins where counts of an epoch begin from lower on, or where the number of
     the epoch, if lines say it, is a higher one. A line that says another length than
     the first one, of the epoch or of the training, is one of an evaluation, which draws
-    such lines too.
-
-    Attributes
-    ----------
-    expectation
-        What a line should be, to follow the words "no line was".
+    such lines too. ``expectation`` says what a line should be, after "none was".
 
     Examples
     --------

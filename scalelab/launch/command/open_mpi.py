@@ -124,7 +124,6 @@ def _key() -> bytes:
 
 
 def _ask(host: str, words: Sequence[str]) -> int:
-    """Have a daemon started on a node, wait until it has ended, return its status."""
     address, port = json.loads(os.environ[_PLACES])[host]
     key, deadline_s = _key(), time.monotonic() + _PATIENCE_S
     waiting = None
@@ -141,7 +140,6 @@ def _ask(host: str, words: Sequence[str]) -> int:
 
 
 def _wait(host: str) -> int:
-    """Wait for the request to start a daemon here, and run it until it ends."""
     address, port = json.loads(os.environ[_PLACES])[host]
     with Listener((address, port), authkey=_key()) as listener:
         asking = None

@@ -77,12 +77,6 @@ class Intervals(list[Interval]):
         ends = [each.end_step for each in self if each.holds_evaluation]
         return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else None
 
-    @property
-    def median_s(self) -> float | None:
-        """Median seconds per step, of the warm-up too; None before two reports."""
-        known = [each.step_time_s for each in self if each.seconds > 0]
-        return float(np.median(known)) if known else None
-
     def step_times_s(self) -> npt.NDArray[np.float64]:
         """Return the mean seconds per step of each measured interval, in order."""
         return np.array([each.step_time_s for each in self._measured()])
@@ -130,22 +124,8 @@ class _Point(NamedTuple):
 class StepLog:
     """The steps and metrics a command has reported so far, checked at every report.
 
-    Parameters
-    ----------
-    may_repeat
-        Whether a step may be reported twice, as a progress bar does. Elsewhere that is
-        refused: two ranks may be writing to one file.
-    num_reporters
-        Ranks that report to the same place. A step counts when the first of them
-        reports it; what the others say of it later is passed over.
-
-    Attributes
-    ----------
-    reached_after_steps
-        Steps after which the target was first reached; None before.
-    ready_s
-        When the first step began, by the monotonic clock, estimated from the duration
-        of the next steps; None before there are any.
+    A step is reported twice only where it ``may_repeat``, as on a progress bar, or
+    where several ranks report to the same place: then the first one counts.
     """
 
     def __init__(
@@ -167,8 +147,10 @@ class StepLog:
         self._num_late = self._num_reported = 0
         self.metrics: dict[str, float] = {}
         self.last_step: int | None = None
-        self.reached_after_steps: int | None = None
+        self.reached_after_steps: int | None = None  # the target, for the first time
         self._reached_s: float | None = None
+        # When the first step began, by the monotonic clock, estimated from the duration
+        # of the next steps.
         self.ready_s: float | None = None
         self._num_skipped = 0  # before the first, by a training that was continued
         self._has_own_clock = False
@@ -303,10 +285,12 @@ class StepLog:
         return step - self._num_skipped
 
     def _slower_by_own_rate(self) -> float | None:
-        """Return how much longer steps are by the program's own rate than as read."""
-        so_far = self.intervals.median_s
-        by_rate = self._rates.step_time_s([so_far]) if so_far else None
-        return by_rate / so_far if by_rate and so_far else None
+        known = [each.step_time_s for each in self.intervals if each.seconds > 0]
+        if not known:
+            return None
+        so_far = float(np.median(known))
+        by_rate = self._rates.step_time_s([so_far])
+        return by_rate / so_far if by_rate else None
 
     def _advance(self, report: Report, step: int, now_s: float, last_step: int) -> None:
         self._num_late = 0
@@ -353,7 +337,6 @@ class StepLog:
     def _time_of(
         self, report: Report, step: int, now_s: float, last_step: int
     ) -> float | None:
-        """Return a report's time by the clock in use; None where it gives none."""
         last = self._last
         if self._has_own_clock:
             if report.t is not None and last and report.t < last.time_s:

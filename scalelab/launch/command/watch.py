@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.files import EventFiles, FileWatch, FollowedFile
@@ -20,14 +18,13 @@ from scalelab.launch.command.results import (
     result_while_running,
 )
 from scalelab.launch.command.steps import StepLog
-from scalelab.launch.command.verdict import from_command_exit
 from scalelab.launch.command.witness.rank_witness import RankWitness
 from scalelab.launch.process_tree import has_loaded
 from scalelab.launch.progress import ProgressBoard, StreamWriter
 from scalelab.launch.rendezvous import Meeting
 from scalelab.launch.supervision import Supervisor, Watch
 from scalelab.launch.timing import Limits
-from scalelab.launch.verdict import RankFailure, last_lines
+from scalelab.launch.verdict import last_lines
 from scalelab.records.attempt import AttemptResult
 
 # Lines that arrive within this time are read together: waking up for each line would
@@ -45,29 +42,11 @@ _MOST_NAMES = 10
 def watch_of(attempt: CommandAttempt, meeting: Meeting, board: ProgressBoard) -> Watch:
     """Return the watch of a node's processes; only node 0 reads what they report."""
     if attempt.node_rank > 0:
-        return _CommandProcesses(board, attempt.program)
+        return Watch(board, attempt.program)
     return _CommandWatch(attempt, meeting, board)
 
 
-class _CommandProcesses(Watch):
-    """The processes of a command on a node that does not read what they report."""
-
-    stack_dump_signal = None
-    may_exit = True
-
-    def __init__(self, board: ProgressBoard, program: CommandProgram) -> None:
-        super().__init__(board)
-        self._code = program.code_directory
-
-    def explain_exit(
-        self, rank: int, status: int, device_type: str, log: Path, oom_kills: int
-    ) -> RankFailure:
-        return from_command_exit(
-            rank, time.monotonic(), status, device_type, log, oom_kills, code=self._code
-        )
-
-
-class _CommandWatch(_CommandProcesses):
+class _CommandWatch(Watch):
     """Reads the reports of rank 0 and ends the command when it has measured enough.
 
     Every report counts for all ranks, which keep step.

@@ -115,7 +115,6 @@ def own_rates(text: str) -> tuple[OwnRate, ...]:
 
 
 def _rate(unit: RateUnit, match: re.Match[str]) -> OwnRate | None:
-    """Return a rate; None where it is zero, or has too few digits."""
     groups = match.groupdict()
     digits, _, exponent = groups["n"].replace(",", "").lower().partition("e")
     value, places = float(digits), len(digits.partition(".")[2])
