@@ -9,7 +9,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.problems import did_you_mean, shown
 from scalelab.inputs.wording import Option
 from scalelab.records.columns import COLUMNS_BY_NAME, CURVE_COLUMNS, OPTION_PREFIX
-from scalelab.records.tables.file import ForeignTable, ImportOptions, TableRow, listed
+from scalelab.records.tables.file import ForeignTable, ImportArguments, TableRow, listed
 from scalelab.records.tables.names import (
     AMBIGUOUS_BATCHES,
     COUNT_OR_NAME,
@@ -55,7 +55,7 @@ class Matching:
     unused: Sequence[str]
 
 
-def match_columns(table: ForeignTable, asked: ImportOptions) -> Matching:
+def match_columns(table: ForeignTable, asked: ImportArguments) -> Matching:
     """Find the columns by what is said of them, by their names, and by aliases.
 
     A column of another name that is neither asked for as an axis nor a well-known
@@ -135,7 +135,7 @@ def _filled(table: ForeignTable, name: str) -> list[str]:
 
 
 def _as_asked(
-    table: ForeignTable, readings: Mapping[str, Reading], asked: ImportOptions
+    table: ForeignTable, readings: Mapping[str, Reading], asked: ImportArguments
 ) -> dict[str, Reading]:
     said = [
         f"--{name.replace('_', '-')}"
@@ -161,7 +161,7 @@ def _as_asked(
     return {name: changed}
 
 
-def _check_names(table: ForeignTable, asked: ImportOptions) -> None:
+def _check_names(table: ForeignTable, asked: ImportArguments) -> None:
     for name in (*asked.column, *asked.constant):
         is_unit = name in asked.column and reading_of(name) is not None
         if name not in SETTABLE and not name.startswith(OPTION_PREFIX) and not is_unit:
@@ -255,7 +255,7 @@ def _hints(table: ForeignTable, wanted: set[str], others: list[str]) -> Iterator
         )
 
 
-def melted(table: ForeignTable, asked: ImportOptions) -> ForeignTable:
+def melted(table: ForeignTable, asked: ImportArguments) -> ForeignTable:
     """Return a table with one row for each cell under a name that is a value.
 
     Empty cells have no row. Where the names hold numbers, the columns are those with

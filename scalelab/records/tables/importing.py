@@ -25,7 +25,7 @@ from scalelab.records.tables.completing import complete
 from scalelab.records.tables.doubts import Curves, ImportedRow, doubtful
 from scalelab.records.tables.file import (
     ForeignTable,
-    ImportOptions,
+    ImportArguments,
     TableRow,
     lines_listed,
     read_table,
@@ -49,9 +49,7 @@ _CONFIGURATION = (
 ).split()
 
 
-def import_table(
-    table: Path, run_directory: Path, asked: ImportOptions | None = None
-) -> RunStore:
+def import_table(asked: ImportArguments) -> RunStore:
     """Make a run of a foreign table, one row of kind ``imported`` per row.
 
     Columns are found by what is asked, by the names of ``records.columns`` and by
@@ -62,7 +60,7 @@ def import_table(
     repeats of one another. A row without a time is left out, unless a cell says that
     the device ran out of memory or that the trial failed.
     """
-    asked = asked or ImportOptions()
+    table, run_directory = Path(asked.table), Path(asked.directory)
     foreign = melted(read_table(table, asked.header_row), asked)
     matching = match_columns(foreign, asked)
     _refuse_gaps(foreign, matching)
@@ -86,7 +84,7 @@ def import_table(
         "table": table.name,
         "sha256": foreign.sha256,
         "columns": {**matching.columns, **matching.options},
-        "constants": dict(asked.constant),
+        "constants": {name: str(said) for name, said in asked.constant.items()},
         "unused": list(matching.unused),
         "told": [
             curves.sentence,
@@ -106,12 +104,12 @@ def import_table(
 
 class _Reader:
     def __init__(
-        self, table: ForeignTable, matching: Matching, asked: ImportOptions
+        self, table: ForeignTable, matching: Matching, asked: ImportArguments
     ) -> None:
         self._table = table
         self._matching = matching
         self._fixed = {
-            name: _constant(name, text) for name, text in asked.constant.items()
+            name: _constant(name, str(said)) for name, said in asked.constant.items()
         }
         self._tokens = asked.tokens_per_sample
         if self._tokens is not None:
