@@ -7,15 +7,9 @@ from scalelab.errors import SpecError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """How many devices on how many nodes, e.g. ``(4, 4)`` or, uneven, ``(4, 2)``.
+    """How many devices on how many nodes, e.g. ``(4, 4)`` or, uneven, ``(4, 2)``."""
 
-    Parameters
-    ----------
-    devices_per_node
-        Devices used on each node, largest first; its length is the number of nodes.
-    """
-
-    devices_per_node: tuple[int, ...]
+    devices_per_node: tuple[int, ...]  # of each node, largest first
 
     def __post_init__(self) -> None:
         if not self.devices_per_node or min(self.devices_per_node) < 1:

@@ -1,7 +1,8 @@
-"""Field types of experiments and site profiles."""
+"""Field types of experiments and site profiles, and of calls in Python."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from os import PathLike, fspath
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import (
@@ -61,6 +62,35 @@ def whole(value: Any) -> Any:
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():
         return int(value)
     return value
+
+
+def plain_value(value: Any) -> Any:
+    """Read an array, a series, a range or a set as the plain values it holds."""
+    if isinstance(value, range | set | frozenset):
+        return list(value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def several(value: Any) -> Any:
+    """Read one value as a list of one, and None as an empty one."""
+    plain = plain_value(value)
+    if plain is None:
+        return ()
+    return plain if isinstance(plain, list | tuple) else (plain,)
+
+
+def by_name(value: Any) -> Any:
+    """Read the values of a mapping as plain ones, and None as an empty mapping."""
+    if not isinstance(value, Mapping):
+        return {} if value is None else value
+    return {name: plain_value(each) for name, each in value.items()}
+
+
+def _path(value: Any) -> str:
+    if isinstance(value, str | PathLike) and isinstance(path := fspath(value), str):
+        if path and "\0" not in path:
+            return path
+    raise SpecError(f"{shown(value)} is no path. Write one such as 'runs/digits'.")
 
 
 def _scalar(value: Any) -> Scalar:
@@ -175,6 +205,11 @@ EnvironmentValue = Annotated[
     PlainValidator(_environment_value),
     WithJsonSchema({"type": ["string", "number"]}),
 ]
+PathText = Annotated[str, PlainValidator(_path)]
+PlainCount = Annotated[Count | None, BeforeValidator(plain_value)]
+Names = Annotated[tuple[Text, ...], BeforeValidator(several)]
+Texts = Annotated[dict[Text, Text], BeforeValidator(by_name)]
+Values = Annotated[dict[Text, OptionValue], BeforeValidator(by_name)]
 _TEXT = WithJsonSchema({"type": "string"})
 _NUMBER_OR_TEXT = WithJsonSchema({"type": ["number", "string"]})
 Duration = Annotated[

@@ -21,16 +21,10 @@ _LONGEST_S = 1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
-    """The network between two nodes, as its data sheet states it.
-
-    Parameters
-    ----------
-    latency_s
-        Time of the smallest message; None: not stated.
-    """
+    """The network between two nodes, as its data sheet states it."""
 
     bandwidth_bytes_per_s: float
-    latency_s: float | None = None
+    latency_s: float | None = None  # time of the smallest message; None: not stated
 
     @classmethod
     def parse(cls, text: str) -> Link:

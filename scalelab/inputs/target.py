@@ -30,16 +30,10 @@ class MetricMode(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """A held-out metric and the value training must reach.
-
-    Parameters
-    ----------
-    mode
-        ``max``: reached when the metric is at least ``value``; ``min``: at most.
-    """
+    """A held-out metric and the value training must reach."""
 
     metric: str
-    mode: MetricMode
+    mode: MetricMode  # max: reached when the metric is at least the value; min: at most
     value: float
 
     @classmethod

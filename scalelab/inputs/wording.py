@@ -36,18 +36,6 @@ class Placeholder(str):
 class Option(NamedTuple):
     """An option of the command line, which is an argument in Python.
 
-    Parameters
-    ----------
-    name
-        The argument, such as ``max_batch``; ``job.steps`` for a key of one.
-    value
-        What to say with it; None: its name alone, True: it is a switch, a list: an
-        option that may come several times.
-    key
-        The name in an option that says NAME=VALUE.
-
-    Examples
-    --------
     >>> constant = Option("constant", "8", key="gpus_per_node")
     >>> print(constant, Option("axis", ["zero stage"]), Option("per_device", True))
     constant={'gpus_per_node': '8'} axis=['zero stage'] per_device=True
@@ -56,9 +44,10 @@ class Option(NamedTuple):
     --constant gpus_per_node=8 --axis 'zero stage' --per-device
     """
 
-    name: str
+    name: str  # of the argument, such as max_batch; job.steps for a key of one
+    # None: the name alone; True: a switch; a list: an option that may come repeatedly
     value: Any = None
-    key: str = ""
+    key: str = ""  # the name in an option that says NAME=VALUE
 
     def __str__(self) -> str:
         value = self.value

@@ -14,7 +14,8 @@ from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import Call
-from scalelab.session.arguments import ImportArguments, RunArguments, SweepArguments
+from scalelab.records.tables.file import ImportArguments
+from scalelab.session.arguments import RunArguments, SweepArguments
 from scalelab.session.run import Run as Run
 
 if TYPE_CHECKING:
@@ -163,13 +164,9 @@ def import_table(
         If the directory exists or cannot be written.
     """
     said = validated(ImportArguments, locals(), source=Call("import_table"))
-    from scalelab.records.tables.file import ImportOptions
     from scalelab.records.tables.importing import import_table as read
 
-    options = said.model_dump(exclude={"table", "directory"})
-    options["constant"] = {name: str(value) for name, value in said.constant.items()}
-    asked = ImportOptions(**options)
-    return Run(read(Path(said.table), Path(said.directory), asked))
+    return Run(read(said))
 
 
 def obtain_data(name: str, directory: str | Path | None = None) -> Path:

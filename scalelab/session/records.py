@@ -30,21 +30,13 @@ class RunRecords:
 
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
+        self.name = reader.name
+        self.directory = reader.directory  # absolute
 
     @classmethod
     def open(cls, directory: str | Path) -> Self:
         """Open a run; see :func:`scalelab.load`."""
         return cls(RunReader.open(Path(directory)))
-
-    @property
-    def name(self) -> str:
-        """Name of the run."""
-        return self._reader.name
-
-    @property
-    def directory(self) -> Path:
-        """Directory of the run, absolute."""
-        return self._reader.directory
 
     @property
     def experiment_text(self) -> str:

@@ -6,8 +6,7 @@ import pytest
 from bad_tables import BadTable, as_csv, bad_tables, good_rows
 
 from scalelab.errors import SpecError
-from scalelab.records.tables.file import ImportOptions
-from scalelab.records.tables.importing import import_table
+from scalelab.session import import_table
 
 TABLES = bad_tables()
 
@@ -21,7 +20,7 @@ def test_the_tables_are_many_and_always_the_same() -> None:
 def test_the_table_they_are_made_of_is_good(tmp_path: Path) -> None:
     path = tmp_path / "good.csv"
     path.write_bytes(as_csv(good_rows(random.Random(1))))
-    assert len(import_table(path, tmp_path / "run").rows()) == 12
+    assert len(import_table(path, tmp_path / "run").observations) == 12
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
@@ -31,7 +30,7 @@ def test_a_bad_table_is_refused_in_one_paragraph(
     path = tmp_path / f"table{table.suffix}"
     path.write_bytes(table.content)
     with pytest.raises(SpecError) as caught:
-        import_table(path, tmp_path / "run", ImportOptions(column=table.mapping))
+        import_table(path, tmp_path / "run", column=table.mapping)
     message = str(caught.value)
     assert "\n" not in message
     assert 40 < len(message) < 1500, message

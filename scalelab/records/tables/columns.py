@@ -9,7 +9,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.problems import did_you_mean, shown
 from scalelab.inputs.wording import Option
 from scalelab.records.columns import COLUMNS_BY_NAME, CURVE_COLUMNS, OPTION_PREFIX
-from scalelab.records.tables.file import ForeignTable, ImportOptions, TableRow, listed
+from scalelab.records.tables.file import ForeignTable, ImportArguments, TableRow, listed
 from scalelab.records.tables.names import (
     AMBIGUOUS_BATCHES,
     COUNT_OR_NAME,
@@ -49,30 +49,35 @@ _SPEEDS = ("step_time_s", "throughput_samples_per_s")
 class Matching:
     """The matching of a table's columns with those of the observations."""
 
-    columns: Mapping[str, str]
-    readings: Mapping[str, Reading]
+    columns: Mapping[str, Reading]
     options: Mapping[str, str]
     unused: Sequence[str]
 
+    @property
+    def theirs(self) -> dict[str, str]:
+        """Their column by ours, be it a column or an option."""
+        found = {ours: reading.theirs for ours, reading in self.columns.items()}
+        return {**found, **self.options}
 
-def match_columns(table: ForeignTable, asked: ImportOptions) -> Matching:
+
+def match_columns(table: ForeignTable, asked: ImportArguments) -> Matching:
     """Find the columns by what is said of them, by their names, and by aliases.
 
     A column of another name that is neither asked for as an axis nor a well-known
     setting is left unused.
     """
     _check_names(table, asked)
-    columns: dict[str, str] = {}
+    columns: dict[str, Reading] = {}
     options: dict[str, str] = {}
-    readings: dict[str, Reading] = {}
 
     def claim(name: str, theirs: str, reading: Reading | None = None) -> None:
-        claimed = options if reading is None else columns
-        if name in claimed or name in asked.constant:
-            raise _given_twice(table, name, theirs, claimed.get(name))
-        claimed[name] = theirs
-        if reading is not None:
-            readings[name] = reading
+        if name in columns or name in options or name in asked.constant:
+            other = columns[name].theirs if name in columns else options.get(name)
+            raise _given_twice(table, name, theirs, other)
+        if reading is None:
+            options[name] = theirs
+        else:
+            columns[name] = replace(reading, theirs=theirs)
 
     known = {ours: reading_of(ours) for ours in asked.column}
     mapped = {reading.column if reading else ours for ours, reading in known.items()}
@@ -104,8 +109,8 @@ def match_columns(table: ForeignTable, asked: ImportOptions) -> Matching:
         else:
             unused.append(theirs)
     _check_required(table, {*columns, *asked.constant}, unused)
-    readings |= _as_asked(table, readings, asked)
-    return Matching(columns, readings, options, tuple(unused))
+    columns |= _as_asked(table, columns, asked)
+    return Matching(columns, options, tuple(unused))
 
 
 def _given_twice(
@@ -135,7 +140,7 @@ def _filled(table: ForeignTable, name: str) -> list[str]:
 
 
 def _as_asked(
-    table: ForeignTable, readings: Mapping[str, Reading], asked: ImportOptions
+    table: ForeignTable, columns: Mapping[str, Reading], asked: ImportArguments
 ) -> dict[str, Reading]:
     said = [
         f"--{name.replace('_', '-')}"
@@ -145,7 +150,7 @@ def _as_asked(
     if not said:
         return {}
     name = "throughput_samples_per_s"
-    found = readings.get(name)
+    found = columns.get(name)
     if found is None:
         raise SpecError(
             f"{table.path}: {' and '.join(said)} is said of a throughput, but none is "
@@ -161,7 +166,7 @@ def _as_asked(
     return {name: changed}
 
 
-def _check_names(table: ForeignTable, asked: ImportOptions) -> None:
+def _check_names(table: ForeignTable, asked: ImportArguments) -> None:
     for name in (*asked.column, *asked.constant):
         is_unit = name in asked.column and reading_of(name) is not None
         if name not in SETTABLE and not name.startswith(OPTION_PREFIX) and not is_unit:
@@ -255,7 +260,7 @@ def _hints(table: ForeignTable, wanted: set[str], others: list[str]) -> Iterator
         )
 
 
-def melted(table: ForeignTable, asked: ImportOptions) -> ForeignTable:
+def melted(table: ForeignTable, asked: ImportArguments) -> ForeignTable:
     """Return a table with one row for each cell under a name that is a value.
 
     Empty cells have no row. Where the names hold numbers, the columns are those with

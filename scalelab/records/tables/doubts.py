@@ -305,22 +305,22 @@ def _curves_apart(curves: Curves) -> str:
 
 
 def _falling_times(curves: Curves, matching: Matching) -> str:
-    column = matching.columns.get("step_time_s")
+    reading = matching.columns.get("step_time_s")
     falling = [
         (size, times)
         for rows in curves.rows.values()
         for size, times in _by_devices(rows, "local_batch_size", "step_time_s")
         if times[max(times)] <= times[min(times)] * (min(times) / max(times)) ** _FALLS
     ]
-    if column is None or not falling:
+    if reading is None or not falling:
         return ""
     size, widest = max(falling, key=lambda each: max(each[1]) / min(each[1]))
     fewest, most = min(widest), max(widest)
     return (
-        f"the times in the column {shown(column)} fall with the number of devices at "
-        f"local_batch_size={size}: a step takes {duration(widest[fewest])} on {fewest} "
-        f"and {duration(widest[most])} on {most}. A step of the same work on each "
-        "device cannot. Give the time of a step if these are times of an epoch "
+        f"the times in the column {shown(reading.theirs)} fall with the number of "
+        f"devices at local_batch_size={size}: a step takes {duration(widest[fewest])} "
+        f"on {fewest} and {duration(widest[most])} on {most}. A step of the same work "
+        "on each device cannot. Give the time of a step if these are times of an epoch "
         "(time * global_batch_size / samples per epoch) or divided by the devices; say "
         f"{Option('column', 'NAME', key='global_batch_size')} if the batch is that of "
         "all devices."
@@ -328,7 +328,7 @@ def _falling_times(curves: Curves, matching: Matching) -> str:
 
 
 def _flat_throughput(curves: Curves, matching: Matching) -> str:
-    reading = matching.readings.get("throughput_samples_per_s")
+    reading = matching.columns.get("throughput_samples_per_s")
     if reading is None or reading.is_per_device or "step_time_s" in matching.columns:
         return ""
     groups = [
@@ -348,8 +348,7 @@ def _flat_throughput(curves: Curves, matching: Matching) -> str:
     widest = max(flat, key=lambda group: max(group) / min(group))
     fewest, most = min(widest), max(widest)
     return (
-        f"the throughput in the column "
-        f"{shown(matching.columns['throughput_samples_per_s'])} does not rise with the "
+        f"the throughput in the column {shown(reading.theirs)} does not rise with the "
         f"number of devices: {widest[fewest]:g} samples/s on {fewest} and "
         f"{widest[most]:g} on {most}. Throughput is that of all devices together. Say "
         f"{Option('per_device', True)} if it is that of one."
@@ -373,7 +372,7 @@ def _by_devices(
 
 
 def _tokens_as_samples(rows: Sequence[ImportedRow], matching: Matching) -> str:
-    reading = matching.readings.get("throughput_samples_per_s")
+    reading = matching.columns.get("throughput_samples_per_s")
     if reading is None or reading.is_in_tokens or "step_time_s" in matching.columns:
         return ""
     for row in rows:
@@ -392,14 +391,14 @@ def _tokens_as_samples(rows: Sequence[ImportedRow], matching: Matching) -> str:
 def _devices_of_a_node(rows: Sequence[ImportedRow], matching: Matching) -> str:
     sizes = {row.values["world_size"] for row in rows}
     nodes = sorted({row.values["num_nodes"] for row in rows})
-    column = matching.columns.get("world_size")
-    if column and len(sizes) == 1 and len(nodes) > 1 and max(sizes) > 1:
+    reading = matching.columns.get("world_size")
+    if reading and len(sizes) == 1 and len(nodes) > 1 and max(sizes) > 1:
         return (
-            f"world_size={max(sizes)} (column {shown(column)}) in all rows, on "
+            f"world_size={max(sizes)} (column {shown(reading.theirs)}) in all rows, on "
             f"{' and '.join(map(str, (nodes[0], nodes[-1])))} nodes: world_size is the "
             "number of devices on all nodes together. Say "
-            f"{Option('column', column, key='gpus_per_node')} if it is that of one "
-            "node."
+            f"{Option('column', reading.theirs, key='gpus_per_node')} if it is that of "
+            "one node."
         )
     return ""
 

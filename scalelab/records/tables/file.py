@@ -5,11 +5,23 @@ import hashlib
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
 
 from scalelab.errors import SpecError
+from scalelab.inputs.fields import (
+    Flag,
+    Names,
+    PathText,
+    PlainCount,
+    Section,
+    Texts,
+    Values,
+)
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
@@ -28,24 +40,36 @@ _SHOWN_LINES = 6
 Record = tuple[int, list[str]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImportOptions:
-    """The options of ``scalelab import``."""
+def _decimal(value: Any) -> Any:
+    if value not in (None, ".", ","):
+        raise SpecError(f"{shown(value)} is no decimal sign. Write '.' or ','.")
+    return value
 
-    # Their column for one of ours, ``{"step_time_s": "t_iter"}``; ours may have another
-    # unit, or be another well-known one (``step_time_ms``, ``tokens_per_s``).
-    column: Mapping[str, str] = field(default_factory=dict)
-    constant: Mapping[str, str] = field(default_factory=dict)
-    axis: Sequence[str] = ()
-    ignore: Sequence[str] = ()
-    # Our column that the names of further columns hold, and the one that their cells
-    # hold, ``{"world_size": "throughput_samples_per_s"}``.
-    melt: Mapping[str, str] = field(default_factory=dict)
-    per_device: bool = False
-    tokens_per_sample: int | None = None
-    decimal: str | None = None  # a point or a comma; None: as the numbers tell
-    header_row: int | None = None  # from 1; None: the first line that is filled
-    accept_doubts: bool = False
+
+class ImportArguments(Section):
+    """The arguments of ``scalelab.session.import_table``."""
+
+    table: PathText
+    directory: PathText
+    # Ours may have another unit, or be another well-known name: ``tokens_per_s``.
+    column: Texts = Field(
+        default={}, description="Their column by ours, such as {'world_size': 'n'}."
+    )
+    constant: Values = Field(
+        default={}, description="Values by column, such as {'num_nodes': 1}."
+    )
+    axis: Names = Field(default=(), description="Columns that are settings.")
+    ignore: Names = Field(default=(), description="Columns that are not read.")
+    melt: Texts = Field(
+        default={},
+        description="What the names and the cells of a wide table hold, such as "
+        "{'world_size': 'throughput_samples_per_s'}.",
+    )
+    per_device: Flag = False
+    tokens_per_sample: PlainCount = None
+    decimal: Annotated[str | None, BeforeValidator(_decimal)] = None
+    header_row: PlainCount = None
+    accept_doubts: Flag = False
 
 
 @dataclass(frozen=True, slots=True)

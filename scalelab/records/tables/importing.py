@@ -25,11 +25,12 @@ from scalelab.records.tables.completing import complete
 from scalelab.records.tables.doubts import Curves, ImportedRow, doubtful
 from scalelab.records.tables.file import (
     ForeignTable,
-    ImportOptions,
+    ImportArguments,
     TableRow,
     lines_listed,
     read_table,
 )
+from scalelab.records.tables.names import Reading
 from scalelab.records.tables.values import (
     decimal_sign,
     failure,
@@ -49,9 +50,7 @@ _CONFIGURATION = (
 ).split()
 
 
-def import_table(
-    table: Path, run_directory: Path, asked: ImportOptions | None = None
-) -> RunStore:
+def import_table(asked: ImportArguments) -> RunStore:
     """Make a run of a foreign table, one row of kind ``imported`` per row.
 
     Columns are found by what is asked, by the names of ``records.columns`` and by
@@ -62,7 +61,7 @@ def import_table(
     repeats of one another. A row without a time is left out, unless a cell says that
     the device ran out of memory or that the trial failed.
     """
-    asked = asked or ImportOptions()
+    table, run_directory = Path(asked.table), Path(asked.directory)
     foreign = melted(read_table(table, asked.header_row), asked)
     matching = match_columns(foreign, asked)
     _refuse_gaps(foreign, matching)
@@ -71,7 +70,7 @@ def import_table(
     if not rows:
         raise SpecError(
             f"{table}: no row has a step time or a throughput. Fill the column "
-            f"{shown(next(filter(None, map(matching.columns.get, _SPEEDS))))}, or name "
+            f"{shown(next(filter(None, map(matching.theirs.get, _SPEEDS))))}, or name "
             f"another one with {Option('column')}."
         )
     curves = Curves.of(rows)
@@ -85,8 +84,8 @@ def import_table(
     source = {
         "table": table.name,
         "sha256": foreign.sha256,
-        "columns": {**matching.columns, **matching.options},
-        "constants": dict(asked.constant),
+        "columns": matching.theirs,
+        "constants": {name: str(said) for name, said in asked.constant.items()},
         "unused": list(matching.unused),
         "told": [
             curves.sentence,
@@ -106,12 +105,12 @@ def import_table(
 
 class _Reader:
     def __init__(
-        self, table: ForeignTable, matching: Matching, asked: ImportOptions
+        self, table: ForeignTable, matching: Matching, asked: ImportArguments
     ) -> None:
         self._table = table
         self._matching = matching
         self._fixed = {
-            name: _constant(name, text) for name, text in asked.constant.items()
+            name: _constant(name, str(said)) for name, said in asked.constant.items()
         }
         self._tokens = asked.tokens_per_sample
         if self._tokens is not None:
@@ -120,8 +119,8 @@ class _Reader:
         self._without_time: list[int] = []
         kinds = {ours: COLUMNS_BY_NAME[ours].kind for ours in matching.columns}
         numbers = {
-            theirs: kinds[ours] == "integer" and matching.readings[ours].factor == 1
-            for ours, theirs in matching.columns.items()
+            reading.theirs: kinds[ours] == "integer" and reading.factor == 1
+            for ours, reading in matching.columns.items()
             if kinds[ours] in ("integer", "number")
         }
         self._decimal, self._because = (
@@ -155,7 +154,7 @@ class _Reader:
             values = {**base, **chosen, **measured}
             try:
                 self._check_tokens(values)
-                values = complete(values, self._matching.readings)
+                values = complete(values, self._matching.columns)
             except SpecError as error:
                 raise SpecError(
                     f"{self._table.path}, line {each.line}: {error}"
@@ -201,11 +200,11 @@ class _Reader:
         # None where the cells say neither time nor failure
         values: dict[str, Any] = {}
         outcome = None
-        for name, theirs in self._matching.columns.items():
-            text = row.cells[theirs]
+        for name, reading in self._matching.columns.items():
+            text = row.cells[reading.theirs]
             if name in _SPEEDS and (failed := failure(text)):
                 outcome = failed
-            elif (value := self._cell(row.line, name, theirs, text)) is not None:
+            elif (value := self._cell(row.line, reading, text)) is not None:
                 values[name] = value
         has_ended = values.get("outcome", Outcome.COMPLETED) != Outcome.COMPLETED
         if has_ended or not values.keys().isdisjoint(_SPEEDS):
@@ -214,15 +213,16 @@ class _Reader:
             outcome = str(Outcome.OUT_OF_MEMORY)
         return None if outcome is None else {**values, "outcome": outcome}
 
-    def _cell(self, line: int, name: str, theirs: str, text: str) -> Any:
+    def _cell(self, line: int, reading: Reading, text: str) -> Any:
         try:
-            return parse_cell(self._matching.readings[name], text, self._decimal)
+            return parse_cell(reading, text, self._decimal)
         except ValueError as error:
-            ours = "" if theirs == name else f" ({name})"
+            name = reading.column
+            ours = "" if reading.theirs == name else f" ({name})"
             unit = COLUMNS_BY_NAME[name].meaning.rstrip(".")
             raise SpecError(
-                f"{self._table.path}, line {line}, column {shown(theirs)}{ours}: "
-                f"{shown(text)} {error} ({unit}). Correct the cell or remove the row."
+                f"{self._table.path}, line {line}, column {shown(reading.theirs)}{ours}"
+                f": {shown(text)} {error} ({unit}). Correct the cell or remove the row."
             ) from error
 
     def _check_tokens(self, values: Mapping[str, Any]) -> None:
@@ -244,7 +244,7 @@ def _refuse_gaps(table: ForeignTable, matching: Matching) -> None:
     """
     names = {
         theirs: ours in CURVE_COLUMNS
-        for ours, theirs in (*matching.columns.items(), *matching.options.items())
+        for ours, theirs in matching.theirs.items()
         if ours in CURVE_COLUMNS or ours in matching.options
     }
     for name, is_needed in names.items():
@@ -265,8 +265,7 @@ def _refuse_gaps(table: ForeignTable, matching: Matching) -> None:
 
 def _how_read(matching: Matching) -> Iterator[str]:
     named = []
-    for name, theirs in matching.columns.items():
-        reading = matching.readings[name]
+    for name, reading in matching.columns.items():
         said = [
             words
             for words, is_so in (
@@ -278,8 +277,8 @@ def _how_read(matching: Matching) -> Iterator[str]:
             if is_so
         ]
         how = f" ({', '.join(said)})" if said else ""
-        if theirs != name:
-            named.append(f"{name} from {shown(theirs)}{how}")
+        if reading.theirs != name:
+            named.append(f"{name} from {shown(reading.theirs)}{how}")
     if named:
         yield f"Read: {', '.join(named)}."
     if matching.unused:

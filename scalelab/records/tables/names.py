@@ -155,6 +155,7 @@ class Reading:
     is_step_rate: bool = False  # steps per second, for ``step_time_s``
     is_per_device: bool = False
     is_in_tokens: bool = False
+    theirs: str = ""  # the foreign column, once one is found that says this
 
     @property
     def directness(self) -> tuple[bool, ...]:

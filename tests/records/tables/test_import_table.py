@@ -10,7 +10,7 @@ import pytest
 from scalelab.errors import SpecError, StoreError
 from scalelab.records.columns import COLUMNS_BY_NAME
 from scalelab.records.store import RunStore
-from scalelab.records.tables.file import ImportOptions
+from scalelab.records.tables.file import ImportArguments
 from scalelab.records.tables.importing import import_table as imported
 
 GOOD = """\
@@ -23,7 +23,8 @@ b,bert,A100,2,8,32,2,0.8,nan,none
 
 def import_table(path: Path, directory: Path, **options: Any) -> RunStore:
     """Import a table and return the store of its run."""
-    return imported(path, directory, ImportOptions(**options))
+    asked = {"table": path, "directory": directory, **options}
+    return imported(ImportArguments.model_validate(asked))
 
 
 @pytest.fixture
@@ -374,8 +375,8 @@ def test_what_cannot_be_true_is_refused(
         ),
         (
             {},
-            {"precision": ""},
-            r"precision='' is empty\. Give a value or leave it out",
+            {"precision": "n/a"},
+            r"precision='n/a' is empty\. Give a value or leave it out",
         ),
         ({}, {"seed": "x"}, "seed='x' must be a whole number"),
         ({}, {"kindness": "1"}, "'kindness' is no column"),
@@ -473,7 +474,8 @@ def test_lines_that_repeat_the_header_are_said(
 ) -> None:
     header, row = table().splitlines()
     text = "\n".join([header, row, header, "4,1,4,0.6", header])
-    told = imported(write(text), tmp_path / "run").fingerprint["imported"]["told"]
+    store = import_table(write(text), tmp_path / "run")
+    told = store.fingerprint["imported"]["told"]
     assert "Passed over what repeats the header: lines 3, 5." in told
 
 
