@@ -82,17 +82,6 @@ class _NodeEvents(SchedulerPlugin):
         scheduler.log_event(TOPIC, {"left": worker})
 
 
-def begin(
-    coroutine: Coroutine[Any, Any, None],
-    loop: asyncio.AbstractEventLoop,
-    tasks: set[Future[None]],
-) -> None:
-    """Run a coroutine in an event loop, one of these tasks until it is done."""
-    task = asyncio.run_coroutine_threadsafe(coroutine, loop)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
-
-
 class NodeWatch:
     """Deliver node events while it is entered.
 
@@ -125,7 +114,9 @@ class NodeWatch:
 
     def _begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
         loop: Any = self._client.loop  # of tornado's, around asyncio's
-        begin(coroutine, loop.asyncio_loop, self._tasks)
+        task = asyncio.run_coroutine_threadsafe(coroutine, loop.asyncio_loop)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _hear(self, event: tuple[float, dict[str, str]]) -> None:
         """Handle an event without waiting, since that would delay every message."""

@@ -184,6 +184,7 @@ def configurations(frame: pd.DataFrame) -> pd.DataFrame:
         parallel = np.where(parallel < world * (1 - 1e-9), parallel, world)
         parallel = known_or(numbers(frame, "data_parallel_size"), parallel)
         local = known_or(local, total / (parallel * accumulation))
+        total = local * parallel * accumulation
     return pd.DataFrame(
         {
             "world_size": world,
@@ -191,7 +192,7 @@ def configurations(frame: pd.DataFrame) -> pd.DataFrame:
             "local_batch_size": local,
             "gradient_accumulation_steps": accumulation,
             "data_parallel_size": parallel,
-            "global_batch_size": local * parallel * accumulation,
+            "global_batch_size": total,
         },
         index=frame.index,
     )

@@ -1,7 +1,7 @@
 """The nodes of batch jobs: jobs submitted, watched and given back."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +21,6 @@ from scalelab.cluster.batch.queue import (
 )
 from scalelab.cluster.hub import HubCluster
 from scalelab.cluster.survey.inventory import asked_queue, why_no_node_fits
-from scalelab.cluster.watch import begin
 from scalelab.errors import BusyError, ClusterError
 from scalelab.records.control.job_list import JobLine, JobList
 from scalelab.records.plain_files import last_log_lines
@@ -98,12 +97,12 @@ class BatchNodes(HubCluster):
         site, directory = self.site.groups[group], self._directory
         script = node_job_script(site, num_nodes, job_name=name, directory=directory)
         self._last_number += 1
-        begin(self._submit(name, script, num_nodes), self.loop, self._tasks)
+        self._begin(self._submit(name, script, num_nodes))
         return name
 
     def give_back(self, name: str, addresses: Iterable[str] = ()) -> None:
         """End a job: close its workers if they can be reached, else cancel it."""
-        begin(self._end([name], list(addresses)), self.loop, self._tasks)
+        self._begin(self._end([name], list(addresses)))
 
     def forget(self, name: str) -> None:
         """Stop asking about a job, because it has ended."""
@@ -111,7 +110,7 @@ class BatchNodes(HubCluster):
 
     def look(self) -> None:
         """Ask the batch system about all jobs that are not being given back."""
-        begin(self._look(), self.loop, self._tasks)
+        self._begin(self._look())
 
     def log_tail(self, name: str) -> str:
         """Return the last lines of a job's log."""
@@ -130,6 +129,11 @@ class BatchNodes(HubCluster):
             waiting=tuple(waiting),
             last_number=self._last_number,
         ).write(self._directory)
+
+    def _begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _submit(self, name: str, script: str, num_nodes: int) -> None:
         try:

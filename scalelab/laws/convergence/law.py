@@ -108,13 +108,11 @@ class BatchCurve:
         self, batch: np.ndarray, normalization: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return logs in the curve's units, and which measured batch it is, or -1."""
-        log_batch, log_norm = (
-            np.log(batch) - self.data.log_batch_unit,
-            np.zeros(len(batch)),
-        )
-        if normalization is not None:
-            log_norm = np.log(normalization) - self.data.log_normalization_unit
-            log_norm = known_or(log_norm, 0.0)
+        if normalization is None:
+            normalization = np.full(len(batch), np.nan)
+        log_batch = np.log(batch) - self.data.log_batch_unit
+        log_norm = np.log(normalization) - self.data.log_normalization_unit
+        log_norm = known_or(log_norm, 0.0)
         same = np.abs(self.data.log_batch - log_batch[:, None]) <= _SAME
         same &= np.abs(self.data.log_normalization - log_norm[:, None]) <= _SAME
         return log_batch, log_norm, np.where(same.any(axis=1), same.argmax(axis=1), -1)
