@@ -179,22 +179,23 @@ def configurations(frame: pd.DataFrame) -> pd.DataFrame:
     accumulation = known_or(numbers(frame, "gradient_accumulation_steps"), 1.0)
     local, total = (numbers(frame, name) for name in batches)
     with np.errstate(divide="ignore", invalid="ignore"):
-        nodes = known_or(np.ceil(world / numbers(frame, "gpus_per_node")), 1.0)
-        nodes = known_or(numbers(frame, "num_nodes"), nodes)
+        full_nodes = known_or(np.ceil(world / numbers(frame, "gpus_per_node")), 1.0)
         parallel = total / (local * accumulation)
         parallel = np.where(parallel < world * (1 - 1e-9), parallel, world)
         parallel = known_or(numbers(frame, "data_parallel_size"), parallel)
         local = known_or(local, total / (parallel * accumulation))
         total = local * parallel * accumulation
-    values = {
-        "world_size": world,
-        "num_nodes": nodes,
-        "local_batch_size": local,
-        "gradient_accumulation_steps": accumulation,
-        "data_parallel_size": parallel,
-        "global_batch_size": total,
-    }
-    return pd.DataFrame(values, index=frame.index)
+    return pd.DataFrame(
+        {
+            "world_size": world,
+            "num_nodes": known_or(numbers(frame, "num_nodes"), full_nodes),
+            "local_batch_size": local,
+            "gradient_accumulation_steps": accumulation,
+            "data_parallel_size": parallel,
+            "global_batch_size": total,
+        },
+        index=frame.index,
+    )
 
 
 def step_time_rows(observations: pd.DataFrame) -> FitRows:
@@ -202,8 +203,7 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
     observations = observations.reset_index(drop=True)
     completed = configurations(observations)
     throughput = numbers(observations, "throughput_samples_per_s")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        implied = completed["global_batch_size"].to_numpy() / throughput
+    implied = completed["global_batch_size"] / throughput
     step_time = known_or(numbers(observations, "step_time_s"), implied)
     is_timed = np.isfinite(step_time) & (step_time > 0)
     counts = completed[list(CONFIGURATION)].to_numpy()
@@ -213,14 +213,14 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
     reasons = [
         _why_unfit(*row) for row in zip(*said, is_possible, is_timed, strict=True)
     ]
-    columns = curve_columns(observations)
-    frame = pd.concat([observations[columns], completed], axis=1)
-    frame["step_time_s"] = step_time
-    frame["gradient_bytes"] = numbers(observations, "gradient_bytes")
+    held_fixed = observations[curve_columns(observations)]
     return FitRows(
         observations=observations,
-        completed=frame,
-        reasons=pd.Series(reasons, index=frame.index, dtype=object),
+        completed=pd.concat([held_fixed, completed], axis=1).assign(
+            step_time_s=step_time,
+            gradient_bytes=numbers(observations, "gradient_bytes"),
+        ),
+        reasons=pd.Series(reasons, index=observations.index, dtype=object),
     )
 
 
@@ -232,10 +232,8 @@ def strategies(frame: pd.DataFrame) -> list[Strategy]:
 def altering_options(frame: pd.DataFrame) -> list[dict[str, Scalar]]:
     """Return the options of each row that alter what is learned; mostly none."""
     ways = strategies(frame)
-    listed = {axis for way in set(ways) for axis in way.options}
-    axes = sorted(axis for axis in listed if OPTION_PREFIX + axis in frame.columns)
     given: list[dict[str, Any]] = [{} for _ in ways]
-    for axis in axes:
+    for axis in sorted({axis for way in set(ways) for axis in way.options}):
         for row, value in zip(given, cells(frame, OPTION_PREFIX + axis), strict=True):
             if not _is_missing(value):
                 row[axis] = value

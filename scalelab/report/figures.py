@@ -30,12 +30,16 @@ class Plot:
         """Say why a table is not worth a figure; None where it is."""
         if table.empty:
             return self.missing
-        is_point = self.is_curve and table["world_size"].nunique() == 1
-        return _ONE_COUNT if is_point else None
+        if not self.is_curve:
+            return None
+        if "series" in table and table["series"].eq("ideal").all():
+            return _ONLY_IDEAL
+        return _ONE_COUNT if table["world_size"].nunique() == 1 else None
 
 
 _NOT_MEASURED = "No trial measured a step time that may be used."
 _NO_ANSWER = "There is no recommendation, so the time for the whole job is unknown."
+_ONLY_IDEAL = "No efficiency is known: the baseline cannot share a batch with any row."
 _ONE_COUNT = "There is one number of devices only: a curve needs two."
 
 PLOTS: Mapping[str, Plot] = MappingProxyType(

@@ -114,8 +114,9 @@ def phase_sentence(table: pd.DataFrame, labels: Labels) -> str:
         )
     shares = (table["exposed_sync_s"] / table["step_time_s"]).tolist()
     if len(table) == 1 or any(map(math.isnan, shares)):
-        said = "The parts of one optimiser step, as measured inside the ranks."
-        return f"{said}{instead}"
+        return (
+            f"The parts of one optimiser step, as measured inside the ranks.{instead}"
+        )
     first, *_, last = table["world_size"]
     return (
         f"Gradient exchange that computation does not hide takes {percent(shares[0])} "

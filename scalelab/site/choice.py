@@ -77,41 +77,37 @@ def _own_settings(values: Any) -> Any:
         )
     scheduler = _scheduler(values)
     classes = {**_BUILT_IN, scheduler: site_class(scheduler)}
-    own = _own_keys(values, scheduler, classes)
-    if isinstance(groups := own.get("node_groups"), Mapping):
-        models = _models_of("node_groups", classes)
-        own["node_groups"] = {
-            name: _own_keys(group, scheduler, models, f"node_groups.{name}: ")
-            for name, group in groups.items()
-        }
-    if job := own.get("driver_job"):
-        models = _models_of("driver_job", classes)
-        own["driver_job"] = _own_keys(job, scheduler, models, "driver_job: ")
-    return own
-
-
-def _models_of(
-    part: str, classes: Mapping[str, type[BaseModel]]
-) -> dict[str, type[BaseModel]]:
-    """Return by scheduler the model of a part of its sites, where they have it."""
-    fields = {name: model.model_fields.get(part) for name, model in classes.items()}
-    models = {name: model_in(each.annotation) for name, each in fields.items() if each}
-    return {name: model for name, model in models.items() if model}
+    return _own_keys(values, scheduler, classes)
 
 
 def _own_keys(
-    values: Any, scheduler: str, models: Mapping[str, type[BaseModel]], of: str = ""
+    values: Any,
+    scheduler: str,
+    models: Mapping[str, type[BaseModel] | None],
+    of: str = "",
 ) -> Any:
-    if not isinstance(values, Mapping) or scheduler not in models:
+    """Return settings without empty ones of other schedulers; so too of their parts."""
+    if not isinstance(values, Mapping) or not models.get(scheduler):
         return values
     own = {}
     for key, value in values.items():
-        owners = [name for name, model in models.items() if key in model.model_fields]
-        if scheduler in owners or not owners:
-            own[key] = value
+        fields = {
+            name: model.model_fields[key]
+            for name, model in models.items()
+            if model and key in model.model_fields
+        }
+        if scheduler in fields or not fields:
+            parts = {name: model_in(each.annotation) for name, each in fields.items()}
+            if key == "node_groups" and isinstance(value, Mapping):
+                own[key] = {
+                    name: _own_keys(group, scheduler, parts, f"{key}.{name}: ")
+                    for name, group in value.items()
+                }
+            else:
+                own[key] = _own_keys(value, scheduler, parts, f"{key}: ")
         elif value:  # what is null, false or empty says nothing
             raise SpecError(
-                f"{of}{key} belongs to scheduler {' or '.join(owners)}, but this site "
+                f"{of}{key} belongs to scheduler {' or '.join(fields)}, but this site "
                 f"has scheduler={scheduler}. Remove it or change the scheduler."
             )
     return own

@@ -8,6 +8,8 @@ from made_up_runs import outlook_row, recommendation, step_time_s, trial_row
 from scalelab.inputs.numerals import Interval
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.observations import frame
+from scalelab.report.figures import Figures
+from scalelab.report.html import render
 from scalelab.report.scaling import (
     efficiency_sentence,
     efficiency_table,
@@ -178,6 +180,17 @@ def test_an_efficiency_is_that_of_the_same_batch(
     after = series(other, "measured")["scaling_efficiency"]
     shares = series(efficiency_table(subject), "law")["scaling_efficiency"]
     np.testing.assert_allclose((after / before).dropna(), 0.9 / shares.loc[2:16])
+
+
+def test_without_any_efficiency_the_report_says_why(
+    observations: pd.DataFrame, answered: Recommendation
+) -> None:
+    rows = tuple(replace(row, scaling_efficiency=None) for row in answered.rows)
+    unknown = replace(answered, rows=rows)
+    written = render(unknown, observations, title="t")
+    assert "Scaling efficiency: No efficiency is known: the baseline cannot" in written
+    figure = Figures(observations, unknown).efficiency
+    assert "No efficiency is known" in figure.layout.annotations[0].text
 
 
 def test_more_than_ideal_is_explained(subject: ReportSubject) -> None:

@@ -14,7 +14,7 @@ failures in ``docs/laws.md``.
 ['measured', 'extrapolated']
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -89,41 +89,33 @@ class BatchCurve:
         The prediction for a measured batch rests on its own runs and on the formula,
         that for any other batch on the formula alone.
         """
-        log_batch, log_norm = self._logs(batch, normalization)
+        log_batch, log_norm, place = self._placed(batch, normalization)
         middle = self.draws.log_samples(log_batch, log_norm)
         middle += self.data.log_sample_unit
-        for column, known in self._measured_at(log_batch, log_norm):
-            middle[:, column] += self.draws.errors[:, known]
-        return np.asarray(middle)
+        middle[:, place >= 0] += self.draws.errors[:, place[place >= 0]]
+        return middle
 
     def log_samples(
         self, batch: np.ndarray, normalization: np.ndarray | None = None
     ) -> np.ndarray:
         """Draw log samples with the error of the formula at batches not measured."""
-        log_batch, log_norm = self._logs(batch, normalization)
+        _, _, place = self._placed(batch, normalization)
         error = self.draws.form[:, None] * normals(SEED + 4)
-        errors = np.repeat(error, len(log_batch), axis=1)
-        for column, _ in self._measured_at(log_batch, log_norm):
-            errors[:, column] = 0.0
-        return np.asarray(self.log_median(batch, normalization) + errors)
+        middle = self.log_median(batch, normalization)
+        return np.asarray(middle + np.where(place < 0, error, 0.0))
 
-    def _logs(
+    def _placed(
         self, batch: np.ndarray, normalization: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        log_batch = np.log(batch) - self.data.log_batch_unit
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return logs in the curve's units, and which measured batch it is, or -1."""
         if normalization is None:
-            return log_batch, np.zeros(len(batch))
+            normalization = np.full(len(batch), np.nan)
+        log_batch = np.log(batch) - self.data.log_batch_unit
         log_norm = np.log(normalization) - self.data.log_normalization_unit
-        return log_batch, np.where(np.isfinite(log_norm), log_norm, 0.0)
-
-    def _measured_at(
-        self, log_batch: np.ndarray, log_norm: np.ndarray
-    ) -> Iterator[tuple[int, int]]:
-        for column, (x, norm) in enumerate(zip(log_batch, log_norm, strict=True)):
-            same = np.isclose(self.data.log_batch, x, rtol=0, atol=_SAME)
-            same &= np.isclose(self.data.log_normalization, norm, rtol=0, atol=_SAME)
-            if same.any():
-                yield column, int(same.argmax())
+        log_norm = known_or(log_norm, 0.0)
+        same = np.abs(self.data.log_batch - log_batch[:, None]) <= _SAME
+        same &= np.abs(self.data.log_normalization - log_norm[:, None]) <= _SAME
+        return log_batch, log_norm, np.where(same.any(axis=1), same.argmax(axis=1), -1)
 
     def log_one_run(self, logs: np.ndarray) -> np.ndarray:
         """Add the spread between repeated runs to log samples; shape of ``logs``."""
@@ -131,8 +123,8 @@ class BatchCurve:
 
     def reaching(self, batch: np.ndarray) -> np.ndarray:
         """Draw the probability that a run reaches the target, however long it is."""
-        logs = self.draws.log_reaching(np.log(batch) - self.data.log_batch_unit)
-        return np.asarray(np.exp(logs))
+        log_batch = np.log(batch) - self.data.log_batch_unit
+        return np.asarray(np.exp(self.draws.log_reaching(log_batch)))
 
     def support(self, batch: np.ndarray) -> np.ndarray:
         """Return a :class:`Support` value per batch, as text."""
@@ -258,7 +250,12 @@ class ConvergenceLaw:
             A configuration has no positive batch, or may belong to several curves.
         """
         check_mass(interval)
-        parts = self._by_curve(configurations)
+        frame = told_apart(configurations.reset_index(drop=True))
+        parts = [
+            (self.curves[self.curve_of(key)], part)
+            for key, part in split_targets(frame).items()
+            if len(part)
+        ]
         if not parts:
             return configurations.assign(**{name: [] for name in _ANSWER_COLUMNS})
         answer = pd.concat([_predict(*part, interval) for part in parts]).sort_index()
@@ -271,14 +268,6 @@ class ConvergenceLaw:
         return configurations.assign(
             **{name: answer[name].to_numpy() for name in _ANSWER_COLUMNS}
         )
-
-    def _by_curve(self, frame: pd.DataFrame) -> list[tuple[BatchCurve, pd.DataFrame]]:
-        frame = told_apart(frame.reset_index(drop=True))  # indexed by position
-        return [
-            (self.curves[self.curve_of(key)], part)
-            for key, part in split_targets(frame).items()
-            if len(part)
-        ]
 
     def sample(
         self,

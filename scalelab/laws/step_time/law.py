@@ -161,15 +161,17 @@ class StepTimeLaw:
         run = curve.mixture(frame).of_one_run(*curve.points.further_run(frame))
         ends = [run.quantile((1 + side * interval) / 2) for side in (-1, 1)]
         mid, lo, hi = np.exp([self._middle(run), *ends])
-        values = {
-            "step_time_s": mid,
-            "step_time_lo_s": lo,
-            "step_time_hi_s": hi,
-            "throughput_samples_per_s": frame["global_batch_size"].to_numpy() / mid,
-            "support": curve.coverage.support(Configurations.of(frame)),
-            "num_repeats": curve.points.repeats_of(frame),
-        }
-        return pd.DataFrame(values, index=frame.index)
+        return pd.DataFrame(
+            {
+                "step_time_s": mid,
+                "step_time_lo_s": lo,
+                "step_time_hi_s": hi,
+                "throughput_samples_per_s": frame["global_batch_size"] / mid,
+                "support": curve.coverage.support(Configurations.of(frame)),
+                "num_repeats": curve.points.repeats_of(frame),
+            },
+            index=frame.index,
+        )
 
     @staticmethod
     def _middle(run: Mixture) -> np.ndarray:

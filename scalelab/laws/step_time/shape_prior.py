@@ -94,8 +94,7 @@ class ShapePrior:
         """Return the prior with another variance of a parameter, equally correlated."""
         factors = np.ones(NUM_PARAMETERS)
         factors[parameter] = np.sqrt(variance / self.covariance[parameter, parameter])
-        covariance = self.covariance * factors * factors[:, None]
-        return replace(self, covariance=covariance)
+        return replace(self, covariance=self.covariance * factors * factors[:, None])
 
     def believing(self, parameter: int, mean: float, spread: float) -> Self:
         """Return the prior with another belief of one uncorrelated parameter."""
