@@ -13,8 +13,6 @@ _GIB = 2**30
 
 
 class _Note(NamedTuple):
-    """The values of a note, and what a device is called."""
-
     of: Mapping[str, Any]
     device_word: str
 

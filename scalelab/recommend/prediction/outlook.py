@@ -347,8 +347,9 @@ def _per_sample(
 def _times(interval: Interval, factor: float | None) -> Interval | None:
     if factor is None:
         return None
-    value, lo, hi = interval.value, interval.lo, interval.hi
-    return Interval(value=value * factor, lo=lo * factor, hi=hi * factor)
+    return Interval(
+        value=interval.value * factor, lo=interval.lo * factor, hi=interval.hi * factor
+    )
 
 
 def _next_index(sizes: np.ndarray, index: int) -> int | None:
