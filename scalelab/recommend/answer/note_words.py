@@ -68,6 +68,7 @@ def _slower(factor: float) -> str:
 _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     "duration": duration,
     "percent": percent,
+    "gib": lambda size: number(size / _GIB),
     "list": ", ".join,
     "sizes": lambda sizes: ", ".join(f"{size:,}" for size in sizes),
     "and": " and ".join,
@@ -170,12 +171,9 @@ _SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
     "{probability:percent}.",
     "learned_from": "Step times were also learned from {num_curves:n curve} of "
     "{runs:list}.",
-    "off_the_product": lambda note: (
-        f"{counted(note.of['num_trials'], 'end-to-end trial')} took "
-        f"{100 * note.of['mean_error']:+.0f}% against the product of the two laws, "
-        f"{100 * note.of['worst_error']:.0f}% off at most; predictions are "
-        f"corrected by {100 * note.of['correction']:+.0f}%."
-    ),
+    "off_the_product": "{num_trials:n end-to-end trial} took {mean_error:+.0%} against "
+    "the product of the two laws, {worst_error:.0%} off at most; predictions are "
+    "corrected by {correction:+.0%}.",
     "whole_runs": "This way of training does not factorise into samples and steps: "
     "times follow whole runs.",
     "pruned": "Ended early by their source (pruned): {num_attempts:n attempt}; what "
@@ -208,11 +206,8 @@ _SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
     "step, only the last is taken to exchange gradients.",
     "extrapolated": "Extrapolated: nothing was measured on {world_size:n {device}} "
     "with local batch {local_batch_size:,}. Try that briefly before the job.",
-    "not_tried": lambda note: (
-        f"Not tried: local batch {note.of['local_batch_size']} there; by measured "
-        f"peaks it takes {number(note.of['peak_bytes'] / _GIB)} of the "
-        f"{number(note.of['capacity_bytes'] / _GIB)} GiB of a {note.device_word}."
-    ),
+    "not_tried": "Not tried: local batch {local_batch_size} there; by measured peaks "
+    "it takes {peak_bytes:gib} of the {capacity_bytes:gib} GiB of a {device}.",
     "cut_to_an_epoch": "Only global batches up to {largest:,} are considered: that is "
     "one epoch.",
     "no_efficiency": "No efficiency (-): rows leave open what {baseline} would take "
