@@ -294,10 +294,10 @@ class Comparison:
         is_shown = is_printed(best.sizes, knowledge.rows.frame, allocations)
         is_shown |= not is_shown[best.is_eligible].any()
         word = knowledge.subject.device_word
-        if not limits.any_limit:
+        if not limits.limited:
             best, is_shown = best.take(np.flatnonzero(is_shown)), is_shown[is_shown]
         choice = _choose(best, limits, word)
-        if not (limits.any_limit or knowledge.compares_counts):
+        if not (limits.limited or knowledge.compares_counts):
             choice = replace(choice, rule=f"no other {word} count was measured")
         is_shown[choice.index] = True
         position = int(is_shown[: choice.index].sum())
@@ -347,7 +347,7 @@ def _choose(best: Outlook, limits: Constraints, device_word: str) -> Choice:
         limits,
         device_word,
     )
-    if limits.any_limit:
+    if limits.limited:
         return choice
     if choice.index < last:
         more = "more were not measured"
@@ -380,7 +380,7 @@ def _passed_over(
     """Return the likeliest measured configuration that is better but less sure."""
     chosen = best.take(np.array([index]))
     none = every.take(np.array([], dtype=int))
-    if not limits.any_limit:
+    if not limits.limited:
         return none
     medians, own = every.spent.medians(), chosen.spent.medians()
     aim = limits.minimised(medians.known)

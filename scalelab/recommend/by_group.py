@@ -38,8 +38,14 @@ def answer(
     answers: dict[str | None, Recommendation] = {}
     problems: dict[str | None, FitError | SpecError] = {}
     rows = prepared(observations)
-    groups = _groups(rows.observations, question.select)
-    own = {group: _rows_of(group, rows) for group in groups}
+    frame = rows.observations
+    groups = _groups(frame, question.select)
+    own = {
+        group: rows
+        if group is None
+        else rows.take(frame.index[(frame[NODE_GROUP] == group).fillna(False)])
+        for group in groups
+    }
     informed = {group for group in groups if history and history.informs(own[group])}
     for group in groups:
         # that informs no group is said by its own message, for every group
@@ -75,13 +81,6 @@ def _groups(
         return (str(select[NODE_GROUP]),)
     known = observations.get(NODE_GROUP, pd.Series(dtype=object)).dropna()
     return tuple(map(str, known.unique())) or (None,)
-
-
-def _rows_of(group: str | None, rows: FitRows) -> FitRows:
-    if group is None:
-        return rows
-    frame = rows.observations
-    return rows.take(frame.index[(frame[NODE_GROUP] == group).fillna(False)])
 
 
 def _in_group(

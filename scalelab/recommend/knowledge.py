@@ -213,8 +213,7 @@ class Knowledge:
 
         Else nothing is known of doublings, of a knee or of extremes.
         """
-        has_learned = self.learned is not None
-        return has_learned or self.rows.frame["world_size"].nunique() > 1
+        return bool(self.learned) or self.rows.frame["world_size"].nunique() > 1
 
     @cached_property
     def contradicted(self) -> pd.DataFrame:

@@ -235,9 +235,8 @@ def answer_text(recommendation: Recommendation, width: int = 80) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def explain_text(recommendation: Recommendation, width: int = 80) -> str:
+def explain_text(result: Recommendation, width: int = 80) -> str:
     """Return what stands below the answer on request: formulas and parameters."""
-    result = recommendation
     lines = [
         f"Law: {result.law}.  {result.formula}",
         "Samples to a target: S = S_min (1 + B / B_crit) (McCandlish et al. 2018).",

@@ -81,13 +81,12 @@ def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:
             )
 
 
-def steadiness(observations: Observed) -> Steadiness | None:
+def steadiness(given: Observed) -> Steadiness | None:
     """Estimate the steadiness of the machine; None if no canary has a step time."""
-    given = observations
     every = given.observations if isinstance(given, FitRows) else given
     if not any(map(is_canary, numbers(every, "repeat"))):
         return None
-    rows = _repeated(prepared(observations))
+    rows = _repeated(prepared(given))
     canaries = np.array([is_canary(repeat) for repeat in numbers(rows, "repeat")], bool)
     if not canaries.any():
         return None

@@ -115,9 +115,8 @@ class SampleNeed:
     def _drawn(self, key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
         assert self.law is not None
         batches = asked["global_batch_size"].to_numpy(float)
-        seen = None
-        if self.normalization:
-            seen = asked[self.normalization].to_numpy(float)
+        name = self.normalization
+        seen = asked[name].to_numpy(float) if name else None
         known = self.law.curves[key].support(batches) != Support.NOT_MEASURED
         known = known & is_learnt_so(key, asked)
         return np.where(known, self.law.sample(key, batches, seen), np.nan)

@@ -50,7 +50,7 @@ def loss(spent: Spending, sizes: np.ndarray, limits: Constraints) -> np.ndarray:
     breaks a limit has a larger loss than every row that holds it. Without limits the
     loss is the number of doublings away from the knee.
     """
-    if not limits.any_limit:
+    if not limits.limited:
         knee = last_paying(spent.time_s, sizes, limits.min_marginal_return)
         return np.asarray(np.abs(np.log2(sizes / sizes[knee][:, None])))
     value = spent.of(limits.minimised(spent.known))
@@ -123,7 +123,7 @@ def _deciding(
     trials: _Trials,
 ) -> int | None:
     """Return the row whose time is worth most to know; None: none is worth a trial."""
-    if limits.any_limit and (rows[at].probability or 0.0) >= limits.confidence:
+    if limits.limited and (rows[at].probability or 0.0) >= limits.confidence:
         spent = outlook.spent.of(limits.minimised(outlook.spent.known))
         could_win = could_win & ((spent < spent[:, [at]]).mean(axis=0) >= _LIKELY)
     losses = loss(outlook.spent, outlook.sizes, limits)

@@ -250,7 +250,7 @@ def best_of_each_size(every: Outlook, limits: Constraints) -> np.ndarray:
     sizes, medians = every.frame["world_size"], every.spent.medians()
     is_sure = every.probability >= limits.confidence
     amount = over = medians.time_s
-    if limits.any_limit:
+    if limits.limited:
         amount = medians.of(limits.minimised(medians.known))
         over = limits.excess(medians)
     order = np.lexsort(
@@ -275,7 +275,7 @@ def outlook_rows(
 ) -> tuple[OutlookRow, ...]:
     """Return the rows of the answer: medians and intervals of the outlook."""
     spent, time = outlook.spent, outlook.time_s
-    has_limits = limits.any_limit or knowledge.need.uses_law
+    has_limits = limits.limited or knowledge.need.uses_law
     middle = np.median(spent.gpu_hours, axis=0)
     on_front = pareto(time, middle)
 
@@ -347,8 +347,9 @@ def _per_sample(
 def _times(interval: Interval, factor: float | None) -> Interval | None:
     if factor is None:
         return None
-    value, lo, hi = interval.value, interval.lo, interval.hi
-    return Interval(value=value * factor, lo=lo * factor, hi=hi * factor)
+    return Interval(
+        value=interval.value * factor, lo=interval.lo * factor, hi=interval.hi * factor
+    )
 
 
 def _next_index(sizes: np.ndarray, index: int) -> int | None:

@@ -147,11 +147,6 @@ class Constraints:
         """The resources that are limited, and how much of each is allowed."""
         return [(RESOURCES[name], limit) for name, limit in self.limits.items()]
 
-    @property
-    def any_limit(self) -> bool:
-        """A resource is limited."""
-        return bool(self.limits)
-
     def in_words(self, device_hour_word: str) -> tuple[str, ...]:
         """Return the limits on resources, e.g. ``< 4 h``."""
         return tuple(
@@ -196,7 +191,7 @@ class Constraints:
         Where only spending is limited that is time, else the known resource that is
         spent and has the largest weight; time again where there is none.
         """
-        if self.any_limit and all(row.is_spent for row, _ in self.limited):
+        if self.limited and all(row.is_spent for row, _ in self.limited):
             return TIME
         weighed = [row for row in known if row.is_spent and row.weight]
         return max(weighed, key=lambda row: row.weight, default=TIME)
@@ -263,7 +258,7 @@ def choose(
 ) -> Choice:
     """Choose among rows ordered by world size."""
     sure = (probability >= constraints.confidence) & eligible
-    if not constraints.any_limit:
+    if not constraints.limited:
         index = int(np.flatnonzero(paying).max())
         least = percent(constraints.min_marginal_return)
         rule = (
