@@ -121,12 +121,15 @@ class Server:
         ]:
             for worker in due:
                 self._asking.remove(worker)
-                is_granted = not self._is_over
-                if is_granted:
-                    self._num_claimed += 1
-                    self._pace.advance(worker, 1)
-                numbers = [is_granted, self._num_claimed]
-                self._wire.send_numbers(worker, numbers, Tag.GRANT)
+                self._answer_claim(worker)
+
+    def _answer_claim(self, worker: int) -> None:
+        is_granted = not self._is_over
+        if is_granted:
+            self._num_claimed += 1
+            self._pace.advance(worker, 1)
+        numbers = [is_granted, self._num_claimed]
+        self._wire.send_numbers(worker, numbers, Tag.GRANT)
 
     def _exchange(self, worker: int, version: int, *_: int) -> None:
         self._show_life()
