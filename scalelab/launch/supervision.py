@@ -9,17 +9,18 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scalelab.experiment.program import CommandProgram, StopRequest
+from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.verdict import from_command_exit
-from scalelab.launch.process_tree import oom_kill_count, signal_group
+from scalelab.launch.process_tree import oom_kill_count
+from scalelab.launch.processes import Processes
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import STACK_DUMP_SIGNAL, receive
 from scalelab.launch.stall import Member, StallWatch, WakingTime
@@ -37,8 +38,6 @@ from scalelab.records.attempt import AttemptResult
 _SETTLE_S = 1.0
 # A rank server forks in milliseconds, and under heavy load within seconds.
 _FORK_PATIENCE_S = 60.0
-# A process stuck in the kernel (a dead network file system) outlives SIGKILL.
-_KILL_PATIENCE_S = 30.0
 _LOOK_EVERY_S = 1.0
 
 
@@ -96,71 +95,6 @@ class Watch:
         """Let go of all files."""
 
 
-class _Processes:
-    """The processes of an attempt on one node, from their start until they have ended.
-
-    Those that are expected have not ended, whether they have started or not.
-    """
-
-    def __init__(self, ranks: Iterable[int], grace_s: float) -> None:
-        self.expected = set(ranks)
-        self.started: dict[int, Member] = {}
-        self.ending_since_s: float | None = None
-        self._grace_s = grace_s
-        self._due: list[tuple[float, signal.Signals]] = []
-        self._given_up_s = 0.0
-
-    @property
-    def live(self) -> dict[int, Member]:
-        ranks = self.expected & set(self.started)
-        return {rank: self.started[rank] for rank in ranks}
-
-    def add(self, rank: int, process: Member) -> None:
-        self.started[rank] = process
-        if self.ending_since_s is not None:
-            signal_group(process.pid, signal.SIGKILL)
-
-    def expect_no_more(self) -> None:
-        self.expected &= set(self.started)
-
-    def end(
-        self, grace_s: float | None = None, stop: StopRequest | None = None
-    ) -> None:
-        """Send SIGTERM, once, and let SIGKILL follow after ``grace_s`` seconds.
-
-        With a ``stop`` each process is first asked to save what it has.
-        """
-        if self.ending_since_s is not None:
-            return
-        self.ending_since_s = now_s = time.monotonic()
-        kill_at_s = now_s + (self._grace_s if grace_s is None else grace_s)
-        if stop is None:
-            self.send(signal.SIGTERM)
-        else:
-            for process in self.live.values():
-                with suppress(ProcessLookupError):
-                    number = signal.Signals[stop.signal]
-                    signal.pidfd_send_signal(process.descriptor, number)
-            self._due.append((now_s + stop.grace_s, signal.SIGTERM))
-            kill_at_s += stop.grace_s
-        self._due.append((kill_at_s, signal.SIGKILL))
-
-    def send(self, number: signal.Signals) -> None:
-        for process in self.live.values():
-            signal_group(process.pid, number)
-
-    def send_in_time(self, now_s: float) -> bool:
-        """Send the signals that are due; tell whether the wait after them is over."""
-        while self._due and self._due[0][0] <= now_s:
-            self._given_up_s = self._due[0][0] + _KILL_PATIENCE_S
-            self.send(self._due.pop(0)[1])
-        return not self._due and self._given_up_s <= now_s
-
-    @property
-    def deadline_s(self) -> float:
-        return self._due[0][0] if self._due else self._given_up_s
-
-
 class Supervisor:
     """The supervisor of an attempt's processes, which makes one result of their ends.
 
@@ -200,7 +134,7 @@ class Supervisor:
         )
         self._started_s = self._heard_s = time.monotonic()
         self._oom_kills = oom_kill_count()
-        self._processes = _Processes(ranks, limits.grace_s)
+        self._processes = Processes(ranks, limits.grace_s)
         self._returned: dict[int, AttemptResult | None] = {}
         self._ended: set[int] = set()
         self._failures: list[RankFailure] = []
@@ -275,10 +209,18 @@ class Supervisor:
     # Messages and events.
 
     def _on_channel(self) -> None:
-        with suppress(BlockingIOError):
-            while (heard := receive(self._channel))[0] is not None:
-                self._heard(heard[0], heard[1])
+        if self._hear_all():
             self._on_server_death()
+
+    def _hear_all(self) -> bool:
+        # whether the rank server has closed the channel
+        with suppress(BlockingIOError):
+            while True:
+                message, descriptors = receive(self._channel)
+                if message is None:
+                    return True
+                self._heard(message, descriptors)
+        return False
 
     def _heard(self, message: dict[str, Any], descriptors: list[int]) -> None:
         self._heard_s = time.monotonic()
@@ -334,9 +276,7 @@ class Supervisor:
         # Messages from before the server's death still count.
         if self._channel.fileno() in self._selector.get_map():
             self._selector.unregister(self._channel)
-            with suppress(BlockingIOError):
-                while (heard := receive(self._channel))[0] is not None:
-                    self._heard(heard[0], heard[1])
+            self._hear_all()
         self._processes.expect_no_more()
         is_ending = self._processes.ending_since_s is not None
         is_over = is_ending and not self._processes.expected

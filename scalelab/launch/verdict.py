@@ -177,8 +177,8 @@ class RankFailure:
 
 def has_lost_connection(result: AttemptResult) -> bool:
     """Tell whether nothing is known but that ranks did not hear of each other."""
-    is_echo = result.outcome is Outcome.FAILED and _is_echo(result.traceback)
-    return is_echo or result.outcome in (Outcome.STALLED, Outcome.CANCELLED)
+    never_says = (Outcome.STALLED, Outcome.CANCELLED)
+    return result.outcome in never_says or _only_echoes(result)
 
 
 def _only_echoes(result: AttemptResult) -> bool:

@@ -22,7 +22,8 @@ from scalelab.records.columns import (
 from scalelab.records.store import RunStore
 from scalelab.records.tables.columns import Matching, match_columns, melted
 from scalelab.records.tables.completing import complete
-from scalelab.records.tables.doubts import Curves, ImportedRow, doubtful
+from scalelab.records.tables.curves import Curves, ImportedRow
+from scalelab.records.tables.doubts import doubtful
 from scalelab.records.tables.file import (
     ForeignTable,
     ImportArguments,

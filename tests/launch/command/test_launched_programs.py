@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,6 @@ from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.outcome import Outcome
 from scalelab.kinds.launchers import LAUNCHERS, RecommendedJob
 from scalelab.launch.gang_agent import NodeAgent
-from scalelab.launch.rendezvous import HeldPorts
 from scalelab.records.attempt import AttemptSpec, Placement
 
 STEPS = MetricsSource(regex=(r"step (?P<step>\d+) loss (?P<loss>\S+)",))
@@ -178,6 +179,20 @@ def test_a_program_that_calls_mpi_itself_is_refused_under_its_names_alone(
     assert result.reason.endswith("Use launcher: mpirun.")
 
 
+def first_free_port(count: int) -> int:
+    """Return the first of so many free ports that no outgoing connection is given."""
+    first_given = int(
+        Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]
+    )
+    for first in range(first_given - count, 1024, -count):
+        with suppress(OSError), ExitStack() as sockets:
+            for port in range(first, first + count):
+                each = sockets.enter_context(socket.socket())
+                each.bind(("127.0.0.1", port))
+            return first
+    raise AssertionError(f"no {count} ports in a row are free")
+
+
 @pytest.mark.parametrize("launcher", ["per_node", "mpi", "mpirun", "tf_config", "jax"])
 @pytest.mark.slow
 def test_the_lines_of_a_job_start_the_same_ranks(tmp_path: Path, launcher: str) -> None:
@@ -186,9 +201,6 @@ def test_the_lines_of_a_job_start_the_same_ranks(tmp_path: Path, launcher: str) 
     (tmp_path / "program.py").write_text(PROGRAM)
     options = {"parameter_servers": 1} if launcher == "tf_config" else {}
     row = LAUNCHERS[launcher].with_options(options)
-    ports = HeldPorts()
-    (port,) = ports.find("job", "127.0.0.1", 1)
-    ports.forget("job")
     job = RecommendedJob(
         argv=("python3", "program.py", launcher, "short"),
         num_nodes=1,
@@ -197,7 +209,7 @@ def test_the_lines_of_a_job_start_the_same_ranks(tmp_path: Path, launcher: str) 
         on_each_device="",
         first_host="127.0.0.1",
         hosts="127.0.0.1",
-        port=str(port),
+        port=str(first_free_port(5)),
     )
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     many = {"OMPI_MCA_rmaps_base_oversubscribe": "1"}
