@@ -276,6 +276,11 @@ class NodeAgent:
             )
             heed = partial(_end_cancelled, cancellation, supervisor, watch)
             supervisor.listen(cancellation.descriptor, heed)
+            store = self._stores.descriptor(spec.attempt_id)
+            if store is not None:
+                supervisor.listen(
+                    store, partial(_end_without, store, supervisor, watch)
+                )
             result = watch.explained(supervisor.supervise())
             timing.ready_s = watch.ready_s
         is_command = isinstance(spec.program, CommandProgram)
@@ -323,6 +328,14 @@ class NodeAgent:
         # Any node may be the first to write there.
         command.output_directory.mkdir(exist_ok=True)
         return command.requests(meeting, address), partial(watch_of, command, meeting)
+
+
+def _end_without(store: int, supervisor: Supervisor, watch: Watch) -> None:
+    # Ranks that have not met would wait for minutes; the others may not need it again.
+    supervisor.ignore(store)
+    if watch.ready_s is None:
+        reason = "the rendezvous store ended before the first step"
+        supervisor.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason))
 
 
 def _end_cancelled(

@@ -238,12 +238,19 @@ class RendezvousStores:
                 f"{error}. Use an address of that host which the other nodes can reach."
             ) from error
 
-    def has_died(self, attempt_id: str) -> bool:
-        """Tell whether the store of an attempt has ended before it was asked to."""
+    def descriptor(self, attempt_id: str) -> int | None:
+        """Return what can be read once the store of an attempt has ended unasked.
+
+        None where no store is served for the attempt.
+        """
         with self._lock:
             channel = self._channels.get(attempt_id)
-        # Nothing more is said of a store that is served, but that it has ended.
-        return channel is not None and bool(select.select([channel], [], [], 0)[0])
+        return None if channel is None else channel.fileno()
+
+    def has_died(self, attempt_id: str) -> bool:
+        """Tell whether the store of an attempt has ended before it was asked to."""
+        store = self.descriptor(attempt_id)
+        return store is not None and bool(select.select([store], [], [], 0)[0])
 
     def end(self, attempt_id: str) -> None:
         """End the store of an attempt, if there is one, and wait until it is gone."""

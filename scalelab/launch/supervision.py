@@ -151,6 +151,10 @@ class Supervisor:
         """Call ``handler``, which may call :meth:`end`, whenever there is input."""
         self._selector.register(descriptor, selectors.EVENT_READ, handler)
 
+    def ignore(self, descriptor: int) -> None:
+        """Listen to it no more."""
+        self._selector.unregister(descriptor)
+
     @property
     def pids(self) -> list[int]:
         """The processes that have started and not ended, by rank."""

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_ctrl_c_while_nodes_import_is_for_the_driver_alone(
     process = start(LONG.replace("gpus_per_node", "nodes: 3, gpus_per_node"))
     driver = psutil.Process(process.pid)
     deadline = time.monotonic() + PATIENCE_S
-    while not any("--multiprocessing-fork" in each.cmdline() for each in nodes(driver)):
+    while not any(is_node(each) for each in driver.children()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     children = driver.children(recursive=True)
@@ -119,9 +120,11 @@ def test_ctrl_c_while_nodes_import_is_for_the_driver_alone(
     assert_gone(children)
 
 
-def nodes(driver: psutil.Process) -> list[psutil.Process]:
-    """Return the driver's processes that have not ended meanwhile."""
-    return [each for each in driver.children() if each.is_running() and each.cmdline()]
+def is_node(process: psutil.Process) -> bool:
+    """Tell whether a process is a node's; False where it has ended meanwhile."""
+    with suppress(psutil.NoSuchProcess):
+        return "--multiprocessing-fork" in process.cmdline()
+    return False
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Every process of a node, killed before and after each message of a gang's protocol.
 
-``make test-faults`` tries every point, continuous integration a thirtieth of them.
+``make test-faults`` tries every point, continuous integration a fifteenth of them.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def test_a_gang_killed_at_any_message_ends_in_what_is_true(
         for point in node.run(found)
     ]
     if len(SEEDS) == 1:
-        points = random.Random(kind).sample(points, len(points) // 30)
+        points = random.Random(kind).sample(points, len(points) // 15)
     for seed, (node, point) in enumerate(points, start=1):
         outcomes = attempts.run(seed, node, point)
         where = f"{outcomes} after {point} of node {node}"

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from waiting import DEADLINE_S
 from watching import ENTRY, STAND_IN, core_ids, is_running, read_pid
@@ -402,6 +403,26 @@ def test_two_nodes_on_one_machine(agent: Any, start: Any, make_spec: Any) -> Non
     assert results[0].outcome is Outcome.FAILED
     assert (verdict.rank, verdict.outcome) == (1, Outcome.FAILED)
     assert verdict.reason.startswith("rank 1 raised ValueError at stand_in.py:")
+
+
+@pytest.mark.timeout(60)  # torch itself waits for five minutes
+def test_ranks_that_have_not_met_do_not_wait_for_a_store_that_has_ended(
+    make_spec: Any,
+) -> None:
+    options: Any = {"entry": ENTRY, "search_path": (str(STAND_IN),)}
+    before = set(psutil.Process().children(recursive=True))
+    with NodeAgent("node-0", "cpu", (), **options) as agent:
+        spec = make_spec("meet", ranks=(1, 1))
+        meeting = agent.open_rendezvous(spec.attempt_id)
+        store = max(
+            set(psutil.Process().children(recursive=True)) - before,
+            key=psutil.Process.create_time,
+        )
+        store.kill()
+        result = agent.run(spec, 0, meeting)
+        agent.close_rendezvous(spec.attempt_id)
+    assert result.outcome is Outcome.NODE_FAIL
+    assert result.reason == "the rendezvous store ended before the first step"
 
 
 def test_rendezvous_on_a_foreign_address_is_an_error() -> None:

@@ -24,8 +24,6 @@ from scalelab.launch.ranks import server_process
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 
 MODULES = (supervision, server_process, rendezvous)
-# Ranks whose store was killed once they had reached it wait for so long.
-PATIENCE_S = 60.0
 VICTIMS = ("agent", "server", "child-0", "child-1", "grandchild-0")
 
 
@@ -123,7 +121,7 @@ def run_rank(
     progress: Callable[[int], None],
 ) -> AttemptResult | None:
     leave_word(spec, f"pid-{os.getpid()}")
-    with group(identity, rendezvous, PATIENCE_S):
+    with group(identity, rendezvous):
         progress(1)
     leave_word(spec, f"ended-{identity.rank}")
     return completed(identity)

@@ -38,9 +38,7 @@ def act(
 
 
 @contextmanager
-def group(
-    identity: RankIdentity, rendezvous: str, patience_s: float = FOREVER_S
-) -> Iterator[None]:
+def group(identity: RankIdentity, rendezvous: str) -> Iterator[None]:
     address = urlsplit(rendezvous)
     if address.scheme == "file":
         store = dist.FileStore(address.path, identity.world_size)
@@ -53,7 +51,7 @@ def group(
         store=store,
         rank=identity.rank,
         world_size=identity.world_size,
-        timeout=timedelta(seconds=patience_s),
+        timeout=timedelta(seconds=FOREVER_S),
     )
     yield
     dist.barrier()
