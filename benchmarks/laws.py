@@ -5,7 +5,8 @@
 DIR holds a ``throughput.csv`` with ``source, curve_id, gpu_type, nodes, gpus,
 local_batch, accum_steps, step_time_s``. The tasks are those of ``scaling_tasks.py``.
 ``error`` is the mean of |ln(predicted / true)| in %, ``ratio`` the geometric mean over
-curves of our error over the rival's, ``cover`` the share inside the 80% interval. Rivals see the asked curve only.
+curves of our error over the rival's, ``cover`` the share inside the 80% interval. A
+rival sees the asked curve only.
 """
 
 from __future__ import annotations
