@@ -101,7 +101,7 @@ class Curve(FittedCurve):
     def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
         """Draw log expected step times (s) jointly, (n_draws, n_configurations)."""
         at = Configurations.of(frame, self.points.batch_unit)
-        drawn = normals(SEED + 1, len(frame) + NUM_PARAMETERS + 2)
+        drawn = normals(SEED + 1, NUM_PARAMETERS + 2)
         draws = drawn[:, :2] @ self._drift(frame).T
         draws += self.ensemble.draws(at, drawn[:, 2:])
         return np.asarray(draws + np.log(self.points.time_unit_s))

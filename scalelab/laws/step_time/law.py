@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError, SpecError
-from scalelab.laws.interval import NUM_DRAWS, SEED, check_mass
+from scalelab.laws.interval import NUM_DRAWS, SEED, check_mass, substreams
 from scalelab.laws.rows import (
     CurveKey,
     Observed,
@@ -177,8 +177,8 @@ class StepTimeLaw:
     ) -> np.ndarray:
         """Draw step times from the joint distribution of several configurations.
 
-        The draws of one configuration do not depend on what else is asked, only their
-        order does: draw for draw, configurations err together.
+        Draw for draw, configurations err together. The draws of one configuration do
+        not depend on what else is asked.
 
         With ``one_run`` the draws include the spread between repeats; without it they
         are draws of the expected step time.
@@ -195,7 +195,7 @@ class StepTimeLaw:
             if one_run:
                 scale, freedom = curve.points.further_run(frame)
                 mixture = mixture.of_one_run(scale, freedom)
-                luck = np.random.default_rng(SEED + 3).standard_normal(logs.shape)
+                luck = substreams(SEED + 3, Configurations.of(frame).columns)
                 logs = logs + scale * luck
             draws[:, frame.index] = np.exp(mixture.ranked(logs))
         return draws
