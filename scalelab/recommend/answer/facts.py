@@ -32,7 +32,8 @@ Kind = Literal[
     "extrapolated",
     "not_tried",
     "cut_to_an_epoch",
-    "no_efficiency",
+    "against_cheapest",
+    "efficiency",
     "above_ideal_on_fewer",
     "above_ideal_on_more",
     "batch_too_large",
@@ -53,7 +54,7 @@ Contents = Literal[
 NotedPart = Literal["failed", "efficiency", "assumption", "unanswered"]
 _PARTS: Mapping[Kind, NotedPart] = {
     "failures": "failed",
-    "no_efficiency": "efficiency",
+    "efficiency": "efficiency",
     "above_ideal_on_fewer": "efficiency",
     "above_ideal_on_more": "efficiency",
     "not_identifiable": "unanswered",
