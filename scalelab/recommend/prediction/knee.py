@@ -22,6 +22,7 @@ _WORDS = {
     "unexplained": "step time grows",
 }
 _SAMPLES = "a larger batch needs more samples"
+_OVERHEAD = "start-up and evaluation"
 _INPUT = "waiting for input"
 _SURE = 0.7  # share of the draws in which a cause leads that is named alone
 
@@ -97,6 +98,7 @@ def find_knee(
     time_s: np.ndarray,
     questions: pd.DataFrame,
     samples: np.ndarray,
+    overhead_s: np.ndarray,
     law: StepTimeLaw,
     least: float,
     rows: FitRows,
@@ -116,7 +118,7 @@ def find_knee(
         lo=int(lo) if np.isfinite(lo) else None,
         hi=int(hi) if np.isfinite(hi) else None,
         marginal_return=least,
-        term=_term(index[inside], questions, samples, law, rows),
+        term=_term(index[inside], questions, samples, overhead_s, law, rows),
         probability_in_range=float(inside.mean()),
     )
 
@@ -125,6 +127,7 @@ def _term(
     index: np.ndarray,
     questions: pd.DataFrame,
     samples: np.ndarray,
+    overhead_s: np.ndarray,
     law: StepTimeLaw,
     rows: FitRows,
 ) -> str:
@@ -150,8 +153,9 @@ def _term(
         return _INPUT
     growth = float(samples[pair[1]] / samples[pair[0]])
     losses[_SAMPLES] = sum(after.values()) * (1 - 1 / growth)
+    losses[_OVERHEAD] = float(overhead_s[pair] @ (-shrink, 1.0))
     words = max(losses, key=lambda words: losses[words])
-    if words in (_SAMPLES, _WORDS["unexplained"]):
+    if words in (_SAMPLES, _OVERHEAD, _WORDS["unexplained"]):
         return words
     per_step = samples[pair] * (-shrink, 1.0)
     return _with_rival(words, questions.iloc[pair], per_step, law)
