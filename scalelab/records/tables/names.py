@@ -98,7 +98,7 @@ AXES = frozenset(SHARED) | frozenset(
 _OF_SETTINGS = frozenset(
     "zero zero1 zero2 zero3 deepspeed fsdp hsdp shard sharded sharding offload "
     "recompute recomputation remat rematerialization ckpt checkpointing pack packed "
-    "packing flash lora powersgd".split()
+    "packing attn flash lora powersgd".split()
 )
 
 _MEASURED = frozenset(
