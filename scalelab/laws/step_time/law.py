@@ -30,7 +30,6 @@ from scalelab.laws.rows import (
     split_curves,
 )
 from scalelab.laws.step_time.curve import Curve, FittedCurve
-from scalelab.laws.step_time.mixture import Mixture
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.prior import StepTimePrior
 from scalelab.laws.step_time.shapes import Terms
