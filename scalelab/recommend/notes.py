@@ -28,6 +28,12 @@ from scalelab.recommend.question.candidates import (
 
 _MOST_NAMED = 3  # of each kind of doubt
 _WRITTEN = 0.005  # smaller shares are written as 0%
+_BESIDE_STEPS: Mapping[Contents, Sequence[str]] = {
+    "given": ["start-up"],
+    "steps": ["start-up", "evaluation", "checkpoints"],
+    "steps_and_checkpoints": ["start-up", "evaluation"],
+    "all": ["start-up"],
+}
 
 
 def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
@@ -47,7 +53,10 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
     yield from not_witnessed(knowledge.rows)
     yield from disagreeing_rates(knowledge.rows)
     yield from _not_measured(knowledge, chosen.batch.global_batch_size)
-    yield Fact.of("times_contain", contents=contents_of_times(knowledge.rows))
+    contents = contents_of_times(knowledge.rows)
+    beside_s = knowledge.overhead.by_part(chosen.samples.value)
+    missing = [part for part in _BESIDE_STEPS[contents] if part not in beside_s]
+    yield Fact.of("times_contain", contents=contents, beside_s=beside_s, not_in=missing)
     known = _known_by_convergence(knowledge, chosen) | LAYOUT_PLACEHOLDERS.keys()
     for name, value in chosen.settings.items():
         if name not in known:
@@ -98,11 +107,8 @@ def contents_of_times(rows: FitRows) -> Contents:
     if np.isfinite(numbers(used, "compute_s")).all():
         return "steps"
     evaluation_s = numbers(used, "evaluation_s")
-    if not np.isfinite(evaluation_s).all():
-        return "all"
-    if evaluation_s.any():
-        return "steps_and_checkpoints"
-    return "all_no_evaluation_seen"
+    is_apart = np.isfinite(evaluation_s).all() and evaluation_s.any()
+    return "steps_and_checkpoints" if is_apart else "all"
 
 
 def contradicting(found: pd.DataFrame) -> Iterator[Fact]:

@@ -139,12 +139,13 @@ def test_the_fastest_that_meets_a_budget_is_chosen() -> None:
 
 @pytest.mark.slow
 def test_an_exclusive_node_is_charged_for_all_its_devices() -> None:
-    whole = Price(usd=2.0, devices_on_node=4)
-    found = recommend(sweep(), JOB, constraints=Constraints(price=whole))
+    limits = Constraints(price=Price(usd=2.0), devices_on_node=4)
+    found = recommend(sweep(), JOB, constraints=limits)
     for size, charged in ((1, 4), (2, 4), (4, 4), (16, 16)):
         time_h = row(found, size).time_s.value / HOUR
+        assert row(found, size).gpu_hours.value == pytest.approx(charged * time_h)
         assert row(found, size).cost_usd.value == pytest.approx(2 * charged * time_h)
-    assert found.price == "Price: 2 usd per GPU-h of whole nodes, 4 each, as given."
+    assert found.price == limits.charges_in_words("GPU-h")
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def rule(job: Job = JOB, asked: AskedBatch | None = None) -> BatchRule:
     [
         ({"compute_s": 0.1}, "steps"),
         ({"compute_s": None, "evaluation_s": 0.5}, "steps_and_checkpoints"),
-        ({"compute_s": None, "evaluation_s": 0.0}, "all_no_evaluation_seen"),
+        ({"compute_s": None, "evaluation_s": 0.0}, "all"),
         ({"compute_s": None, "evaluation_s": None}, "all"),
         ({"compute_s": None, "kind": "imported"}, "given"),
     ],

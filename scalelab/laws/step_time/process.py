@@ -114,7 +114,9 @@ class DiscrepancyProcess:
         deviations = np.sqrt(self.variances)
         draws = deviations[0] * np.sqrt(2 / _NUM_WAVES) * heights @ waves.T
         parts = ([2], [0, 1], [0, 1, 2, 3])
-        for part, (deviation, names) in enumerate(zip(deviations[1:], parts)):
+        for part, (deviation, names) in enumerate(
+            zip(deviations[1:], parts, strict=True)
+        ):
             draws += deviation * substreams(SEED + part, at.columns[:, names])
         return np.asarray(draws)
 

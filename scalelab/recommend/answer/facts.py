@@ -47,9 +47,7 @@ Kind = Literal[
     "import_doubted",
 ]
 # What the times of an answer are made of
-Contents = Literal[
-    "given", "steps", "steps_and_checkpoints", "all_no_evaluation_seen", "all"
-]
+Contents = Literal["given", "steps", "steps_and_checkpoints", "all"]
 # The subjects of notes
 NotedPart = Literal["failed", "efficiency", "assumption", "unanswered"]
 _PARTS: Mapping[Kind, NotedPart] = {

@@ -126,18 +126,25 @@ def _own_rate_differs(note: _Note) -> str:
 
 
 _CONTENTS: Mapping[Contents, str] = {
-    "given": "Times are made of the given step times, whatever those contain; "
-    "start-up comes on top.",
-    "steps": "Times are of training steps alone; start-up, evaluation and "
-    "checkpoints come on top.",
-    "steps_and_checkpoints": "Times are of training steps and checkpoints "
-    "between them; start-up and evaluation come on top.",
-    "all_no_evaluation_seen": "Times contain all between two reported steps, "
-    "evaluation too if there was any: metrics.evaluation matched no line. Start-up "
-    "comes on top.",
-    "all": "Times contain all between two reported steps, evaluation too unless "
-    "metrics.evaluation sets it apart; start-up comes on top.",
+    "given": "the given step times, whatever those contain",
+    "steps": "training steps",
+    "steps_and_checkpoints": "training steps and checkpoints between them",
+    "all": "all between two reported steps (evaluation too, unless "
+    "metrics.evaluation sets it apart)",
 }
+
+
+def _times_contain(note: _Note) -> str:
+    of = note.of
+    added = [f"{part} ({duration(s)})" for part, s in of["beside_s"].items()]
+    missing = f"; not in them: {', '.join(of['not_in'])}" if of["not_in"] else ""
+    return f"Times are of {', '.join([_CONTENTS[of['contents']], *added])}{missing}."
+
+
+def judged_times(values: Mapping[str, Any]) -> str:
+    """Say of what times a limit is judged, unless they are of the whole job."""
+    parts = " and ".join(["training steps", *values["beside_s"]])
+    return f" (of {parts})" if values["not_in"] else ""
 
 
 def _considered(note: _Note) -> str:
@@ -211,7 +218,7 @@ _SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
     "suffice.",
     "accuracy_not_measured": "Not measured: accuracy at batch {global_batch_size}; "
     "assumes {amount} suffice.",
-    "times_contain": lambda note: _CONTENTS[note.of["contents"]],
+    "times_contain": _times_contain,
     "accuracy_alike": "Accuracy is assumed not to depend on {setting} (chosen: "
     "{value}).",
     "accumulation_not_measured": "Accumulation was not measured: of the passes of a "

@@ -14,6 +14,7 @@ from scalelab.inputs.numerals import (
 )
 from scalelab.plan.memory_limits import limits_in_words
 from scalelab.recommend.answer.evidence import BASELINE, WayRow
+from scalelab.recommend.answer.note_words import judged_times
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     Knee,
@@ -130,7 +131,11 @@ def _spent(result: Recommendation, row: OutlookRow) -> str:
 def _chance(result: Recommendation, row: OutlookRow) -> str:
     if row.probability is None:
         return ""
-    return f"of meeting {' and '.join(result.limits)}: {probability(row.probability)}"
+    limits, found = " and ".join(result.limits), result.facts
+    if "< " in limits:  # besides a target
+        of = [judged_times(f.values) for f in found if f.kind == "times_contain"]
+        limits += "".join(of)
+    return f"of meeting {limits}: {probability(row.probability)}"
 
 
 def _alternatives(result: Recommendation) -> str:

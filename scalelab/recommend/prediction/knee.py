@@ -23,6 +23,7 @@ _WORDS = {
     "unexplained": "step time grows",
 }
 _SAMPLES = "a larger batch needs more samples"
+_OVERHEAD = "start-up and evaluation"
 _INPUT = "waiting for input"
 _OPEN = 8  # the ends of a range of counts that says little lie so many times apart
 _LIKELY = 0.5  # chance of a knee up to the last row that is named
@@ -101,6 +102,7 @@ def find_knee(
     questions: pd.DataFrame,
     support: np.ndarray,
     samples: np.ndarray,
+    overhead_s: np.ndarray,
     law: StepTimeLaw,
     least: float,
     rows: FitRows,
@@ -128,7 +130,9 @@ def find_knee(
         lo=int(lo) if np.isfinite(lo) else None,
         hi=int(hi) if np.isfinite(hi) and not is_unseen else None,
         marginal_return=least,
-        term=_term(index[inside], questions, samples, law, rows) if is_named else None,
+        term=_term(index[inside], questions, samples, overhead_s, law, rows)
+        if is_named
+        else None,
         probability_in_range=None if is_open else chance,
     )
 
@@ -137,6 +141,7 @@ def _term(
     index: np.ndarray,
     questions: pd.DataFrame,
     samples: np.ndarray,
+    overhead_s: np.ndarray,
     law: StepTimeLaw,
     rows: FitRows,
 ) -> str:
@@ -162,8 +167,9 @@ def _term(
         return _INPUT
     growth = float(samples[pair[1]] / samples[pair[0]])
     losses[_SAMPLES] = sum(after.values()) * (1 - 1 / growth)
+    losses[_OVERHEAD] = float(overhead_s[pair] @ (-shrink, 1.0))
     words = max(losses, key=lambda words: losses[words])
-    if words in (_SAMPLES, _WORDS["unexplained"]):
+    if words in (_SAMPLES, _OVERHEAD, _WORDS["unexplained"]):
         return words
     per_step = samples[pair] * (-shrink, 1.0)
     return _with_rival(words, questions.iloc[pair], per_step, law)

@@ -53,6 +53,8 @@ class Outlook:
     questions: pd.DataFrame
     samples: np.ndarray
     expected_s: np.ndarray
+    # What is not of training steps in the time of one run, shape (n_draws, n_rows)
+    overhead_s: np.ndarray
     # Time, device-hours and money of one run, each of shape (n_draws, n_rows)
     spent: Spending
     held: np.ndarray
@@ -94,6 +96,7 @@ class Outlook:
             questions=self.questions.iloc[positions].reset_index(drop=True),
             samples=self.samples[:, positions],
             expected_s=self.expected_s[:, positions],
+            overhead_s=self.overhead_s[:, positions],
             spent=self.spent.take(positions),
             held=self.held[:, positions],
         )
@@ -141,13 +144,15 @@ def look_ahead(
             expected *= np.median(corrections)
             one_run *= corrections
     sizes, nodes = (frame[name].to_numpy(float) for name in ("world_size", "num_nodes"))
-    spent = limits.spending(one_run, sizes, nodes)
+    overhead_s = knowledge.overhead.seconds(samples)
+    spent = limits.spending(one_run + overhead_s, sizes, nodes)
     within_cap = need.within_cap(samples, frame["global_batch_size"].tolist())
     return Outlook(
         frame=frame,
         questions=asked,
         samples=samples,
-        expected_s=expected,
+        expected_s=expected + np.median(overhead_s, axis=0),
+        overhead_s=overhead_s,
         spent=spent,
         held=limits.held(spent) & reached & within_cap,
     )
@@ -213,7 +218,8 @@ def outlook_rows(
         size, nodes = int(config["world_size"]), int(config["num_nodes"])
         following = _next_index(outlook.sizes, i) if knowledge.compares_counts else None
         # One step time stands behind all figures of a row.
-        rates = outlook.samples[:, i] / spent.time_s[:, i]
+        steps_s = spent.time_s[:, i] - outlook.overhead_s[:, i]
+        rates = outlook.samples[:, i] / steps_s
         throughput = of(rates)
         batch = BatchPlan(**{name: int(config[name]) for name in BatchPlan.__slots__})
         settings = {

@@ -6,7 +6,7 @@ import pytest
 
 from scalelab.inputs.wording import for_the_command_line
 from scalelab.recommend.answer.facts import Contents, Fact, Kind
-from scalelab.recommend.answer.note_words import in_words
+from scalelab.recommend.answer.note_words import in_words, judged_times
 
 PLACE = {
     "world_size": 8,
@@ -289,9 +289,24 @@ def test_a_note_says_its_values(
 
 @pytest.mark.parametrize("contents", get_args(Contents))
 def test_times_say_what_they_contain(contents: Contents) -> None:
-    said = in_words(Fact("times_contain", {"contents": contents}), "GPU")
-    assert said.startswith("Times ")
-    assert said.lower().count("on top.") == 1
+    values = {"contents": contents, "beside_s": {}, "not_in": ["start-up"]}
+    said = in_words(Fact("times_contain", values), "GPU")
+    assert said.startswith("Times are of ")
+    assert said.endswith("; not in them: start-up.")
+    assert judged_times(values) == " (of training steps)"
+
+
+def test_limits_are_judged_by_the_times_that_were_measured() -> None:
+    beside_s = {"start-up": 41.0, "evaluation": 380.0}
+    values = {"contents": "steps", "beside_s": beside_s, "not_in": ["checkpoints"]}
+    assert in_words(Fact("times_contain", values), "GPU") == (
+        "Times are of training steps, start-up (41 s), evaluation (6.3 min); not in "
+        "them: checkpoints."
+    )
+    assert judged_times(values) == " (of training steps and start-up and evaluation)"
+    whole = {"contents": "all", "beside_s": {"start-up": 41.0}, "not_in": []}
+    assert judged_times(whole) == ""
+    assert in_words(Fact("times_contain", whole), "GPU").endswith(", start-up (41 s).")
 
 
 def test_every_kind_has_a_sentence() -> None:
