@@ -1,6 +1,5 @@
 """Scaling efficiency: samples per second and device, against the fewest measured."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -9,8 +8,7 @@ import pandas as pd
 
 from scalelab.inputs.numerals import Interval
 from scalelab.laws.interval import central
-from scalelab.laws.rows import CONFIGURATION as CONFIG
-from scalelab.laws.rows import CurveKey, FitRows, configurations, split_curves
+from scalelab.laws.rows import CONFIGURATION, FitRows, configurations, split_curves
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.answer.recommendation import Scaling
 
@@ -19,38 +17,34 @@ from scalelab.recommend.answer.recommendation import Scaling
 class Baseline:
     """The smallest measured allocation.
 
-    A row is compared with what it measured at the row's global batch, else with what
-    was fastest there; with the row's own settings, if these were measured there.
+    A row is compared with the fastest that was measured there at the row's global
+    batch, else with the fastest of all.
     """
 
     world_size: int
     law: StepTimeLaw
-    # Configurations on this allocation, by curve
-    measured: Mapping[CurveKey, pd.DataFrame]
+    # Configurations that were measured there, the fastest first
+    measured: pd.DataFrame
 
     @classmethod
     def of(cls, rows: FitRows, law: StepTimeLaw) -> Self:
         """Find the smallest allocation among the rows of an answer."""
         size = rows.frame["world_size"].min()
-        found = {key: at[at["world_size"] == size] for key, at in rows.curves.items()}
-        measured = {
-            key: frame[[*CONFIG]].drop_duplicates().assign(**dict(key))
-            for key, frame in found.items()
-            if len(frame)
-        }
+        found = [
+            frame.loc[frame["world_size"] == size, [*CONFIGURATION]].assign(**dict(key))
+            for key, frame in rows.curves.items()
+        ]
+        known = pd.concat([each for each in found if len(each)], ignore_index=True)
+        rates = _batches(known) / np.median(law.sample(known, one_run=True), axis=0)
+        measured = known.iloc[np.argsort(-rates, kind="stable")]
         return cls(world_size=int(size), law=law, measured=measured)
 
     def compare(
         self, row: pd.DataFrame, mass: float
     ) -> tuple[Interval, Scaling | None]:
         """Return the efficiency of one configuration, and what it compares."""
-        (key,), (size,) = split_curves(row), row["world_size"]
-        own = [self.measured[key]] if key in self.measured else self.measured.values()
-        known = pd.concat(own, ignore_index=True)
-        totals, (total,) = _batches(known), _batches(row)
-        known = known[(totals == total) | ~(totals == total).any()]
-        times = np.median(self.law.sample(known, one_run=True), axis=0)
-        base = known.iloc[[(_batches(known) / times).argmax()]]
+        (total,), (size,) = _batches(row), row["world_size"]
+        base = self.measured.iloc[[(_batches(self.measured) == total).argmax()]]
         (of_base,) = _batches(base)
         is_weak = of_base * size == total * self.world_size
         scaling: Scaling | None = "weak" if is_weak else "other"
@@ -58,7 +52,8 @@ class Baseline:
             scaling = None
         elif of_base == total:
             scaling = "strong"
-        if all(base[name].item() == row[name].item() for name in CONFIG):
+        at = [each[[*CONFIGURATION]].to_numpy(float).tolist() for each in (base, row)]
+        if at[0] == at[1] and [*split_curves(base)] == [*split_curves(row)]:
             return Interval(value=1.0, lo=1.0, hi=1.0), scaling
         # what a curve does not name is no column of its row
         pair = pd.concat([each.dropna(axis=1) for each in (base, row)])

@@ -7,6 +7,7 @@ import pytest
 from scalelab.experiment.job import Job
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.sentences import sentences
 from scalelab.recommend.prediction.knee import last_paying, marginal_return
 
 SIZES = np.array([1.0, 2.0, 4.0, 8.0])
@@ -124,3 +125,17 @@ def test_a_cause_that_the_rows_cannot_tell_from_others_is_not_stated_alone() -> 
     knee = recommend(pd.DataFrame(rows), asked, devices_on_node=8).knee
     assert knee is not None
     assert knee.term.startswith("fixed cost per pass or ")
+
+
+def test_an_open_knee_claims_no_chance_and_no_cause_to_a_program_either() -> None:
+    rows = [
+        {"world_size": size, "local_batch_size": 64, "step_time_s": 0.1}
+        for size in (1, 2, 4, 8)
+    ]
+    found = recommend(pd.DataFrame(rows), Job(samples=10**6), devices_on_node=8)
+    text = "Where returns diminish is open: more than 8 GPUs were not measured."
+    assert sentences(found)["knee"] == [text]
+    knee = found.to_json()["knee"]
+    assert [knee[name] for name in ("lo", "hi")] == [8, None]
+    assert knee["term"] is None
+    assert knee["probability_in_range"] is None
