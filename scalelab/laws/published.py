@@ -281,10 +281,6 @@ class PublishedLaw(StepTimeLaw):
     ) -> Mapping[CurveKey, FittedCurve]:
         return {key: PublishedCurve.fit(cls.learn, frames[key]) for key in frames}
 
-    @staticmethod
-    def _middle(run: Mixture) -> np.ndarray:
-        return run.quantile(0.5)
-
 
 class AmdahlLaw(PublishedLaw):
     """Amdahl's law, times a straight line in the local batch."""

@@ -49,19 +49,19 @@ def questions(
 def figures(answer: Recommendation, asked: dict[str, Any]) -> dict[Any, list[Any]]:
     """Return the figures of each row, by what identifies it.
 
-    The chance of common limits stands under these limits, the efficiency under what
-    it compares with.
+    The chance of common limits stands under these limits.
     """
     found: dict[Any, list[Any]] = {}
     limits = [
         (k, v) for k, v in asked.items() if k.startswith(("max_t", "max_g", "max_c"))
     ]
-    base = configuration(next(row for row in answer.rows if row.is_baseline))
     for row in answer.rows:
         at = (configuration(row), tuple(row.settings.items()))
-        found[at] = [getattr(row, name) for name in FIGURES] + [row.cost_usd]
+        found[at] = [getattr(row, name) for name in FIGURES] + [
+            row.cost_usd,
+            row.scaling_efficiency,
+        ]
         found[(*at, "chance", *sorted(limits))] = [row.probability]
-        found[(*at, base)] = [row.scaling_efficiency]
     return found
 
 

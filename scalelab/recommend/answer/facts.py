@@ -32,7 +32,8 @@ Kind = Literal[
     "extrapolated",
     "not_tried",
     "cut_to_an_epoch",
-    "no_efficiency",
+    "against_cheapest",
+    "efficiency",
     "above_ideal_on_fewer",
     "above_ideal_on_more",
     "batch_too_large",
@@ -46,14 +47,12 @@ Kind = Literal[
     "import_doubted",
 ]
 # What the times of an answer are made of
-Contents = Literal[
-    "given", "steps", "steps_and_checkpoints", "all_no_evaluation_seen", "all"
-]
+Contents = Literal["given", "steps", "steps_and_checkpoints", "all"]
 # The subjects of notes
 NotedPart = Literal["failed", "efficiency", "assumption", "unanswered"]
 _PARTS: Mapping[Kind, NotedPart] = {
     "failures": "failed",
-    "no_efficiency": "efficiency",
+    "efficiency": "efficiency",
     "above_ideal_on_fewer": "efficiency",
     "above_ideal_on_more": "efficiency",
     "not_identifiable": "unanswered",
