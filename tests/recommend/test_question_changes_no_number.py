@@ -14,7 +14,15 @@ from scalelab.inputs.numerals import Interval
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.session.run import Run
 
-FIGURES = ("time_s", "gpu_hours", "step_time_s", "throughput_samples_per_s", "samples")
+FIGURES = (
+    "time_s",
+    "gpu_hours",
+    "step_time_s",
+    "throughput_samples_per_s",
+    "samples",
+    "cost_usd",
+    "scaling_efficiency",
+)
 
 
 def questions(
@@ -57,10 +65,7 @@ def figures(answer: Recommendation, asked: dict[str, Any]) -> dict[Any, list[Any
     ]
     for row in answer.rows:
         at = (configuration(row), tuple(row.settings.items()))
-        found[at] = [getattr(row, name) for name in FIGURES] + [
-            row.cost_usd,
-            row.scaling_efficiency,
-        ]
+        found[at] = [getattr(row, name) for name in FIGURES]
         found[(*at, "chance", *sorted(limits))] = [row.probability]
     return found
 
