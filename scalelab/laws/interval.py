@@ -34,16 +34,9 @@ def normals(seed: int, columns: int = 1) -> np.ndarray:
 
 
 def substreams(seed: int, labels: np.ndarray) -> np.ndarray:
-    """Return standard normal draws for each label, whatever other labels there are.
+    """Return standard normal draws for each label, shape (n_draws, n_labels).
 
-    Parameters
-    ----------
-    labels : ndarray, shape (n_labels, n_columns)
-        Numbers that are not negative; equal labels have equal draws.
-
-    Returns
-    -------
-    ndarray, shape (n_draws, n_labels)
+    They depend on the label alone: a row of numbers that are not negative.
     """
     whole = np.round(1e6 * labels).astype(int)
     each, places = np.unique(whole, axis=0, return_inverse=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
-from scalelab.errors import NotIdentifiableError, SpecError, UnmeasuredError
+from scalelab.errors import SpecError, UnmeasuredError
 from scalelab.experiment.job import Job
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
@@ -31,7 +30,9 @@ from scalelab.recommend.knowledge import (
     History,
     Knowledge,
     choose_subject,
+    compared_columns,
     fit_step_times,
+    with_value,
 )
 from scalelab.recommend.notes import (
     about_efficiency,
@@ -77,7 +78,7 @@ def recommend(
     *,
     constraints: Constraints | None = None,
     batches: AskedBatch | None = None,
-    allocations: Sequence[Allocation] | None = None,
+    gpus: Sequence[int] = (),
     select: Mapping[str, Scalar] | None = None,
     law: str = "scalelab",
     within: Allocation | None = None,
@@ -90,7 +91,10 @@ def recommend(
     """Recommend an allocation for a job."""
     limits = constraints or Constraints()
     every = prepared(observations)
-    subject = choose_subject(every.observations, select or {})
+    compared_by = compared_columns(every.observations)
+    among = {n: of for n, of in (select or {}).items() if n in compared_by}
+    others = {n: of for n, of in (select or {}).items() if n not in among}
+    subject = choose_subject(every.observations, others)
     _check_sequence_length(subject, job)
     rows = every.take(subject.frame.index)
     if rows.frame.empty:
@@ -120,12 +124,16 @@ def recommend(
         ),
         memory=MemoryRoom.of(subject.frame),
     )
-    where = places(rows.frame, allocations, devices_on_node)
-    asked = _fitting(candidates(rows.curves, where, knowledge.rule, untold), knowledge)
+    where = places(rows.frame, gpus, devices_on_node)
+    asked = candidates(rows.curves, where, knowledge.rule, untold)
+    for name, value in among.items():
+        with_value(every.observations.loc[rows.frame.index], name, value)
+        asked = with_value(asked, name, value)
+    asked = _fitting(asked, knowledge)
     comparison = Comparison.of(
-        asked, knowledge, limits, allocations, accepts_unmeasured=accept_unmeasured
+        asked, knowledge, limits, gpus, accepts_unmeasured=accept_unmeasured
     )
-    wanted = sorted({place.world_size for place in allocations or ()})
+    wanted = sorted({*gpus})
     if within is not None:
         has_devices = asked["world_size"] <= within.world_size
         asked = asked[has_devices & (asked["num_nodes"] <= within.num_nodes)]
@@ -280,7 +288,7 @@ class Comparison:
         asked: pd.DataFrame,
         knowledge: Knowledge,
         limits: Constraints,
-        allocations: Sequence[Allocation] | None,
+        gpus: Sequence[int],
         *,
         accepts_unmeasured: bool,
     ) -> Comparison:
@@ -294,7 +302,7 @@ class Comparison:
                 "Ask for another batch, or accept what was not measured: "
                 f"{Option('accept_unmeasured', True)}.",
             )
-        is_shown = is_printed(best.sizes, knowledge.rows.frame, allocations)
+        is_shown = is_printed(best.sizes, knowledge.rows.frame, gpus)
         is_shown |= not is_shown[best.is_eligible].any()
         word = knowledge.subject.device_word
         if not limits.limited:
@@ -304,32 +312,26 @@ class Comparison:
             choice = replace(choice, rule=f"no other {word} count was measured")
         is_shown[choice.index] = True
         position = int(is_shown[: choice.index].sum())
-        alike = asked[asked["world_size"] == best.sizes[choice.index]]
         return cls(
             printed=best.take(np.flatnonzero(is_shown)),
             choice=replace(choice, index=position),
             passed_over=_passed_over(every, best, choice.index, limits),
-            programs=_best_of_programs(alike, knowledge, limits, accepts_unmeasured),
+            programs=_best_of_programs(every, best.sizes[choice.index], limits),
         )
 
 
 def _best_of_programs(
-    asked: pd.DataFrame,
-    knowledge: Knowledge,
-    limits: Constraints,
-    accepts_unmeasured: bool,
+    every: Outlook, size: float, limits: Constraints
 ) -> dict[str, Outlook]:
-    """Return the best of configurations on as many devices, by program.
+    """Return the best configuration of each program on so many devices, by program.
 
     A program that never came to the target is not among them.
     """
     best = {}
-    if PROGRAM_COLUMN in asked.columns:
-        for name, own in asked.groupby(PROGRAM_COLUMN):
-            with suppress(NotIdentifiableError):
-                own = own.reset_index(drop=True)
-                every = look_ahead(own, knowledge, limits, accepts_unmeasured)
-                best[str(name)] = every.take(best_of_each_size(every, limits))
+    if PROGRAM_COLUMN in every.frame.columns:
+        for name, own in every.frame[every.sizes == size].groupby(PROGRAM_COLUMN):
+            alike = every.take(own.index.to_numpy())
+            best[str(name)] = alike.take(best_of_each_size(alike, limits))
     return best
 
 

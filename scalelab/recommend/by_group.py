@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError, SpecError
-from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.laws.rows import FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
@@ -92,14 +91,11 @@ def _in_group(
     history: History | None,
     untold: UntoldByProgram,
 ) -> Recommendation:
-    gpus, site = question.gpus, run_site.site if run_site else None
-    on_node = site.gpus_per_node if site else None
-    allocations, within, link = None, None, question.between_nodes
-    if gpus:
-        most = max(own["gpus_per_node"].dropna(), default=1)
-        each_node = max(int(most), on_node or 1)
-        allocations = [Allocation.packed(n, devices_on_node=each_node) for n in gpus]
-    elif run_site:
+    site, link = run_site.site if run_site else None, question.between_nodes
+    on_node, within = site.gpus_per_node if site else None, None
+    if (most := int(np.nanmax([1.0, *numbers(own, "gpus_per_node")]))) > 1:
+        on_node = max(most, on_node or 1)
+    if run_site and not question.gpus:
         within = run_site.machine(numbers(own, "world_size"))
     # only the default law asks for a link
     if not link and site and site.links and question.law == StepTimeLaw.name:
@@ -114,7 +110,7 @@ def _in_group(
         question.job,
         constraints=limits,
         batches=question.batches,
-        allocations=allocations,
+        gpus=question.gpus,
         select={**question.select, **({} if group is None else {NODE_GROUP: group})},
         law=question.law,
         within=within,

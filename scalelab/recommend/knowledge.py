@@ -17,7 +17,14 @@ from scalelab.inputs.numerals import counted, device_words
 from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw
-from scalelab.laws.rows import FitRows, cells, numbers, step_time_rows
+from scalelab.laws.rows import (
+    CONFIGURATION,
+    FitRows,
+    cells,
+    curve_columns,
+    numbers,
+    step_time_rows,
+)
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior, are_related
 from scalelab.recommend.answer.facts import Fact
@@ -58,10 +65,10 @@ def choose_subject(
     every_group = observations
     for name, value in select.items():
         if name != NODE_GROUP:
-            every_group = _with_value(every_group, name, value)
+            every_group = with_value(every_group, name, value)
     frame = every_group
     if NODE_GROUP in select:
-        frame = _with_value(frame, NODE_GROUP, select[NODE_GROUP])
+        frame = with_value(frame, NODE_GROUP, select[NODE_GROUP])
     for name in _ONE_VALUE:
         counts = _counts(frame, name)
         unnamed = len(frame) - sum(counts.values())
@@ -92,7 +99,13 @@ def choose_subject(
     )
 
 
-def _with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
+def compared_columns(observations: pd.DataFrame) -> set[str]:
+    """Return the columns in which the candidates of one answer may differ."""
+    return {*CONFIGURATION, *curve_columns(observations)} - {*_ONE_VALUE}
+
+
+def with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
+    """Return the rows with a value in a column; there must be some."""
     if name not in frame.columns:
         raise SpecError(
             f"{name!r} is no column of the observations, so nothing can be selected by "

@@ -9,7 +9,6 @@ from toy_strategies import STALE, register
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.experiment.job import Job
-from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.links import Link
 from scalelab.inputs.numerals import Interval
 from scalelab.inputs.target import Target
@@ -302,16 +301,14 @@ def test_the_faster_setting_is_chosen_and_said() -> None:
 
 
 def test_allocations_can_be_named() -> None:
-    asked = [Allocation(devices_per_node=(4, 4, 4))]
-    found = recommend(sweep(global_batch=None), JOB, allocations=asked)
+    found = recommend(sweep(global_batch=None), JOB, gpus=[12])
     assert row(found, 12).allocation == "3x4"
     assert row(found, 12).basis == "interpolated"
     assert [r.world_size for r in found.rows] == [1, 2, 4, 8, 12, 16]
 
 
 def test_gaps_no_allocation_asks_for_are_not_mentioned() -> None:
-    node = [Allocation(devices_per_node=(n,)) for n in (1, 2)]
-    found = recommend(sweep((1, 2)), JOB, allocations=node)
+    found = recommend(sweep((1, 2)), JOB, gpus=[1, 2])
     assert found.unsupported == ()
     assert found.next_trial is None
 
@@ -526,8 +523,7 @@ def test_a_target_that_no_run_reached_is_said_in_a_note(both_families: Any) -> N
 
 @pytest.mark.slow
 def test_what_was_asked_about_and_has_no_row_is_named() -> None:
-    asked = [Allocation.packed(size, devices_on_node=4) for size in (12, 24)]
-    found = recommend(sweep(), JOB, allocations=asked)
+    found = recommend(sweep(), JOB, gpus=[12, 24])
     assert [each for each in found.notes if each.startswith("Not considered")] == [
         "Not considered: 12, 24 GPUs; a global batch of 256 cannot be shared evenly in "
         "local batches that are known to fit."
@@ -698,8 +694,7 @@ def test_weak_efficiency_is_what_papers_print(sizes: tuple[int, ...]) -> None:
 
 def test_an_efficiency_does_not_depend_on_what_else_is_asked() -> None:
     frame = sweep((1, 2, 4, 8), global_batch=None, local_batches=(32, 64))
-    places = [Allocation.packed(size, devices_on_node=4) for size in (2, 8)]
-    every, some = recommend(frame, JOB), recommend(frame, JOB, allocations=places)
+    every, some = recommend(frame, JOB), recommend(frame, JOB, gpus=[2, 8])
     for size in (2, 8):
         one, other = row(every, size), row(some, size)
         assert one.batch == other.batch

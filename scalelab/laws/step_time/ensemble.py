@@ -103,7 +103,7 @@ class Ensemble:
         """Split the expected step time into parts, averaged over the components."""
         cross = self.process.cross(at)
         parts = []
-        for shape, group in _by_shape(self._components_of(at)):
+        for shape, group in _by_shape(self.components_across):
             part = split(_stacked(each.parameters for each in group), at, shape)
             moved = _stacked(each.weights for each in group) @ cross.T
             part = part._replace(unexplained=part.step_time_s * np.expm1(moved))
@@ -127,9 +127,6 @@ class Ensemble:
         drawn = self.parameter_draws(normals).items()
         parts = [split(parameters, at, shape) for shape, parameters in drawn]
         return Terms(*np.concatenate(parts, axis=1))
-
-    def _components_of(self, at: Configurations) -> tuple[LinearisedNode, ...]:
-        return self.components_across if at.crosses.any() else self.components_within
 
 
 def _linear(

@@ -121,11 +121,9 @@ class Configurations:
         columns = (self.world_size, self.num_nodes, self.samples, self.accumulation)
         return np.round(np.column_stack(columns), 9)
 
-    def labels(self) -> list[bytes]:
+    def labels(self) -> list[tuple[float, ...]]:
         """Return one comparable value per configuration."""
-        rounded = np.ascontiguousarray(self.columns)
-        whole = rounded.view(f"V{rounded.itemsize * rounded.shape[1]}")
-        return list(whole.ravel().tolist())
+        return list(map(tuple, self.columns.tolist()))
 
 
 def _log_ring(members: np.ndarray) -> np.ndarray:

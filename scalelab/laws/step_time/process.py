@@ -86,7 +86,7 @@ class DiscrepancyProcess:
 
     def cross(self, at: Configurations) -> np.ndarray:
         """Return covariances with the points, shape (n_configurations, n_points)."""
-        return covariances(at, self.points.at, self.variances)
+        return np.tensordot(self.variances, correlations(at, self.points.at), 1)
 
     def draws(self, at: Configurations, carried: np.ndarray) -> np.ndarray:
         """Draw what the points leave open at configurations, shape (n_draws, n).
@@ -95,29 +95,23 @@ class DiscrepancyProcess:
         say of it, so that no configuration depends on the others (Matheron's rule).
         ``carried`` are the weights of the points at each configuration.
         """
-        prior = self._unconditioned(self.points.at)
-        own = (self.variances[-1] + noise(self.points)) * self.factors
-        left = np.sqrt(np.maximum(own - self.variances[-1], _JITTER))
-        count = np.arange(len(left))[:, None]
-        prior += left * substreams(SEED + 6, count)
-        return np.asarray(self._unconditioned(at) - prior @ carried)
+        single = (self.variances[-1] + noise(self.points)) * self.factors
+        left = np.sqrt(np.maximum(single - self.variances[-1], 0.0))
+        seen = self._unconditioned(self.points.at)
+        seen += left * substreams(SEED + 6, self.points.at.columns)
+        return np.asarray(self._unconditioned(at) - seen @ carried)
 
     def _unconditioned(self, at: Configurations) -> np.ndarray:
-        rng = np.random.default_rng(SEED + 7)
-        features = _features(at)
-        shape = (_NUM_WAVES, features.shape[1])
-        # of a Matern correlation, waves have the frequencies of Student's t
-        tail = np.sqrt(rng.chisquare(3, (_NUM_WAVES, 1)))
-        phases = rng.uniform(0, 2 * np.pi, _NUM_WAVES)
-        waves = np.cos(features @ (rng.standard_normal(shape) / tail).T + phases)
+        # a sum of waves; of a Matern correlation their frequencies are a Student's t
+        rng, features = np.random.default_rng(SEED + 7), _features(at)
+        frequencies = rng.standard_normal((features.shape[1], _NUM_WAVES))
+        frequencies /= np.sqrt(rng.chisquare(3, _NUM_WAVES))
+        waves = np.cos(features @ frequencies + rng.uniform(0, 2 * np.pi, _NUM_WAVES))
         heights = rng.standard_normal((NUM_DRAWS, _NUM_WAVES))
         deviations = np.sqrt(self.variances)
         draws = deviations[0] * np.sqrt(2 / _NUM_WAVES) * heights @ waves.T
-        parts = ([2], [0, 1], [0, 1, 2, 3])
-        for part, (deviation, names) in enumerate(
-            zip(deviations[1:], parts, strict=True)
-        ):
-            draws += deviation * substreams(SEED + part, at.columns[:, names])
+        for part, names in enumerate(([2], [0, 1], [0, 1, 2, 3]), start=1):
+            draws += deviations[part] * substreams(SEED + part, at.columns[:, names])
         return np.asarray(draws)
 
     def reweighted(self, residuals: np.ndarray) -> Self:
@@ -233,35 +227,11 @@ def correlations(rows: Configurations, columns: Configurations) -> np.ndarray:
     return np.stack([_smooth(rows, columns), *_matches(rows, columns)])
 
 
-def covariances(
-    rows: Configurations, columns: Configurations, variances: np.ndarray
-) -> np.ndarray:
-    """Return the sum of the parts with some variances, shape (n_rows, n_columns).
-
-    It allocates no array for each part and computes in single precision, because it is
-    called for many rows.
-    """
-    total = _smooth(rows, columns, np.float32)
-    total *= np.float32(variances[0])
-    for match, variance in zip(_matches(rows, columns), variances[1:], strict=True):
-        np.add(total, np.float32(variance), out=total, where=match)
-    return np.asarray(total, dtype=float)
-
-
-def _smooth(
-    rows: Configurations, columns: Configurations, dtype: type = float
-) -> np.ndarray:
+def _smooth(rows: Configurations, columns: Configurations) -> np.ndarray:
     """Return a Matern correlation of order 3/2, (n_rows, n_columns)."""
-    first: np.ndarray = _features(rows).astype(dtype)
-    second: np.ndarray = _features(columns).astype(dtype)
-    distance = np.asarray(first @ (-2 * second.T))
-    distance += (first**2).sum(axis=1)[:, None]
-    distance += (second**2).sum(axis=1)
-    np.sqrt(np.maximum(distance, 0.0, out=distance), out=distance)
-    decay = np.exp(-distance)
-    distance += 1
-    distance *= decay
-    return distance
+    differences = _features(rows)[:, None] - _features(columns)
+    distance = np.sqrt((differences**2).sum(axis=-1))
+    return np.asarray((1 + distance) * np.exp(-distance))
 
 
 def _matches(rows: Configurations, columns: Configurations) -> tuple[np.ndarray, ...]:

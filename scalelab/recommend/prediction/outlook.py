@@ -30,7 +30,7 @@ from scalelab.recommend.question.objective import (
     handicap,
     pareto,
 )
-from scalelab.records.columns import OPTION_PREFIX
+from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
 
 _MOST_AT_A_PLACE = 4  # measured candidates, and as many others, that are looked at
 
@@ -162,16 +162,18 @@ def _promising(answered: pd.DataFrame, samples: np.ndarray) -> np.ndarray:
     """Return the positions of the fastest candidates of each allocation, sorted.
 
     Measured ones, others that may be chosen, and those that may not, for what they rest
-    on or for their batch, each have a share, so that none displaces another.
+    on or for their batch, each have a share of each program, so that none displaces
+    another.
     """
     steps = np.median(samples, axis=0) / answered["global_batch_size"].to_numpy(float)
     times = steps * answered["step_time_s"].to_numpy(float)
     is_measured = answered["support"] == Support.MEASURED
     shares = [~answered["is_allowed_batch"], ~answered["is_eligible"], is_measured]
     kind = np.select(shares, [3, 2, 0], default=1)
-    table = answered[["world_size", "num_nodes"]].assign(kind=kind, time_s=times)
+    shared = answered.columns.intersection(["world_size", "num_nodes", PROGRAM_COLUMN])
+    table = answered[shared].assign(kind=kind, time_s=times)
     table = table[np.isfinite(times)].sort_values("time_s", kind="stable")
-    rank = table.groupby(["world_size", "num_nodes", "kind"]).cumcount()
+    rank = table.groupby([*shared, "kind"], dropna=False).cumcount()
     most = np.where(table["kind"] >= 2, 1, _MOST_AT_A_PLACE)
     return np.sort(table.index[rank.to_numpy() < most].to_numpy())
 

@@ -116,7 +116,7 @@ class BatchRule:
         if converged:
             powers = range(_MAX_ACCUMULATION.bit_length())
             doublings = [smallest << n for n in powers if smallest << n <= largest]
-            grid = _thinned(sorted({*inside, *doublings}), _MOST_GLOBAL)
+            grid = thinned(sorted({*inside, *doublings}), _MOST_GLOBAL)
         return cls(
             smallest=smallest,
             largest=largest,
@@ -142,7 +142,7 @@ class BatchRule:
     ) -> list[tuple[int, int]]:
         """Return the (local batch, accumulation) pairs to consider, sorted."""
         own = self.local_batch_size
-        known = [own] if own else _thinned(measured, _MOST_LOCAL)
+        known = [own] if own else thinned(measured, _MOST_LOCAL)
         if self.keeps_local:
             return [(local, 1) for local in known]
         pairs, most = set(), self.largest if self.is_named else _MAX_ACCUMULATION
@@ -207,7 +207,8 @@ def _whole(values: pd.Series) -> list[int]:
     return sorted({int(value) for value in np.ceil(values - 1e-9)})
 
 
-def _thinned(values: Sequence[int], most: int) -> list[int]:
+def thinned(values: Sequence[int], most: int) -> list[int]:
+    """Return at most so many values, evenly spread, the first and the last included."""
     places = np.linspace(0, len(values) - 1, min(most, len(values))).round()
     return [values[int(place)] for place in places]
 

@@ -30,11 +30,11 @@ from scalelab.kinds.strategy import TrialSizes
 from scalelab.laws.memory.law import MemoryLaw
 from scalelab.laws.rows import CONFIGURATION, CurveKey, numbers
 from scalelab.recommend.answer.facts import Fact
-from scalelab.recommend.question.batches import BatchRule
+from scalelab.recommend.question.batches import BatchRule, thinned
 from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
 
 _FURTHEST = 4  # times the largest measured world size
-_MOST_MULTIPLES = 128  # of whole nodes
+_MOST_MULTIPLES = 200  # of whole nodes
 
 # World size and number of nodes
 Place = tuple[int, int]
@@ -48,31 +48,32 @@ _SHARDED = re.compile(r"fsdp|full_shard|zero[\s_-]*(stage)?[\s_-]*3")
 
 def places(
     measured: pd.DataFrame,
-    allocations: Sequence[Allocation] | None,
+    wanted: Iterable[int] = (),
     devices_on_node: int | None = None,
 ) -> list[Place]:
-    """Return the allocations to consider: the measured ones and further ones."""
+    """Return the allocations to consider: the measured ones and further ones.
+
+    Further ones have the wanted world sizes, or are doublings and whole nodes.
+    """
     known = _measured_places(measured)
-    if allocations is not None:
-        return sorted(known | {(a.world_size, a.num_nodes) for a in allocations})
     sizes = {size for size, _ in known}
     measured_on_node = max(-(-size // nodes) for size, nodes in known)
     per_node = max(measured_on_node, devices_on_node or (2 if sizes == {1} else 1))
-    most = _FURTHEST * max(sizes)
-    nodes = range(1, min(most // per_node, _MOST_MULTIPLES) + 1)
-    further = {*_doublings(sizes), *(per_node * count for count in nodes)} - sizes
-    return sorted(known | {(size, -(-size // per_node)) for size in further})
+    nodes = range(1, _FURTHEST * max(sizes) // per_node + 1)
+    whole = (per_node * count for count in thinned(nodes, _MOST_MULTIPLES))
+    further = {*wanted} or {*_doublings(sizes), *whole}
+    return sorted(known | {(size, -(-size // per_node)) for size in further - sizes})
 
 
 def is_printed(
-    sizes: np.ndarray, measured: pd.DataFrame, allocations: Sequence[Allocation] | None
+    sizes: np.ndarray, measured: pd.DataFrame, wanted: Iterable[int] = ()
 ) -> np.ndarray:
     """Tell which world sizes the table of an answer always has.
 
     These are the measured ones and those asked for, or the doublings.
     """
     known = {size for size, _ in _measured_places(measured)}
-    further = {place.world_size for place in allocations or ()} or _doublings(known)
+    further = {*wanted} or _doublings(known)
     return np.isin(sizes, sorted(known | further))
 
 

@@ -3,7 +3,6 @@ import pandas as pd
 import pytest
 
 from scalelab.experiment.command_values import Untold
-from scalelab.inputs.allocation import Allocation
 from scalelab.laws.rows import configurations
 from scalelab.recommend.question.batches import AskedBatch, BatchRule
 from scalelab.recommend.question.candidates import (
@@ -27,34 +26,32 @@ RULE = BatchRule.of(STRONG, AskedBatch(), None)
 
 
 def test_places_are_doublings_and_whole_nodes_up_to_four_times_packed() -> None:
-    found = places(STRONG, None)
+    found = places(STRONG)
     assert found[:3] == [(1, 1), (2, 1), (4, 1)]
     assert found[3:] == [(4 * nodes, nodes) for nodes in range(2, 9)]
-    named = [Allocation(devices_per_node=(4, 2))]
-    assert (6, 2) in places(STRONG, named)
-    assert (16, 4) not in places(STRONG, named)
+    assert (6, 2) in places(STRONG, [6])
+    assert (16, 4) not in places(STRONG, [6])
 
 
 def test_a_node_holds_what_is_declared_not_what_was_measured_of_it() -> None:
     rows = measured([(1, 1, 8, 1), (2, 1, 8, 1)])
-    assert places(rows, None) == [(1, 1), (2, 1), (4, 2), (6, 3), (8, 4)]
-    assert places(rows, None, 8) == [(1, 1), (2, 1), (4, 1), (8, 1)]
+    assert places(rows) == [(1, 1), (2, 1), (4, 2), (6, 3), (8, 4)]
+    assert places(rows, (), 8) == [(1, 1), (2, 1), (4, 1), (8, 1)]
 
 
 def test_a_lone_device_is_joined_by_another_on_its_node_first() -> None:
-    assert places(measured([(1, 1, 8, 1)]), None) == [(1, 1), (2, 1), (4, 2)]
+    assert places(measured([(1, 1, 8, 1)])) == [(1, 1), (2, 1), (4, 2)]
 
 
 def test_holes_between_measured_sizes_are_filled() -> None:
     rows = measured([(1, 1, 8, 1), (4, 1, 8, 1), (16, 4, 8, 1)])
-    assert (8, 2) in places(rows, None)
+    assert (8, 2) in places(rows)
 
 
 def test_the_table_has_the_measured_sizes_and_the_doublings_or_those_asked() -> None:
     sizes = np.array([1, 2, 4, 8, 12, 16, 20, 32])
-    assert sizes[is_printed(sizes, STRONG, None)].tolist() == [1, 2, 4, 8, 16, 32]
-    named = [Allocation(devices_per_node=(4, 4, 4))]
-    assert sizes[is_printed(sizes, STRONG, named)].tolist() == [1, 2, 4, 8, 12]
+    assert sizes[is_printed(sizes, STRONG)].tolist() == [1, 2, 4, 8, 16, 32]
+    assert sizes[is_printed(sizes, STRONG, [12])].tolist() == [1, 2, 4, 8, 12]
 
 
 def test_measured_configurations_and_every_split_are_asked() -> None:
