@@ -32,7 +32,8 @@ Kind = Literal[
     "extrapolated",
     "not_tried",
     "cut_to_an_epoch",
-    "no_efficiency",
+    "against_cheapest",
+    "efficiency",
     "above_ideal_on_fewer",
     "above_ideal_on_more",
     "batch_too_large",
@@ -51,7 +52,7 @@ Contents = Literal["given", "steps", "steps_and_checkpoints", "all"]
 NotedPart = Literal["failed", "efficiency", "assumption", "unanswered"]
 _PARTS: Mapping[Kind, NotedPart] = {
     "failures": "failed",
-    "no_efficiency": "efficiency",
+    "efficiency": "efficiency",
     "above_ideal_on_fewer": "efficiency",
     "above_ideal_on_more": "efficiency",
     "not_identifiable": "unanswered",

@@ -157,6 +157,18 @@ def _considered(note: _Note) -> str:
     )
 
 
+def _efficiency(note: _Note) -> str:
+    title, at = {
+        "strong": ("Strong efficiency", "at the same global batch"),
+        "weak": ("Weak efficiency", f"at the same batch per {note.device_word}"),
+        "other": (
+            "Efficiency",
+            "at the same global batch, else at its best",
+        ),
+    }[note.of["scaling"]]
+    return f"{title}: samples/s per {note.device_word} against {note.devices()} {at}."
+
+
 _OPTIONS = {
     "accept_unmeasured": Option("accept_unmeasured", True),
     "learn_from": Option("learn_from", "RUN"),
@@ -216,12 +228,12 @@ _SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
     "it takes {peak_bytes:gib} of the {capacity_bytes:gib} GiB of a {device}.",
     "cut_to_an_epoch": "Only global batches up to {largest:,} are considered: that is "
     "one epoch.",
-    "no_efficiency": "No efficiency (-): rows leave open what {baseline} would take "
-    "for the same global batch.",
-    "above_ideal_on_fewer": "Efficiency over 100%: {baseline} would compute the same "
-    "global batch in smaller local batches, or its devices hinder one another.",
-    "above_ideal_on_more": "Efficiency over 100%: on more devices than {baseline} a "
-    "local batch is smaller and may fit a cache, or the baseline was measured slow.",
+    "against_cheapest": "Device-hours: {more:percent} more than the cheapest, "
+    "{world_size:n {device}}.",
+    "efficiency": _efficiency,
+    "above_ideal_on_fewer": "Efficiency over 100%: fewer devices than "
+    "{world_size:n {device}}, the smallest measured, exchange less.",
+    "above_ideal_on_more": "Efficiency over 100%: {why}.",
     "batch_too_large": "Not chosen: {world_size:n {device}} or more. Their global "
     "batch is beyond {largest:,}, {why}{may_ask:; {max_batch} allows more|}.",
     "unmeasured_not_chosen": f"Not chosen: rows that say {Support.NOT_MEASURED!s}. "

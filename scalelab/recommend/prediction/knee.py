@@ -6,6 +6,7 @@ Waiting for input is a cause that no law knows: it is read off what was measured
 import numpy as np
 import pandas as pd
 
+from scalelab.inputs.support import Support
 from scalelab.laws.rows import FitRows, agreeing, configurations, numbers, split_curves
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.answer.recommendation import Knee
@@ -24,6 +25,8 @@ _WORDS = {
 _SAMPLES = "a larger batch needs more samples"
 _OVERHEAD = "start-up and evaluation"
 _INPUT = "waiting for input"
+_OPEN = 8  # the ends of a range of counts that says little lie so many times apart
+_LIKELY = 0.5  # chance of a knee up to the last row that is named
 _SURE = 0.7  # share of the draws in which a cause leads that is named alone
 
 
@@ -97,13 +100,18 @@ def last_paying(time_s: np.ndarray, world_size: np.ndarray, least: float) -> np.
 def find_knee(
     time_s: np.ndarray,
     questions: pd.DataFrame,
+    support: np.ndarray,
     samples: np.ndarray,
     overhead_s: np.ndarray,
     law: StepTimeLaw,
     least: float,
     rows: FitRows,
 ) -> Knee | None:
-    """Find the knee, as an interval of world sizes, and the term that causes it."""
+    """Find the knee, as an interval of world sizes, and the term that causes it.
+
+    It is open where no row beyond it was measured, or where the interval says little;
+    neither its cause nor a chance is claimed then.
+    """
     sizes = questions["world_size"].to_numpy(float)
     if len(sizes) < 2:
         return None
@@ -114,12 +122,18 @@ def find_knee(
     below = np.where(inside, sizes[index], np.inf)
     lo = np.quantile(below, _TAIL, method="lower")
     hi = np.quantile(above, 1 - _TAIL, method="higher")
+    chance = float(inside.mean())
+    is_unseen = set(support[sizes > lo]) == {Support.NOT_MEASURED}
+    is_open = chance >= _LIKELY and (is_unseen or _OPEN * lo <= hi < np.inf)
+    is_named = chance >= _LIKELY and not is_open
     return Knee(
         lo=int(lo) if np.isfinite(lo) else None,
-        hi=int(hi) if np.isfinite(hi) else None,
+        hi=int(hi) if np.isfinite(hi) and not is_unseen else None,
         marginal_return=least,
-        term=_term(index[inside], questions, samples, overhead_s, law, rows),
-        probability_in_range=float(inside.mean()),
+        term=_term(index[inside], questions, samples, overhead_s, law, rows)
+        if is_named
+        else None,
+        probability_in_range=None if is_open else chance,
     )
 
 
