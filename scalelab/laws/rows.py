@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import NormalDist
 from typing import Any, Self
 
 import numpy as np
@@ -39,7 +40,7 @@ class FitRows:
     # The observations as they were measured, with an index of distinct numbers
     observations: pd.DataFrame
     # By the same index, what a law reads of each observation: the curve columns, the
-    # configuration columns, ``step_time_s`` and ``gradient_bytes``
+    # configuration columns, ``step_time_s``, ``own_error`` and ``gradient_bytes``
     completed: pd.DataFrame
     # By the same index, why an observation is unfit for a law; empty where it is fit
     reasons: pd.Series
@@ -218,10 +219,19 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
         observations=observations,
         completed=pd.concat([held_fixed, completed], axis=1).assign(
             step_time_s=step_time,
+            own_error=_own_error(observations),
             gradient_bytes=numbers(observations, "gradient_bytes"),
         ),
         reasons=pd.Series(reasons, index=observations.index, dtype=object),
     )
+
+
+def _own_error(observations: pd.DataFrame) -> np.ndarray:
+    """Return the standard deviations of log mean step times, by their 95% intervals."""
+    lo, hi = (numbers(observations, f"step_time_{end}_s") for end in ("lo", "hi"))
+    is_known = (0 < lo) & (lo < hi) & (hi < np.inf)
+    lo, hi = (np.where(is_known, end, 1.0) for end in (lo, hi))
+    return np.asarray(np.log(hi / lo) / (2 * NormalDist().inv_cdf(0.975)))
 
 
 def strategies(frame: pd.DataFrame) -> list[Strategy]:

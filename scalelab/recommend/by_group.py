@@ -100,15 +100,12 @@ def _in_group(
     # only the default law asks for a link
     if not link and site and site.links and question.law == StepTimeLaw.name:
         link = site.links.between_nodes.link
-    limits = replace(
-        question.limits,
-        price=Price.of(site, question.price_per_gpu_hour_usd),
-        devices_on_node=site.devices_per_node if site and site.exclusive else None,
-    )
+    price = Price.of(site, question.price_per_gpu_hour_usd)
+    whole = site.devices_per_node if site and site.exclusive else None
     return recommend(
         rows,
         question.job,
-        constraints=limits,
+        constraints=replace(question.limits, price=price, devices_on_node=whole),
         batches=question.batches,
         gpus=question.gpus,
         select={**question.select, **({} if group is None else {NODE_GROUP: group})},

@@ -29,10 +29,8 @@ from scalelab.recommend.question.candidates import (
 _MOST_NAMED = 3  # of each kind of doubt
 _WRITTEN = 0.005  # smaller shares are written as 0%
 _BESIDE_STEPS: Mapping[Contents, Sequence[str]] = {
-    "given": ["start-up"],
     "steps": ["start-up", "evaluation", "checkpoints"],
     "steps_and_checkpoints": ["start-up", "evaluation"],
-    "all": ["start-up"],
 }
 
 
@@ -55,8 +53,9 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
     yield from _not_measured(knowledge, chosen.batch.global_batch_size)
     contents = contents_of_times(knowledge.rows)
     beside_s = knowledge.overhead.by_part(chosen.samples.value)
-    missing = [part for part in _BESIDE_STEPS[contents] if part not in beside_s]
-    yield Fact.of("times_contain", contents=contents, beside_s=beside_s, not_in=missing)
+    parts = _BESIDE_STEPS.get(contents, ["start-up"])
+    not_in = [part for part in parts if part not in beside_s]
+    yield Fact.of("times_contain", contents=contents, beside_s=beside_s, not_in=not_in)
     known = _known_by_convergence(knowledge, chosen) | LAYOUT_PLACEHOLDERS.keys()
     for name, value in chosen.settings.items():
         if name not in known:

@@ -213,9 +213,8 @@ class Run(RunRecords):
     def job_script(self, answer: Recommendation, site: str | None = None) -> str:
         """Return the batch job's script for the recommended allocation.
 
-        Its time limit is that of the training at the answer's confidence, with
-        start-up, evaluation and checkpoints; where the site's walltime is less, the
-        script submits itself as a chain of jobs.
+        Its time limit is the answer's time at its confidence, and a tenth more; where
+        the site's walltime is less, the script submits itself as a chain of jobs.
 
         Parameters
         ----------

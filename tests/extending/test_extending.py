@@ -167,7 +167,9 @@ def test_a_resource_limits_an_answer(run_outside: Run, tmp_path: Path) -> None:
     assert '"water_l": {' in ended.stdout
     assert "--max-water 20l" in run_outside("scalelab", "recommend", "--help").stdout
     said = run_outside(*ask[:-1], "--max-water", "100000l").stdout
-    assert "Chance of meeting < 100,000 l:" in " ".join(said.split())
+    assert "Chance of meeting < 100,000 l (of training steps):" in " ".join(
+        said.split()
+    )
 
 
 def test_a_trainer_is_swept_on_plain_processes(

@@ -78,6 +78,8 @@ class Points:
     at: Configurations
     log_time: np.ndarray
     num_repeats: np.ndarray
+    # Mean variance of a log step time by the interval of its run; 0: not known
+    own_variance: np.ndarray
     scatter: Scatter
     # Typical time of a pass (s) and samples per device of the curve. Laws are fitted in
     # these units, so that a change of the user's units changes no prediction.
@@ -88,9 +90,10 @@ class Points:
     @classmethod
     def of(cls, frame: pd.DataFrame) -> Self:
         """Reduce the rows of one curve to its points."""
-        logs = frame.assign(log_time=np.log(frame["step_time_s"]))
-        groups = logs.groupby(list(CONFIGURATION), sort=True)["log_time"]
-        points = groups.agg(["median", "size"]).reset_index()
+        own = frame.get("own_error", 0.0) ** 2
+        logs = frame.assign(log_time=np.log(frame["step_time_s"]), own=own)
+        groups = logs.groupby(list(CONFIGURATION), sort=True)
+        points = groups["log_time"].agg(["median", "size"]).reset_index()
         micro = points["median"] - np.log(points["gradient_accumulation_steps"])
         time_unit_s = float(np.exp(micro.median()))
         samples = Configurations.of(points).samples
@@ -100,7 +103,8 @@ class Points:
             at=Configurations.of(points, batch_unit),
             log_time=points["median"].to_numpy(float) - np.log(time_unit_s),
             num_repeats=points["size"].to_numpy(float),
-            scatter=Scatter.of([values.to_numpy() for _, values in groups]),
+            own_variance=groups["own"].mean().to_numpy(float),
+            scatter=Scatter.of([values.to_numpy() for _, values in groups["log_time"]]),
             time_unit_s=time_unit_s,
             batch_unit=batch_unit,
             gradient_bytes=float(sizes[0]) if len(sizes) == 1 else float("nan"),
@@ -125,6 +129,7 @@ class Points:
             at=self.at.take(positions),
             log_time=self.log_time[positions],
             num_repeats=self.num_repeats[positions],
+            own_variance=self.own_variance[positions],
             scatter=self.scatter.take(positions),
         )
 

@@ -187,8 +187,9 @@ class DiscrepancyProcess:
 
 
 def noise(points: Points) -> np.ndarray:
-    """Return the variance of each point due to the spread between its repeats."""
-    return np.asarray(points.scatter.typical**2 / points.num_repeats)
+    """Return the variance of each point: what its runs err by, and their spread."""
+    variance = points.scatter.typical**2 + points.own_variance
+    return np.asarray(variance / points.num_repeats)
 
 
 def _settled(

@@ -91,9 +91,8 @@ class JobTime:
         """Say what the limit holds."""
         if not math.isfinite(self.time_s):
             return "No upper end of the training's time is known: see the time limit."
-        sure = f"{duration(self.time_s)} ({percent(self.confidence)})"
-        more = "a tenth more for checkpoints and what was not measured"
-        return f"The time limit holds {sure} and {more}."
+        holds = f"{duration(self.time_s)} ({percent(self.confidence)})"
+        return f"The time limit holds {holds} and a tenth more for the rest."
 
 
 def _quantile(time_s: Interval, mass: float, confidence: float) -> float:

@@ -129,8 +129,7 @@ _CONTENTS: Mapping[Contents, str] = {
     "given": "the given step times, whatever those contain",
     "steps": "training steps",
     "steps_and_checkpoints": "training steps and checkpoints between them",
-    "all": "all between two reported steps (evaluation too, unless "
-    "metrics.evaluation sets it apart)",
+    "all": "all between two reported steps (evaluation too, unless it is set apart)",
 }
 
 

@@ -131,10 +131,9 @@ def _spent(result: Recommendation, row: OutlookRow) -> str:
 def _chance(result: Recommendation, row: OutlookRow) -> str:
     if row.probability is None:
         return ""
-    limits, found = " and ".join(result.limits), result.facts
-    if "< " in limits:  # besides a target
-        of = [judged_times(f.values) for f in found if f.kind == "times_contain"]
-        limits += "".join(of)
+    of = [judged_times(f.values) for f in result.facts if f.kind == "times_contain"]
+    limits = " and ".join(result.limits)
+    limits += "".join(of) if "< " in limits else ""  # but for a target alone
     return f"of meeting {limits}: {probability(row.probability)}"
 
 

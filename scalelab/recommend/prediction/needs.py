@@ -31,13 +31,10 @@ class Overhead:
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> Overhead:
-        """Read what trials took.
-
-        The longest start-up counts: later trials of a sweep find their nodes warm. Only
-        trials that saw two evaluations and more tell how often there is one.
-        """
+        """Read the longest start-up, as later trials find their nodes warm."""
         names = ("evaluation_s", "num_samples", "evaluation_interval_samples")
         seconds, samples, apart = (numbers(frame, name) for name in names)
+        # who saw one evaluation does not know when the next comes
         tells = (apart > 0) & (samples >= 2 * apart) & (seconds >= 0)
         return cls(
             start_up_s=float(np.nanmax(numbers(frame, "start_up_s"), initial=0.0)),
@@ -50,9 +47,9 @@ class Overhead:
 
     def by_part(self, samples: float) -> dict[str, float]:
         """Return the seconds of each part that was measured."""
-        evaluation_s = float(samples * self.evaluation_per_sample_s)
+        evaluation_s = samples * self.evaluation_per_sample_s
         parts = {"start-up": self.start_up_s, "evaluation": evaluation_s}
-        return {name: seconds for name, seconds in parts.items() if seconds}
+        return {name: float(seconds) for name, seconds in parts.items() if seconds}
 
 
 def _normalization(frame: pd.DataFrame) -> str:

@@ -141,6 +141,7 @@ def test_parameters_of_a_shape_are_recovered(rng: np.random.Generator) -> None:
         at=where,
         log_time=exact + 0.01 * rng.standard_normal(len(exact)),
         num_repeats=np.ones(len(exact)),
+        own_variance=np.zeros(len(exact)),
         scatter=Scatter(
             spread=0.01,
             freedom=30.0,

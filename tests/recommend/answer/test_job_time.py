@@ -50,8 +50,7 @@ def test_the_limit_holds_the_time_of_the_answer_and_what_was_not_measured() -> N
     assert asked.limit_s == 11 * HOUR
     assert asked.num_jobs == 1
     assert asked.in_words() == (
-        "The time limit holds 10 h (90%) and a tenth more for checkpoints and what was "
-        "not measured."
+        "The time limit holds 10 h (90%) and a tenth more for the rest."
     )
 
 
