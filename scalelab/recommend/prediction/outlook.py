@@ -25,12 +25,7 @@ from scalelab.recommend.answer.recommendation import BatchPlan, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.question.batches import next_divisor
 from scalelab.recommend.question.candidates import allocation_label
-from scalelab.recommend.question.objective import (
-    Constraints,
-    Spending,
-    handicap,
-    pareto,
-)
+from scalelab.recommend.question.objective import CLEARLY, Constraints, Spending, pareto
 from scalelab.records.columns import OPTION_PREFIX
 
 # A baseline whose time is open by more than this factor is nothing to compare with
@@ -161,8 +156,12 @@ class Outlook:
         """Rows that may be chosen, shape (n_rows,)."""
         return self.frame["is_eligible"].to_numpy(bool)
 
+    def meets(self, limits: Constraints) -> np.ndarray:
+        """Mark the rows that may be chosen and hold the limits, shape (n_rows,)."""
+        return self.is_eligible & (self.probability >= limits.confidence)
+
     def take(self, positions: np.ndarray) -> Outlook:
-        """Return some of the rows."""
+        """Return some of the rows, by position or by mask."""
         return Outlook(
             frame=self.frame.iloc[positions].reset_index(drop=True),
             questions=self.questions.iloc[positions].reset_index(drop=True),
@@ -255,7 +254,7 @@ def best_of_each_size(every: Outlook, limits: Constraints) -> np.ndarray:
         over = limits.excess(medians)
     order = np.lexsort(
         (
-            handicap(every.is_measured) * np.where(is_sure, amount, over),
+            (1 + CLEARLY * ~every.is_measured) * np.where(is_sure, amount, over),
             np.where(is_sure, 0.0, -np.round(every.probability, 1)),
             ~is_sure,
             ~every.is_eligible,
