@@ -35,7 +35,8 @@ Kind = Literal[
     "extrapolated",
     "not_tried",
     "cut_to_an_epoch",
-    "no_efficiency",
+    "against_cheapest",
+    "efficiency",
     "above_ideal_on_fewer",
     "above_ideal_on_more",
     "batch_too_large",
@@ -49,15 +50,13 @@ Kind = Literal[
     "import_doubted",
 ]
 # What the times of an answer are made of
-Contents = Literal[
-    "given", "steps", "steps_and_checkpoints", "all_no_evaluation_seen", "all"
-]
+Contents = Literal["given", "steps", "steps_and_checkpoints", "all"]
 # The subjects of notes
 NotedPart = Literal["choice", "failed", "efficiency", "assumption", "unanswered"]
 _PARTS: Mapping[Kind, NotedPart] = {
     **dict.fromkeys(("on_the_edge", "faster", "to_submit_now"), "choice"),
     "failures": "failed",
-    "no_efficiency": "efficiency",
+    "efficiency": "efficiency",
     "above_ideal_on_fewer": "efficiency",
     "above_ideal_on_more": "efficiency",
     "not_identifiable": "unanswered",
