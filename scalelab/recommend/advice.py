@@ -384,9 +384,9 @@ def _named(
     measured, even = every.take(every.is_measured), replace(limits, confidence=_EVEN)
     if limits.limited:
         found = _picked(measured, even, word)
-        if found and found.probability[0] < sure:
-            if not found.questions.equals(chosen.questions):
-                yield "not_sure_enough", found, chosen
+        is_same = found and found.questions.equals(chosen.questions)
+        if found and found.probability[0] < sure and not is_same:
+            yield "not_sure_enough", found, chosen
         step = min(_NEAR, (1 - sure) / 2)
         for near in (sure - step, sure + step):
             found = _picked(every, replace(limits, confidence=near), word)

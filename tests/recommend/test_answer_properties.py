@@ -230,6 +230,24 @@ def test_no_chosen_row_is_beaten(
         assert beaten_by(comparison.printed, comparison.choice.index, answer) == []
 
 
+def test_what_is_much_faster_for_little_more_is_said_first(tmp_path: Path) -> None:
+    rates = {1: 1500, 2: 2920, 4: 5730, 8: 11290, 16: 21550}
+    rows = pd.DataFrame(
+        {"gpus": n, "nodes": 1, "local_batch": 1, "accum_steps": 1, "global_batch": n}
+        | {"workload": "made", "gpu_type": "V100", "step_time_s": n / rates[n]}
+        for n in rates
+    )
+    answer = Question(rows, tmp_path).deadline(40)
+    (fact,) = (each.values for each in answer.facts if each.kind == "faster")
+    shown = {row.world_size: row for row in answer.rows}
+    chosen, faster = answer.chosen, shown[fact["world_size"]]
+    assert fact["speedup"] == pytest.approx(chosen.time_s.value / faster.time_s.value)
+    assert fact["speedup"] >= 1.5
+    assert 1.05 < fact["cost_ratio"] <= 1.1
+    said = f"(measured): {fact['speedup']:.2g} times faster for "
+    assert said in repr(answer)[:400]
+
+
 def beaten_by(printed: Outlook, at: int, answer: Recommendation) -> list[int]:
     """Return the rows that beat one: the rule of the answer, said once more."""
     time, hours = printed.spent.time_s, printed.spent.gpu_hours
