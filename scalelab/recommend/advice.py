@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -35,6 +35,7 @@ from scalelab.recommend.knowledge import (
     with_value,
 )
 from scalelab.recommend.notes import (
+    Named,
     about_efficiency,
     against_cheapest,
     assumptions,
@@ -42,10 +43,10 @@ from scalelab.recommend.notes import (
     condition,
     considered,
     cut_to_an_epoch,
+    named,
     not_chosen,
     not_considered,
     not_identifiable,
-    passed_over,
 )
 from scalelab.recommend.prediction.consistency import is_among
 from scalelab.recommend.prediction.efficiency import Baseline
@@ -66,10 +67,13 @@ from scalelab.recommend.question.candidates import (
     is_printed,
     places,
 )
-from scalelab.recommend.question.objective import Choice, Constraints, choose
+from scalelab.recommend.question.objective import Choice, Constraints, beating, choose
 from scalelab.records.columns import PROGRAM_COLUMN
 
-_CLEARLY = 0.05  # less of both: a smaller difference may be noise
+_EVEN = 0.5  # confidence at which the likeliest of what is not sure enough is named
+_NEAR = 0.05  # by which a confidence is near another one
+# A row that takes so much less time for so little more is named
+_MUCH_FASTER, _LITTLE_MORE = 1.5, 0.1
 
 
 def recommend(
@@ -217,7 +221,7 @@ def _answer(
             *failures(subject.frame),
             *(against_cheapest(table) if knowledge.compares_counts else ()),
             *compared(comparison.programs),
-            *passed_over(comparison.passed_over, limit_words),
+            *named(comparison.named, limit_words, subject.device_hour_word),
             *assumptions(knowledge, chosen),
             *knowledge.memory.notes(outlook.questions.iloc[[choice.index]]),
             *cut_to_an_epoch(rule),
@@ -276,9 +280,7 @@ class Comparison:
 
     printed: Outlook
     choice: Choice
-    # The measured configuration, one row or none, that would have been better than the
-    # recommended one but does not hold the limits surely enough
-    passed_over: Outlook
+    named: list[Named]
     # The best configuration of each of several programs, one row, on as many devices
     programs: Mapping[str, Outlook]
 
@@ -306,16 +308,20 @@ class Comparison:
         is_shown |= not is_shown[best.is_eligible].any()
         word = knowledge.subject.device_word
         if not limits.limited:
-            best, is_shown = best.take(np.flatnonzero(is_shown)), is_shown[is_shown]
+            best, is_shown = best.take(is_shown), is_shown[is_shown]
         choice = _choose(best, limits, word)
-        if not (limits.limited or knowledge.compares_counts):
-            choice = replace(choice, rule=f"no other {word} count was measured")
         is_shown[choice.index] = True
-        position = int(is_shown[: choice.index].sum())
+        printed, at = best.take(is_shown), int(is_shown[: choice.index].sum())
+        every = every.take(np.isin(every.sizes, printed.sizes))
+        named = [*_named(every, printed, at, limits, word)]
+        if not (knowledge.compares_counts or accepts_unmeasured):
+            named = [each for each in named if each[0] == "not_sure_enough"]
+            if choice.meets or not limits.limited:
+                choice = replace(choice, rule=f"no other {word} count was measured")
         return cls(
-            printed=best.take(np.flatnonzero(is_shown)),
-            choice=replace(choice, index=position),
-            passed_over=_passed_over(every, best, choice.index, limits),
+            printed=printed,
+            choice=replace(choice, index=at),
+            named=named,
             programs=_best_of_programs(every, best.sizes[choice.index], limits),
         )
 
@@ -343,60 +349,63 @@ def _choose(best: Outlook, limits: Constraints, device_word: str) -> Choice:
     if not paying.any():
         first = (is_known if is_known.any() else eligible).argmax()
         paying = np.arange(len(time)) == first
+    spent, measured = best.spent.medians(), best.is_measured
     choice = choose(
-        best.spent.medians(),
-        best.probability,
-        eligible,
-        paying,
-        best.is_measured,
-        limits,
-        device_word,
+        spent, best.probability, eligible, paying, measured, limits, device_word
     )
-    if limits.limited:
-        return choice
-    if choice.index < last:
+    if not limits.limited and choice.index < last:
         more = "more were not measured"
         rule = f"{choice.rule}; {more}" if choice.index else f"{more}, though they pay"
         choice = replace(choice, rule=rule)
-    return _undominated(best, choice, is_known)
-
-
-def _undominated(best: Outlook, choice: Choice, is_known: np.ndarray) -> Choice:
-    """Return the fastest row that takes less of time and device-hours, if one does.
-
-    Returns that diminish at one doubling may come back at the next.
-    """
-    time, hours = best.time_s, np.median(best.spent.gpu_hours, axis=0)
-    of, share = choice.index, 1 - _CLEARLY
-    is_less = (time < share * time[of]) & (hours < share * hours[of]) & is_known
-    if not is_less.any():
+    may_win, index = best.meets(limits), choice.index
+    while (beats := beating(best.spent, index, may_win)).any():
+        may_win[index] = False
+        index = int(np.where(beats, time, np.inf).argmin())
+    if index == choice.index:
         return choice
-    rule = (
-        "it takes less time, and fewer device-hours, than the count at which returns "
-        "first diminish"
-    )
-    fastest = int(np.where(is_less, time, np.inf).argmin())
-    return replace(choice, index=fastest, rule=rule)
+    first = counted(int(best.sizes[choice.index]), device_word)
+    rule = f"clearly faster or cheaper than {first}, and not worse in the other"
+    rule += f" ({first}: {choice.rule})"
+    return Choice(index=index, meets=True, rule=rule)
 
 
-def _passed_over(
-    every: Outlook, best: Outlook, index: int, limits: Constraints
-) -> Outlook:
-    """Return the likeliest measured configuration that is better but less sure."""
-    chosen = best.take(np.array([index]))
-    none = every.take(np.array([], dtype=int))
-    if not limits.limited:
-        return none
-    medians, own = every.spent.medians(), chosen.spent.medians()
-    aim = limits.minimised(medians.known)
-    is_better = medians.of(aim) < own.of(aim)
-    if chosen.probability[0] < limits.confidence:
-        is_better = np.full(len(is_better), True)
-    is_unsure = every.probability < limits.confidence
-    holds = limits.excess(medians) <= 1
-    found = np.flatnonzero(every.is_measured & is_better & is_unsure & holds)
-    if not len(found):
-        return none
-    likeliest = found[every.probability[found].argmax()]
-    is_chosen = every.questions.iloc[likeliest].equals(chosen.questions.iloc[0])
-    return none if is_chosen else every.take(np.array([likeliest]))
+def _picked(every: Outlook, limits: Constraints, device_word: str) -> Outlook | None:
+    """Return the one row that would be chosen; None where nothing meets the limits."""
+    if not every.is_eligible.any():
+        return None
+    best = every.take(best_of_each_size(every, limits))
+    choice = _choose(best, limits, device_word)
+    return best.take(np.array([choice.index])) if choice.meets else None
+
+
+def _named(
+    every: Outlook, best: Outlook, at: int, limits: Constraints, word: str
+) -> Iterator[Named]:
+    """Yield what else would be chosen, what is much faster, and what is safe now."""
+    chosen, sure = best.take(np.array([at])), limits.confidence
+    measured, even = every.take(every.is_measured), replace(limits, confidence=_EVEN)
+    if limits.limited:
+        found = _picked(measured, even, word)
+        is_same = found and found.questions.equals(chosen.questions)
+        if found and found.probability[0] < sure and not is_same:
+            yield "not_sure_enough", found, chosen
+        step = min(_NEAR, (1 - sure) / 2)
+        for near in (sure - step, sure + step):
+            found = _picked(every, replace(limits, confidence=near), word)
+            if found and found.sizes[0] != chosen.sizes[0]:
+                yield "on_the_edge", found, chosen
+    if chosen.probability[0] < sure:
+        return
+    time_s, amount = best.time_s, best.spent.medians().of(best.spent.cost)
+    is_worth = best.meets(limits) & (_MUCH_FASTER * time_s <= time_s[at])
+    is_worth &= amount <= (1 + _LITTLE_MORE) * amount[at]
+    if is_worth.any():
+        fastest = int(np.where(is_worth, time_s, np.inf).argmin())
+        yield "faster", best.take(np.array([fastest])), chosen
+    if not chosen.is_measured[0]:
+        yield "to_submit_now", _picked(measured, limits, word) or chosen, chosen
+        return
+    allowed = every.frame.assign(is_eligible=every.is_allowed_batch)
+    better = _picked(replace(every, frame=allowed), even, word)
+    if better and (better.frame["support"] == Support.NOT_MEASURED).all():
+        yield "to_submit_now", chosen, better

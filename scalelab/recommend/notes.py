@@ -10,11 +10,12 @@ from scalelab.experiment.job import Job
 from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.support import Support
+from scalelab.kinds.resources import TIME
 from scalelab.kinds.strategies import strategy_of
 from scalelab.laws.rows import CONFIGURATION, FitRows, cells, curve_columns, numbers
 from scalelab.laws.support import Gap
 from scalelab.plan.first_check import NOT_WITNESSED
-from scalelab.recommend.answer.facts import Contents, Fact
+from scalelab.recommend.answer.facts import Contents, Fact, Kind
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.consistency import disagreeing_rates, is_among
@@ -26,6 +27,8 @@ from scalelab.recommend.question.candidates import (
     why_unshared,
 )
 
+# A row that is named, why, and the row that it is compared with
+Named = tuple[Kind, Outlook, Outlook]
 _MOST_NAMED = 3  # of each kind of doubt
 _WRITTEN = 0.005  # smaller shares are written as 0%
 _BESIDE_STEPS: Mapping[Contents, Sequence[str]] = {
@@ -269,21 +272,26 @@ def not_considered(
         yield Fact.of("batch_not_shared", world_sizes=missing, batches=batches)
 
 
-def passed_over(measured: Outlook, limits: Sequence[str]) -> Iterator[Fact]:
-    """Note that a measured configuration holds the limits, but not surely enough."""
-    for row, time_s, probability in zip(
-        measured.frame.to_dict("records"),
-        measured.time_s,
-        measured.probability,
-        strict=True,
-    ):
+def named(
+    found: Iterable[Named], limits: Sequence[str], device_hour_word: str
+) -> Iterator[Fact]:
+    """Note the rows that are named beside the chosen one."""
+    for kind, one, other in found:
+        (row,) = one.frame.to_dict("records")
+        spent, others = one.spent.medians(), other.spent.medians()
+        amounts = {of: float(spent.of(of)[0]) for of in spent.known}
         yield Fact.of(
-            "not_sure_enough",
+            kind,
             **_configuration(row),
             global_batch_size=int(row["global_batch_size"]),
-            time_s=float(time_s),
+            basis=str(row["support"]),
+            takes=[of.in_words(each, device_hour_word) for of, each in amounts.items()],
             limits=[*limits],
-            probability=float(probability),
+            time_s=amounts[TIME],
+            probability=float(one.probability[0]),
+            than=int(other.sizes[0]),
+            speedup=float(others.time_s[0]) / amounts[TIME],
+            cost_ratio=amounts[spent.cost] / float(others.of(spent.cost)[0]),
         )
 
 

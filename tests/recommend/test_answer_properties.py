@@ -18,7 +18,9 @@ from generated_tables import (
 )
 from imported_tables import configuration, imported
 
+from scalelab.recommend.advice import Comparison
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.prediction.outlook import Outlook
 
 KINDS = tuple(MAKERS)
 USUAL = "plain"
@@ -48,6 +50,9 @@ class Question:
 
     def budget(self, factor: float, **asked: Any) -> Recommendation:
         return self._ask(max_gpu_hours=factor * self.least_gpu_hours, **asked)
+
+    def anything(self, **asked: Any) -> Recommendation:
+        return self._ask(**asked)
 
     def both(self) -> Iterator[Recommendation]:
         for ask in (self.deadline, self.budget):
@@ -122,7 +127,7 @@ def test_a_measured_row_is_shown_or_beaten_on_its_devices(
 @every_table()
 def test_a_looser_limit_is_never_worse(kind: str, seed: int, tmp_path: Path) -> None:
     question = Question(near(table(kind, seed).rows), tmp_path)
-    tie = 1.01  # below it the faster one wins
+    tie = 1.05 * 1.01  # below it a measured or faster one wins, which another beats
     for ask, name in ((question.deadline, "gpu_hours"), (question.budget, "time_s")):
         met, least = False, np.inf
         for factor in (0.8, 1.05, 1.3, 2.0, 6.0):
@@ -200,6 +205,61 @@ def test_times_may_be_given_in_another_unit(tmp_path: Path) -> None:
         step_time_ms=1000 * rows["step_time_s"]
     )
     assert_same(question.deadline(1.5), question.deadline(1.5, rows=told))
+
+
+@every_table()
+def test_no_chosen_row_is_beaten(
+    kind: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Comparison] = []
+    compare = Comparison.of
+
+    def kept(*args: Any, **named: Any) -> Comparison:
+        found.append(compare(*args, **named))
+        return found[-1]
+
+    monkeypatch.setattr(Comparison, "of", kept)
+    question = Question(near(table(kind, seed).rows), tmp_path)
+    rng = np.random.default_rng(seed)
+    answers = [question.anything(price_per_gpu_hour_usd=2.0)]
+    for _ in range(4):
+        ask = question.deadline if rng.integers(2) else question.budget
+        sure = float(rng.choice([0.5, 0.8, 0.9, 0.95]))
+        answers.append(ask(float(rng.uniform(1, 6)), confidence=sure))
+    for answer, comparison in zip(answers, found, strict=True):
+        assert beaten_by(comparison.printed, comparison.choice.index, answer) == []
+
+
+def test_what_is_much_faster_for_little_more_is_said_first(tmp_path: Path) -> None:
+    rates = {1: 1500, 2: 2920, 4: 5730, 8: 11290, 16: 21550}
+    rows = pd.DataFrame(
+        {"gpus": n, "nodes": 1, "local_batch": 1, "accum_steps": 1, "global_batch": n}
+        | {"workload": "made", "gpu_type": "V100", "step_time_s": n / rates[n]}
+        for n in rates
+    )
+    answer = Question(rows, tmp_path).deadline(40)
+    (fact,) = (each.values for each in answer.facts if each.kind == "faster")
+    shown = {row.world_size: row for row in answer.rows}
+    chosen, faster = answer.chosen, shown[fact["world_size"]]
+    assert fact["speedup"] == pytest.approx(chosen.time_s.value / faster.time_s.value)
+    assert fact["speedup"] >= 1.5
+    assert 1.05 < fact["cost_ratio"] <= 1.1
+    said = f"(measured): {fact['speedup']:.2g} times faster for "
+    assert said in repr(answer)[:400]
+
+
+def beaten_by(printed: Outlook, at: int, answer: Recommendation) -> list[int]:
+    """Return the rows that beat one: the rule of the answer, said once more."""
+    time, hours = printed.spent.time_s, printed.spent.gpu_hours
+    better = []
+    for i, row in enumerate(answer.rows):
+        sure = row.probability is None or row.probability >= answer.confidence
+        for one, other in ((time, hours), (hours, time)):
+            share = float(np.mean(one[:, i] <= 0.95 * one[:, at]))
+            worse = np.median(other[:, i]) / np.median(other[:, at]) - 1
+            if sure and row.is_eligible and share >= 0.9 and worse <= 0.01:
+                better.append(row.world_size)
+    return better
 
 
 def width(row: OutlookRow) -> float:

@@ -11,6 +11,9 @@ Kind = Literal[
     "accepted",
     "programs",
     "not_sure_enough",
+    "on_the_edge",
+    "faster",
+    "to_submit_now",
     "learned_from",
     "off_the_product",
     "whole_runs",
@@ -49,8 +52,9 @@ Kind = Literal[
 # What the times of an answer are made of
 Contents = Literal["given", "steps", "steps_and_checkpoints", "all"]
 # The subjects of notes
-NotedPart = Literal["failed", "efficiency", "assumption", "unanswered"]
+NotedPart = Literal["choice", "failed", "efficiency", "assumption", "unanswered"]
 _PARTS: Mapping[Kind, NotedPart] = {
+    **dict.fromkeys(("on_the_edge", "faster", "to_submit_now"), "choice"),
     "failures": "failed",
     "efficiency": "efficiency",
     "above_ideal_on_fewer": "efficiency",

@@ -65,9 +65,16 @@ def _slower(factor: float) -> str:
     return f"{1 / factor:.2g} times faster"
 
 
+def faster_for(speedup: float, cost_ratio: float) -> str:
+    """Say what one row takes beside another, e.g. ``3.8 times faster for 4% more``."""
+    more = "less" if cost_ratio < 1 else "more"
+    return f"{_slower(1 / speedup)} for {percent(abs(cost_ratio - 1))} {more}"
+
+
 _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     "duration": duration,
     "percent": percent,
+    "below": lambda share: f"{int(100 * share)}%",
     "gib": lambda size: number(size / _GIB),
     "list": ", ".join,
     "sizes": lambda sizes: ", ".join(f"{size:,}" for size in sizes),
@@ -187,6 +194,14 @@ _SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
     "({allocation}), global batch {global_batch_size:,} with local batch "
     "{local_batch_size:,}: {time_s:duration}, chance of meeting {limits:and}: "
     "{probability:percent}.",
+    "on_the_edge": "On the edge: {world_size:n {device}} ({allocation}), {takes:list}, "
+    "would be chosen at a confidence of {probability:below}.",
+    "faster": lambda note: (
+        f"{note.devices()} ({note.of['basis']}): "
+        f"{faster_for(note.of['speedup'], note.of['cost_ratio'])}."
+    ),
+    "to_submit_now": "To submit now: {world_size:n {device}} ({allocation}, {basis}), "
+    "{takes:list}.",
     "learned_from": "Step times were also learned from {num_curves:n curve} of "
     "{runs:list}.",
     "off_the_product": "{num_trials:n end-to-end trial} took {mean_error:+.0%} against "

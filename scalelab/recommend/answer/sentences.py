@@ -1,6 +1,7 @@
 """The answer in sentences, made once for the terminal and for the report."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import (
@@ -14,7 +15,7 @@ from scalelab.inputs.numerals import (
 )
 from scalelab.plan.memory_limits import limits_in_words
 from scalelab.recommend.answer.evidence import BASELINE, WayRow
-from scalelab.recommend.answer.note_words import judged_times
+from scalelab.recommend.answer.note_words import faster_for, judged_times
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     Knee,
@@ -54,12 +55,15 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
     emulated = "Emulated: times are declared, nothing here was measured."
     hours, word = result.sweep_gpu_hours, result.device_hour_word
     cost = [] if hours is None else [f"Sweep cost {device_time(hours, word)}."]
+    now = next((f.values for f in result.facts if f.kind == "to_submit_now"), {})
+    proposal = [] if trial is None else [_proposal(result, trial, now)]
     return {
         "use": _use(result),
         "settings": _settings(result),
         "takes": [f"{time}, {_spent(result, row)}"],
         "chance": [f"Chance {chance}{given}."] if chance else [],
         "failed": [*result.said("failed"), *limits_in_words(result.memory_limits)],
+        "choice": [*result.said("choice"), *(proposal if now else [])],
         "alternatives": [_alternatives(result)] if is_unmet else [],
         "emulated": [emulated] if result.is_emulated else [],
         "knee": [] if knee is None else [_knee(result, knee)],
@@ -69,7 +73,7 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
         "efficiency": [*result.said("efficiency")],
         "assumption": [*result.said("assumption")],
         "unanswered": [*result.said("unanswered")],
-        "next_trial": [] if trial is None else [_next_trial(result, trial)],
+        "next_trial": [] if now else proposal,
         "ignored": [
             *_ignored(result, "", result.left_out),
             *_ignored(result, " for samples to target", result.left_out_of_convergence),
@@ -214,14 +218,17 @@ def what_gaps_mean(rows: Sequence[WayRow]) -> list[str]:
     ]
 
 
-def _next_trial(result: Recommendation, trial: NextTrial) -> str:
-    hours, word = trial.gpu_hours, result.device_hour_word
+def _proposal(result: Recommendation, trial: NextTrial, now: Mapping[str, Any]) -> str:
+    hours, word, saved = trial.gpu_hours, result.device_hour_word, ""
     cost = "" if hours is None else f", {device_time(hours, word)}"
+    title = "To measure first" if now else "The trial that would change the answer most"
+    if now and trial.world_size == now["than"] != now["world_size"]:
+        gain = faster_for(1 / now["speedup"], 1 / now["cost_ratio"])
+        saved = f"; if its row holds, the job is {gain}"
     return (
-        "The trial that would change the answer most: "
-        f"{_count(result, trial.world_size)} ({trial.allocation}), "
+        f"{title}: {_count(result, trial.world_size)} ({trial.allocation}), "
         f"{', '.join([_batch(trial.batch), *_named(trial.settings)])}, "
-        f"{counted(trial.steps, 'step')}{cost}: {trial.why}."
+        f"{counted(trial.steps, 'step')}{cost}: {trial.why}{saved}."
     )
 
 

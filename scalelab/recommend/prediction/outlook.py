@@ -24,12 +24,7 @@ from scalelab.recommend.answer.recommendation import BatchPlan, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.efficiency import Baseline
 from scalelab.recommend.question.candidates import allocation_label
-from scalelab.recommend.question.objective import (
-    Constraints,
-    Spending,
-    handicap,
-    pareto,
-)
+from scalelab.recommend.question.objective import CLEARLY, Constraints, Spending, pareto
 from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
 
 _MOST_AT_A_PLACE = 4  # measured candidates, and as many others, that are looked at
@@ -89,8 +84,12 @@ class Outlook:
         """Rows that may be chosen, shape (n_rows,)."""
         return self.frame["is_eligible"].to_numpy(bool)
 
+    def meets(self, limits: Constraints) -> np.ndarray:
+        """Mark the rows that may be chosen and hold the limits, shape (n_rows,)."""
+        return self.is_eligible & (self.probability >= limits.confidence)
+
     def take(self, positions: np.ndarray) -> Outlook:
-        """Return some of the rows."""
+        """Return some of the rows, by position or by mask."""
         return Outlook(
             frame=self.frame.iloc[positions].reset_index(drop=True),
             questions=self.questions.iloc[positions].reset_index(drop=True),
@@ -188,7 +187,7 @@ def best_of_each_size(every: Outlook, limits: Constraints) -> np.ndarray:
         over = limits.excess(medians)
     order = np.lexsort(
         (
-            handicap(every.is_measured) * np.where(is_sure, amount, over),
+            (1 + CLEARLY * ~every.is_measured) * np.where(is_sure, amount, over),
             np.where(is_sure, 0.0, -np.round(every.probability, 1)),
             ~is_sure,
             ~every.is_eligible,

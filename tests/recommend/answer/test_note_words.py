@@ -24,6 +24,16 @@ RATES: dict[str, Any] = {
     "is_left_out": False,
 }
 
+BESIDE = {
+    "world_size": 32,
+    "allocation": "4x8",
+    "basis": "measured",
+    "takes": ["5 h", "160 GPU-h"],
+    "probability": 0.88,
+    "speedup": 3.8,
+    "cost_ratio": 1.04,
+}
+
 SAID: list[tuple[Kind, dict[str, Any], str]] = [
     (
         "failures",
@@ -53,6 +63,23 @@ SAID: list[tuple[Kind, dict[str, Any], str]] = [
         "accepted",
         DONE | {"num_judged": 3, "num_accepted": 1},
         "1 of 3 trials was accepted: val_acc >= 0.9.",
+    ),
+    (
+        "on_the_edge",
+        BESIDE,
+        "On the edge: 32 GPUs (4x8), 5 h, 160 GPU-h, would be chosen at a confidence "
+        "of 88%.",
+    ),
+    ("faster", BESIDE, "32 GPUs (measured): 3.8 times faster for 4% more."),
+    (
+        "faster",
+        BESIDE | {"speedup": 0.5, "cost_ratio": 0.9},
+        "32 GPUs (measured): 2 times slower for 10% less.",
+    ),
+    (
+        "to_submit_now",
+        BESIDE,
+        "To submit now: 32 GPUs (4x8, measured), 5 h, 160 GPU-h.",
     ),
     (
         "programs",

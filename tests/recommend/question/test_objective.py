@@ -9,6 +9,7 @@ from scalelab.recommend.question.objective import (
     Constraints,
     Price,
     Spending,
+    beating,
     choose,
     pareto,
 )
@@ -106,8 +107,45 @@ def test_what_was_not_measured_must_save_more(saved: float, index: int) -> None:
     choice = pick(sure, measured=first_unmeasured, hours=hours, time=200)
     assert choice.index == index
     # It is said where it decides.
-    assert choice.rule.endswith("one that was not measured must save 5%") is (index > 0)
-    assert pick(sure, hours=hours, time=200).index == 0
+    assert ("within 5% of it, what was measured comes first" in choice.rule) is (
+        index > 0
+    )
+    # Of two that were measured, the faster one.
+    assert pick(sure, hours=hours, time=200).index == index
+
+
+def test_of_a_tie_the_faster_one_is_chosen() -> None:
+    hours = np.array([1.0, 1.04, 1.2])
+    assert pick([1.0, 1.0, 1.0], hours=hours, time=200).index == 1
+    measured = (True, False, True)
+    assert pick([1.0, 1.0, 1.0], measured=measured, hours=hours, time=200).index == 0
+
+
+@pytest.mark.parametrize(
+    ("time", "hours", "beats"),
+    [
+        (0.5, 1.0, True),
+        (0.5, 1.02, False),
+        (0.96, 1.0, False),
+        (1.0, 0.9, True),
+        (1.02, 0.9, False),
+    ],
+)
+def test_a_row_is_beaten_by_what_is_clearly_better_and_no_worse(
+    time: float, hours: float, beats: bool
+) -> None:
+    draws = np.exp(np.random.default_rng(1).normal(0, 0.2, (500, 1)))
+    amounts = {"time": (1.0, time), "device_hours": (1.0, hours)}
+    spent = Spending({name: draws * np.array(of) for name, of in amounts.items()})
+    assert beating(spent, 0, np.array([True, True])).tolist() == [False, beats]
+    assert not beating(spent, 0, np.array([True, False])).any()
+
+
+def test_what_may_be_no_better_beats_nothing() -> None:
+    rng = np.random.default_rng(1)
+    time = np.exp(rng.normal(np.log([1.0, 0.8]), 0.2, (500, 2)))
+    spent = Spending({"time": time, "device_hours": time})
+    assert not beating(spent, 0, np.array([True, True])).any()
 
 
 def test_the_closest_is_the_likeliest_then_the_least_over() -> None:
@@ -124,7 +162,7 @@ def test_of_what_is_as_close_the_cheapest_is_shown() -> None:
     every = np.ones(3, dtype=bool)
     choice = choose(spent, unlikely, every, PAYING, every, asked, "GPU")
     assert (choice.index, choice.meets) == (0, False)
-    assert choice.rule.endswith("or within 2% of it, and takes the fewest device-hours")
+    assert choice.rule.endswith("then what takes the fewest device-hours")
 
 
 def test_only_what_is_eligible_is_chosen() -> None:
