@@ -22,6 +22,7 @@ from scalelab.laws.convergence.whole_runs import measured_whole_runs
 from scalelab.laws.published import law_named
 from scalelab.laws.rows import CONFIGURATION, Observed, numbers, prepared
 from scalelab.laws.support import Gap
+from scalelab.recommend.accuracy import Accuracy
 from scalelab.recommend.answer.failures import failures, limits_of_memory, why_no_answer
 from scalelab.recommend.answer.recommendation import ParameterRow, Recommendation
 from scalelab.recommend.evidence import evidence
@@ -117,6 +118,7 @@ def recommend(
             normalizes_locally=need.normalization == "local_batch_size",
         ),
         memory=MemoryRoom.of(subject.frame),
+        accuracy=Accuracy.of(subject.every_group, rows.curves, limits),
     )
     where = places(rows.frame, allocations, devices_on_node)
     asked = _fitting(candidates(rows.curves, where, knowledge.rule, untold), knowledge)
@@ -168,6 +170,8 @@ def _answer(
     is_proposed = proposed is not None and proposed.world_size in guessed
     spent_s = numbers(subject.every_group, "allocated_gpu_s")
     known_s = spent_s[np.isfinite(spent_s)]
+    config = outlook.frame.iloc[choice.index].to_dict()
+    accuracy = [*knowledge.accuracy.notes(config)]
     parameters = _parameters("step time", law.parameters(limits.interval))
     if need.law is not None:
         parameters += _parameters("convergence", need.law.parameters(limits.interval))
@@ -178,8 +182,9 @@ def _answer(
         device_word=subject.device_word,
         device_hour_word=subject.device_hour_word,
         rows=table,
-        meets_constraints=choice.meets,
+        meets_constraints=choice.meets and bool(config["is_accurate"]),
         limits=limit_words,
+        conditions=limits.conditions,
         condition=condition(knowledge, chosen),
         objective=choice.rule,
         interval=limits.interval,
@@ -207,7 +212,8 @@ def _answer(
             *failures(subject.frame),
             *compared(comparison.programs),
             *passed_over(comparison.passed_over, limit_words),
-            *assumptions(knowledge, chosen),
+            *accuracy,
+            *assumptions(knowledge, chosen, accuracy),
             *knowledge.memory.notes(outlook.questions.iloc[[choice.index]]),
             *cut_to_an_epoch(rule),
             *about_efficiency(table, efficiency.name),

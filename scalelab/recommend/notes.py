@@ -30,7 +30,9 @@ _MOST_NAMED = 3  # of each kind of doubt
 _ABOVE_IDEAL = 1.05  # what lies below is noise
 
 
-def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
+def assumptions(
+    knowledge: Knowledge, chosen: OutlookRow, accuracy: Sequence[Fact]
+) -> Iterator[Fact]:
     """Note what the answer assumes or leaves open."""
     if knowledge.learned:
         yield knowledge.learned
@@ -49,6 +51,9 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
     yield from _not_measured(knowledge, chosen.batch.global_batch_size)
     yield Fact.of("times_contain", contents=contents_of_times(knowledge.rows))
     known = _known_by_convergence(knowledge, chosen) | LAYOUT_PLACEHOLDERS.keys()
+    if any(fact.kind == "accuracy_gap" for fact in accuracy):
+        settings = {**knowledge.held, **chosen.settings}
+        known |= {"parallelism", *strategy_of(settings.get("parallelism")).options}
     for name, value in chosen.settings.items():
         if name not in known:
             yield Fact.of("accuracy_alike", setting=name, value=value)

@@ -28,6 +28,8 @@ Kind = Literal[
     "accuracy_not_measured",
     "times_contain",
     "accuracy_alike",
+    "accuracy_gap",
+    "ruled_out",
     "accumulation_not_measured",
     "extrapolated",
     "not_tried",
@@ -50,9 +52,11 @@ Contents = Literal[
     "given", "steps", "steps_and_checkpoints", "all_no_evaluation_seen", "all"
 ]
 # The subjects of notes
-NotedPart = Literal["failed", "efficiency", "assumption", "unanswered"]
+NotedPart = Literal["failed", "accuracy", "efficiency", "assumption", "unanswered"]
 _PARTS: Mapping[Kind, NotedPart] = {
     "failures": "failed",
+    "accuracy_gap": "accuracy",
+    "ruled_out": "accuracy",
     "no_efficiency": "efficiency",
     "above_ideal_on_fewer": "efficiency",
     "above_ideal_on_more": "efficiency",

@@ -49,7 +49,7 @@ _REMARKS = (
     *("emulated", "knee", "elsewhere", "price", "why"),
     *("assumption", "unanswered", "next_trial"),
 )
-_HEAD = ("use", "settings", "takes", "chance", "failed", "alternatives")
+_HEAD = ("use", "settings", "takes", "chance", "accuracy", "failed", "alternatives")
 _NESTED = ("batch", "settings")
 
 
@@ -216,7 +216,7 @@ def answer_text(recommendation: Recommendation, width: int = 80) -> str:
     headline = [
         *texts(said, "use", "settings"),
         ".  ".join(texts(said, "takes", "chance")),
-        *texts(said, "failed", "alternatives"),
+        *texts(said, "accuracy", "failed", "alternatives"),
     ]
     columns = _shown(recommendation, width)
     table = _aligned(columns, left=("next", "basis", "batch"))
