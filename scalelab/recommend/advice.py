@@ -22,10 +22,9 @@ from scalelab.laws.convergence.whole_runs import measured_whole_runs
 from scalelab.laws.published import law_named
 from scalelab.laws.rows import CONFIGURATION, Observed, numbers, prepared
 from scalelab.laws.support import Gap
-from scalelab.recommend.accuracy import Accuracy
 from scalelab.recommend.answer.failures import failures, limits_of_memory, why_no_answer
 from scalelab.recommend.answer.recommendation import ParameterRow, Recommendation
-from scalelab.recommend.evidence import evidence
+from scalelab.recommend.evidence import Accuracy, evidence
 from scalelab.recommend.knowledge import (
     AskedCurves,
     History,

@@ -20,8 +20,8 @@ from scalelab.laws.convergence.whole_runs import WholeRunLaw
 from scalelab.laws.rows import FitRows, cells, numbers, step_time_rows
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior, are_related
-from scalelab.recommend.accuracy import Accuracy
 from scalelab.recommend.answer.facts import Fact
+from scalelab.recommend.evidence import Accuracy
 from scalelab.recommend.prediction.consistency import contradictions
 from scalelab.recommend.prediction.needs import SampleNeed
 from scalelab.recommend.question.batches import BatchRule

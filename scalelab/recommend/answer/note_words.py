@@ -10,7 +10,6 @@ from scalelab.inputs.wording import Option
 from scalelab.recommend.answer.facts import Contents, Fact, Kind
 
 _GIB = 2**30
-_MOST_NAMED = 4
 
 
 class _Note(NamedTuple):
@@ -152,13 +151,6 @@ def _considered(note: _Note) -> str:
     )
 
 
-def _ruled_out(note: _Note) -> str:
-    ways = note.of["reasons"].items()
-    more = [counted(len(ways) - _MOST_NAMED, "more way")][len(ways) <= _MOST_NAMED :]
-    named = [f"{way} ({why})" for way, why in ways][:_MOST_NAMED]
-    return f"Ruled out by accuracy: {', '.join([*named, *more])}."
-
-
 _OPTIONS = {
     "accept_unmeasured": Option("accept_unmeasured", True),
     "learn_from": Option("learn_from", "RUN"),
@@ -214,7 +206,10 @@ _SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
     "the same samples, batch and seed ({count:one pair|{count} pairs, {lo:+.3f} to "
     "{hi:+.3f}}), measured on {world_size:n {device}} at global batch "
     "{global_batch_size:,}.",
-    "ruled_out": _ruled_out,
+    "ruled_out": lambda note: (
+        "Ruled out by accuracy: "
+        f"{', '.join(f'{way} ({why})' for way, why in note.of['reasons'].items())}."
+    ),
     "accumulation_not_measured": "Accumulation was not measured: of the passes of a "
     "step, only the last is taken to exchange gradients.",
     "extrapolated": "Extrapolated: nothing was measured on {world_size:n {device}} "

@@ -185,13 +185,9 @@ SAID: list[tuple[Kind, dict[str, Any], str]] = [
     ),
     (
         "ruled_out",
-        {
-            "reasons": {
-                f"rule={each}": "0 of 2 trained models accepted" for each in "ab"
-            }
-        },
-        "Ruled out by accuracy: rule=a (0 of 2 trained models accepted), rule=b (0 of 2 "
-        "trained models accepted).",
+        {"reasons": {"rule=adag": "val_acc -0.018", "rule=elastic": "val_acc -0.02"}},
+        "Ruled out by accuracy: rule=adag (val_acc -0.018), rule=elastic (val_acc "
+        "-0.02).",
     ),
     (
         "accumulation_not_measured",
