@@ -4,8 +4,9 @@
 
 DIR holds a ``throughput.csv`` with ``source, curve_id, gpu_type, nodes, gpus,
 local_batch, accum_steps, step_time_s``. The tasks are those of ``scaling_tasks.py``.
-``ratio`` is the geometric mean over curves of our error over the rival's, ``cover`` the
-share inside the 80% interval. Rivals see the asked curve only.
+``error`` is the mean of |ln(predicted / true)| in %, ``ratio`` the geometric mean over
+curves of our error over the rival's, ``cover`` the share inside the 80% interval. A
+rival sees the asked curve only.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def scores(case: Case, answer: pd.DataFrame) -> dict[str, float]:
     mid, lo, hi = (answer[name].to_numpy(float) for name in names)
     missed = np.maximum(np.log(lo / truth), 0) + np.maximum(np.log(truth / hi), 0)
     return {
-        "error": 100 * float(np.abs(mid / truth - 1).mean()),
+        "error": 100 * float(np.abs(np.log(mid / truth)).mean()),
         "cover": 100 * float(((lo <= truth) & (truth <= hi)).mean()),
         "interval score": float((np.log(hi / lo) + 10 * missed).mean()),
     }

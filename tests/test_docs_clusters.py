@@ -86,10 +86,9 @@ def test_the_job_script_it_shows_is_that_of_an_answer() -> None:
     row = outlook_row(8, 1024, is_chosen=True)
     answer = recommendation([row], held={"threads_per_rank": 8})
     time = JobTime(
-        training_s=3.4 * 3600,
+        time_s=3.4 * 3600,
         confidence=0.9,
         start_up_s=41.0,
-        evaluation_s=380.0,
         walltime_s=None,
     )
     script = job_script(

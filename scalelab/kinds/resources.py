@@ -31,6 +31,8 @@ class Usage:
         Time of the job, usually many draws of it.
     world_size, num_nodes : ndarray, shape (n_rows,)
         Devices, and the nodes they are on.
+    devices_on_node
+        Devices of an exclusive node: a job holds them all; None: those that it uses.
     rates : mapping of ndarray, shape (n_rows,)
         What is known of the allocations per hour, by name: ``usd_per_hour`` where there
         is a price.
@@ -39,12 +41,19 @@ class Usage:
     time_s: np.ndarray
     world_size: np.ndarray
     num_nodes: np.ndarray
+    devices_on_node: int | None = None
     rates: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def hours(self) -> np.ndarray:
         """Time of the job in hours, shape (..., n_rows)."""
         return self.time_s / 3600
+
+    @property
+    def allocated(self) -> np.ndarray:
+        """Devices that nobody else can use meanwhile, shape (n_rows,)."""
+        whole = self.devices_on_node
+        return self.world_size if whole is None else self.num_nodes * whole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +148,7 @@ DEVICE_HOURS = Resource(
     parse=parse_gpu_hours,
     example="50gpu-h",
     help="Limit: device time.",
-    amount=lambda usage: usage.hours * usage.world_size,
+    amount=lambda usage: usage.hours * usage.allocated,
     unit=device_time_unit,
     least="takes the fewest device-hours",
     weight=1,

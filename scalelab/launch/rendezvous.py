@@ -220,17 +220,22 @@ class RendezvousStores:
             self._channels[attempt_id] = channel
         try:
             channel.settimeout(_STORE_PATIENCE_S)
-            while True:
+            said: dict[str, int] = {}
+            # The server tells the start and the process its port, in either order.
+            while said.keys() != {"started", "store"}:
                 message, descriptors = receive(channel)
                 for descriptor in descriptors:
                     os.close(descriptor)
                 match message:
-                    case {"kind": "store", "port": int(port)}:
-                        return port
+                    case {"kind": "started", "pid": int(number)}:
+                        said["started"] = number
+                    case {"kind": "store", "port": int(number)}:
+                        said["store"] = number
                     case {"kind": "failed", "failure": failure}:
                         raise OSError(failure["summary"])
                     case None:
                         raise OSError("the rank server has ended")
+            return said["store"]
         except OSError as error:
             self.end(attempt_id)
             raise LaunchError(

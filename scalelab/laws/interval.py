@@ -33,6 +33,27 @@ def normals(seed: int, columns: int = 1) -> np.ndarray:
     return np.column_stack([rng.permutation(levels) for _ in range(columns)])
 
 
+def substreams(seed: int, labels: np.ndarray) -> np.ndarray:
+    """Return standard normal draws for each label, whatever other labels there are.
+
+    Parameters
+    ----------
+    labels : ndarray, shape (n_labels, n_columns)
+        Numbers that are not negative; equal labels have equal draws.
+
+    Returns
+    -------
+    ndarray, shape (n_draws, n_labels)
+    """
+    whole = np.round(1e6 * labels).astype(int)
+    each, places = np.unique(whole, axis=0, return_inverse=True)
+    drawn = [
+        np.random.default_rng([seed, *label]).standard_normal(NUM_DRAWS)
+        for label in each.tolist()
+    ]
+    return np.reshape(drawn, (len(each), NUM_DRAWS)).T[:, places.ravel()]
+
+
 def central(draws: np.ndarray, mass: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the central interval of draws along their first axis."""
     lo, hi = np.quantile(draws, [(1 - mass) / 2, (1 + mass) / 2], axis=0)

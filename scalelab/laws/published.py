@@ -26,7 +26,7 @@ from scipy.optimize import least_squares, nnls
 
 from scalelab.errors import SpecError
 from scalelab.inputs.wording import Option
-from scalelab.laws.interval import NUM_DRAWS, SEED
+from scalelab.laws.interval import SEED, substreams
 from scalelab.laws.rows import CurveKey
 from scalelab.laws.step_time.curve import FittedCurve
 from scalelab.laws.step_time.law import StepTimeLaw
@@ -256,7 +256,7 @@ class PublishedCurve(FittedCurve):
     def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
         """Draw log step times in seconds, shape (n_draws, n_configurations)."""
         middle = self.mixture(frame).mean
-        noise = np.random.default_rng(SEED).standard_normal((NUM_DRAWS, len(middle)))
+        noise = substreams(SEED, Configurations.of(frame).columns)
         return np.asarray(middle + self.scatter * noise)
 
     def parameters(self, interval: float) -> pd.DataFrame:
@@ -280,10 +280,6 @@ class PublishedLaw(StepTimeLaw):
         cls, frames: Mapping[CurveKey, pd.DataFrame], prior: StepTimePrior
     ) -> Mapping[CurveKey, FittedCurve]:
         return {key: PublishedCurve.fit(cls.learn, frames[key]) for key in frames}
-
-    @staticmethod
-    def _middle(run: Mixture) -> np.ndarray:
-        return run.quantile(0.5)
 
 
 class AmdahlLaw(PublishedLaw):

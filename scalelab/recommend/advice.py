@@ -15,6 +15,7 @@ from scalelab.experiment.job import Job
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
+from scalelab.inputs.numerals import counted
 from scalelab.inputs.support import Support
 from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.time_to_target import measured_factorisation
@@ -34,6 +35,7 @@ from scalelab.recommend.knowledge import (
 )
 from scalelab.recommend.notes import (
     about_efficiency,
+    against_cheapest,
     assumptions,
     compared,
     condition,
@@ -45,11 +47,11 @@ from scalelab.recommend.notes import (
     passed_over,
 )
 from scalelab.recommend.prediction.consistency import is_among
+from scalelab.recommend.prediction.efficiency import Baseline
 from scalelab.recommend.prediction.knee import find_knee, last_paying
 from scalelab.recommend.prediction.needs import SampleNeed, learning_rate
 from scalelab.recommend.prediction.next_trial import next_trial
 from scalelab.recommend.prediction.outlook import (
-    Efficiency,
     Outlook,
     best_of_each_size,
     look_ahead,
@@ -156,10 +158,8 @@ def _answer(
 ) -> Recommendation:
     subject, law, need = knowledge.subject, knowledge.law, knowledge.need
     rule, outlook, choice = knowledge.rule, comparison.printed, comparison.choice
-    efficiency = Efficiency.of(
-        outlook.frame, outlook.questions, law, subject.device_word
-    )
-    table = outlook_rows(outlook, choice.index, efficiency, limits, knowledge)
+    base = Baseline.of(knowledge.rows, law)
+    table = outlook_rows(outlook, choice.index, base, limits, knowledge)
     chosen = table[choice.index]
     limit_words = limits.in_words(subject.device_hour_word)
     if need.uses_law:
@@ -189,7 +189,7 @@ def _answer(
         interval=limits.interval,
         confidence=limits.confidence,
         held=knowledge.held,
-        baseline=efficiency.name,
+        baseline=counted(base.world_size, subject.device_word),
         learning_rate=learning_rate(
             subject.frame,
             int(chosen.batch.global_batch_size),
@@ -200,22 +200,25 @@ def _answer(
         else find_knee(
             outlook.expected_s,
             outlook.questions,
+            outlook.frame["support"].to_numpy(),
             np.median(outlook.samples, axis=0),
+            np.median(outlook.overhead_s, axis=0),
             law,
             limits.min_marginal_return,
             knowledge.rows,
         ),
         next_trial=proposed,
-        price=limits.price.in_words(subject.device_hour_word) if limits.price else None,
+        price=limits.charges_in_words(subject.device_hour_word),
         facts=(
             *failures(subject.frame),
+            *(against_cheapest(table) if knowledge.compares_counts else ()),
             *compared(comparison.programs),
             *passed_over(comparison.passed_over, limit_words),
             *accuracy,
             *assumptions(knowledge, chosen, accuracy),
             *knowledge.memory.notes(outlook.questions.iloc[[choice.index]]),
             *cut_to_an_epoch(rule),
-            *about_efficiency(table, efficiency.name),
+            *about_efficiency(table, base.world_size),
             *not_chosen(rule, table, is_proposed=is_proposed),
             *(() if choice.meets else (considered(rule, table, wanted),)),
             *not_considered(knowledge, table, wanted),

@@ -104,11 +104,15 @@ def _in_group(
     # only the default law asks for a link
     if not link and site and site.links and question.law == StepTimeLaw.name:
         link = site.links.between_nodes.link
-    price = Price.of(site, question.price_per_gpu_hour_usd)
+    limits = replace(
+        question.limits,
+        price=Price.of(site, question.price_per_gpu_hour_usd),
+        devices_on_node=site.devices_per_node if site and site.exclusive else None,
+    )
     return recommend(
         rows,
         question.job,
-        constraints=replace(question.limits, price=price),
+        constraints=limits,
         batches=question.batches,
         allocations=allocations,
         select={**question.select, **({} if group is None else {NODE_GROUP: group})},

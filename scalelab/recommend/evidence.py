@@ -279,7 +279,8 @@ def _largest_loss(rows: pd.DataFrame) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     paired = rows[np.isfinite(numbers(rows, ACCURACY_GAP))]
     for _, there in paired.groupby(_PLACE) if {*_PLACE} <= {*rows.columns} else ():
-        row, gap = {str(n): of for n, of in there.iloc[0].items()}, there[ACCURACY_GAP]
+        gap, first = there[ACCURACY_GAP], there.iloc[0].dropna()
+        row = {str(name): value for name, value in first.items()}
         same = (n for n, of in final_metrics(row).items() if of == row["final_metric"])
         metric = next(same, "final metric")
         sign = 1 if _LESS_IS_BETTER.search(metric) else -1

@@ -23,7 +23,7 @@ from scalelab.laws.step_time.prior import StepTimePrior, are_related
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.evidence import Accuracy
 from scalelab.recommend.prediction.consistency import contradictions
-from scalelab.recommend.prediction.needs import SampleNeed
+from scalelab.recommend.prediction.needs import Overhead, SampleNeed
 from scalelab.recommend.question.batches import BatchRule
 from scalelab.recommend.question.candidates import MemoryRoom
 from scalelab.records.columns import OPTION_PREFIX
@@ -221,6 +221,12 @@ class Knowledge:
     def contradicted(self) -> pd.DataFrame:
         """The configurations whose runs contradict one another."""
         return contradictions(self.rows)
+
+    @cached_property
+    def overhead(self) -> Overhead:
+        """What a job takes beside its steps; with declared times, nothing."""
+        frame = self.subject.frame
+        return Overhead.of(frame.iloc[:0] if self.subject.is_emulated else frame)
 
     def recorded(self, name: str, config: Mapping[Any, Any]) -> float | None:
         """Return what the rows of a configuration's curve record in a column."""

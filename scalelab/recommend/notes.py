@@ -27,7 +27,13 @@ from scalelab.recommend.question.candidates import (
 )
 
 _MOST_NAMED = 3  # of each kind of doubt
-_ABOVE_IDEAL = 1.05  # what lies below is noise
+_WRITTEN = 0.005  # smaller shares are written as 0%
+_BESIDE_STEPS: Mapping[Contents, Sequence[str]] = {
+    "given": ["start-up"],
+    "steps": ["start-up", "evaluation", "checkpoints"],
+    "steps_and_checkpoints": ["start-up", "evaluation"],
+    "all": ["start-up"],
+}
 
 
 def assumptions(
@@ -49,7 +55,10 @@ def assumptions(
     yield from not_witnessed(knowledge.rows)
     yield from disagreeing_rates(knowledge.rows)
     yield from _not_measured(knowledge, chosen.batch.global_batch_size)
-    yield Fact.of("times_contain", contents=contents_of_times(knowledge.rows))
+    contents = contents_of_times(knowledge.rows)
+    beside_s = knowledge.overhead.by_part(chosen.samples.value)
+    missing = [part for part in _BESIDE_STEPS[contents] if part not in beside_s]
+    yield Fact.of("times_contain", contents=contents, beside_s=beside_s, not_in=missing)
     known = _known_by_convergence(knowledge, chosen) | LAYOUT_PLACEHOLDERS.keys()
     if any(fact.kind == "accuracy_gap" for fact in accuracy):
         settings = {**knowledge.held, **chosen.settings}
@@ -103,11 +112,8 @@ def contents_of_times(rows: FitRows) -> Contents:
     if np.isfinite(numbers(used, "compute_s")).all():
         return "steps"
     evaluation_s = numbers(used, "evaluation_s")
-    if not np.isfinite(evaluation_s).all():
-        return "all"
-    if evaluation_s.any():
-        return "steps_and_checkpoints"
-    return "all_no_evaluation_seen"
+    is_apart = np.isfinite(evaluation_s).all() and evaluation_s.any()
+    return "steps_and_checkpoints" if is_apart else "all"
 
 
 def contradicting(found: pd.DataFrame) -> Iterator[Fact]:
@@ -205,17 +211,31 @@ def not_chosen(
         yield Fact.of("unmeasured_not_chosen", is_proposed=is_proposed)
 
 
-def about_efficiency(rows: Sequence[OutlookRow], baseline: str) -> Iterator[Fact]:
-    """Note where there is no efficiency, and where it is better than ideal."""
-    base = next((row.world_size for row in rows if row.is_baseline), 0)
-    shares = [(row.world_size, row.scaling_efficiency) for row in rows]
-    if not all(share for _, share in shares):
-        yield Fact.of("no_efficiency", baseline=baseline)
-    better = [size for size, at in shares if at and at.value > _ABOVE_IDEAL]
-    if any(size < base for size in better):
-        yield Fact.of("above_ideal_on_fewer", baseline=baseline)
-    if any(size > base for size in better):
-        yield Fact.of("above_ideal_on_more", baseline=baseline)
+def about_efficiency(rows: Sequence[OutlookRow], smallest: int) -> Iterator[Fact]:
+    """Note what efficiencies compare, and why some exceed 1."""
+    kinds = {row.scaling for row in rows if row.scaling}
+    if kinds:
+        scaling = kinds.pop() if len(kinds) == 1 else "other"
+        yield Fact.of("efficiency", world_size=smallest, scaling=scaling)
+    above = [row for row in rows if row.scaling_efficiency.value >= 1 + _WRITTEN]
+    if any(row.world_size < smallest for row in above):
+        yield Fact.of("above_ideal_on_fewer", world_size=smallest)
+    if more := [row for row in above if row.world_size > smallest]:
+        sure = {row.scaling for row in more if row.scaling_efficiency.lo > 1}
+        why = "the fewest devices were measured slow: measure them again"
+        if sure - {"weak"}:
+            why = f"a smaller batch per device may fit a cache, or {why}"
+        why = why if sure else "by less than runs scatter"
+        yield Fact.of("above_ideal_on_more", world_size=smallest, why=why)
+
+
+def against_cheapest(rows: Sequence[OutlookRow]) -> Iterator[Fact]:
+    """Note what the choice takes against the row with the fewest device-hours."""
+    hours = {row.gpu_hours.value: row for row in rows if row.is_eligible}
+    chosen = next(row.gpu_hours.value for row in rows if row.is_chosen)
+    more, size = chosen / min(hours) - 1, hours[min(hours)].world_size
+    if more >= _WRITTEN:
+        yield Fact.of("against_cheapest", world_size=size, more=more)
 
 
 def cut_to_an_epoch(rule: BatchRule) -> Iterator[Fact]:

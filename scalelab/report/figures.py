@@ -39,7 +39,7 @@ class Plot:
 
 _NOT_MEASURED = "No trial measured a step time that may be used."
 _NO_ANSWER = "There is no recommendation, so the time for the whole job is unknown."
-_ONLY_IDEAL = "No efficiency is known: the baseline cannot share a batch with any row."
+_ONLY_IDEAL = "No efficiency is known: what the baseline took is open."
 _ONE_COUNT = "There is one number of devices only: a curve needs two."
 
 PLOTS: Mapping[str, Plot] = MappingProxyType(

@@ -198,8 +198,7 @@ def _tiles(recommendation: Recommendation) -> list[tuple[str, str]]:
     for resource, amount in row.spent.items():
         scale, unit = resource.unit(amount.value, recommendation.device_hour_word)
         tiles.append((unit, number(amount.value / scale)))
-    if row.scaling_efficiency is not None:
-        tiles.append(("efficiency", percent(row.scaling_efficiency.value)))
+    tiles.append(("efficiency", percent(row.scaling_efficiency.value)))
     if row.probability is not None:
         tiles.append(("chance of meeting the limits", probability(row.probability)))
     return tiles

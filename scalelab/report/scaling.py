@@ -127,26 +127,19 @@ def speedup_table(subject: ReportSubject) -> pd.DataFrame:
 
 
 def efficiency_table(subject: ReportSubject) -> pd.DataFrame:
-    """Return the speedup as a share of the ideal one."""
+    """Return the samples per second and device as a share of the baseline's."""
     table = speedup_table(subject)
-    ideal = table["world_size"] / table["baseline_world_size"]
-    start, factors = subject.baseline, {}
-    if start is not None:  # by device count, from the job's batch to an equal one
-        factors = {
-            row.world_size: row.scaling_efficiency.value
-            * (row.gpu_hours.value / start.gpu_hours.value)
-            for row in subject.plan
-            if row.scaling_efficiency is not None
-        }
-    same_batch = table["world_size"].map(factors)
-    scale = (same_batch if subject.plan else 1.0) / ideal
-    scale = scale.where(table["series"].ne("ideal"), 1 / ideal)
-    shares = {name: table[name] * scale for name in ("speedup", "lo", "hi")}
-    table = table.assign(**shares).rename(columns={"speedup": "scaling_efficiency"})
-    for row in subject.plan:
-        if share := row.scaling_efficiency:
-            law = table["series"].eq("law") & table["world_size"].eq(row.world_size)
-            table.loc[law, ["lo", "hi"]] = share.lo, share.hi
+    is_law, sizes = table["series"].eq("law"), table["world_size"]
+    shares = {row.world_size: row.scaling_efficiency for row in subject.plan}
+    scale = table["baseline_world_size"] / sizes
+    if subject.plan:  # each row has the efficiency that the answer says
+        of_job = table[is_law].set_index("world_size")["speedup"]
+        said = sizes.map({size: share.value for size, share in shares.items()})
+        scale = scale.where(table["series"].eq("ideal"), said / sizes.map(of_job))
+    ends = {name: table[name] * scale for name in ("speedup", "lo", "hi")}
+    table = table.assign(**ends).rename(columns={"speedup": "scaling_efficiency"})
+    for size, share in shares.items():
+        table.loc[is_law & sizes.eq(size), ["lo", "hi"]] = share.lo, share.hi
     return table.dropna(subset="scaling_efficiency").reset_index(drop=True)
 
 

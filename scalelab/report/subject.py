@@ -223,10 +223,6 @@ def _labels_of_measured(
 
 def _labels_of_answer(recommendation: Recommendation, rows: pd.DataFrame) -> Labels:
     word, baseline = recommendation.device_word, recommendation.baseline
-    for row in recommendation.rows:
-        size = counted(row.world_size, word)
-        if row.is_baseline and size not in baseline:
-            baseline = f"{baseline} ({size})"
     batches = pd.DataFrame(
         {"world_size": row.world_size, **asdict(row.batch)}
         for row in recommendation.rows

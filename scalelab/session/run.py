@@ -251,7 +251,7 @@ class Run(RunRecords):
             )
         everywhere = self.experiment.resolve_site(site)
         where = with_batch_system(everywhere.in_group(answer.node_group or None))
-        time = JobTime.of(answer, self.observations, where.walltime)
+        time = JobTime.of(answer, where.walltime)
         return job_script(
             where,
             recommended_trial(self.experiment, answer).allocation,

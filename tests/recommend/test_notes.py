@@ -13,9 +13,12 @@ from scalelab.inputs.numerals import Interval
 from scalelab.inputs.support import Support
 from scalelab.laws.rows import configurations, step_time_rows
 from scalelab.laws.support import Gap
-from scalelab.recommend.answer.facts import Contents, Fact, Kind
+from scalelab.recommend.answer.facts import Contents, Fact
+from scalelab.recommend.answer.note_words import in_words
+from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.notes import (
     about_efficiency,
+    against_cheapest,
     considered,
     contents_of_times,
     contradicting,
@@ -46,7 +49,7 @@ def rule(job: Job = JOB, asked: AskedBatch | None = None) -> BatchRule:
     [
         ({"compute_s": 0.1}, "steps"),
         ({"compute_s": None, "evaluation_s": 0.5}, "steps_and_checkpoints"),
-        ({"compute_s": None, "evaluation_s": 0.0}, "all_no_evaluation_seen"),
+        ({"compute_s": None, "evaluation_s": 0.0}, "all"),
         ({"compute_s": None, "evaluation_s": None}, "all"),
         ({"compute_s": None, "kind": "imported"}, "given"),
     ],
@@ -169,20 +172,41 @@ def test_what_was_considered_names_what_else_may_be_asked() -> None:
 
 
 # ------------------------------------------------------------------------ answer
-def test_an_efficiency_that_is_missing_or_over_100_percent_is_explained() -> None:
-    base = outlook_row(4, 256, is_baseline=True)
+def test_an_efficiency_is_named_and_explained_where_it_exceeds_1() -> None:
+    base = outlook_row(4, 256, is_baseline=True, scaling=None)
     better = Interval(value=1.2, lo=1.1, hi=1.3)
-    fewer = outlook_row(1, 256, is_baseline=False, scaling_efficiency=better)
-    more = replace(fewer, world_size=8)
-    unknown = replace(more, scaling_efficiency=None)
+    fewer = outlook_row(1, 256, scaling="weak", scaling_efficiency=better)
+    plain = outlook_row(8, 256)
+    more = replace(plain, scaling_efficiency=better)
+    weak = replace(more, scaling="weak")
+    unsure = replace(more, scaling_efficiency=Interval(value=1.02, lo=0.9, hi=1.1))
 
-    def kinds(*rows: object) -> list[Kind]:
-        return [fact.kind for fact in about_efficiency([base, *rows], "one full node")]
+    def said(*rows: OutlookRow) -> list[str]:
+        return [in_words(fact, "GPU") for fact in about_efficiency([base, *rows], 4)]
 
-    assert kinds() == []
-    assert kinds(fewer) == ["above_ideal_on_fewer"]
-    assert kinds(more) == ["above_ideal_on_more"]
-    assert kinds(fewer, unknown) == ["no_efficiency", "above_ideal_on_fewer"]
+    assert said() == []
+    strong = "Strong efficiency: samples/s per GPU against 4 GPUs at the same global "
+    assert said(plain) == [f"{strong}batch."]
+    slow = "the fewest devices were measured slow: measure them again."
+    cache = "Efficiency over 100%: a smaller batch per device may fit a cache, or "
+    assert said(more)[1:] == [cache + slow]
+    assert said(weak)[1:] == [f"Efficiency over 100%: {slow}"]
+    assert said(unsure)[1:] == ["Efficiency over 100%: by less than runs scatter."]
+    assert said(fewer)[1:] == [
+        "Efficiency over 100%: fewer devices than 4 GPUs, the smallest measured, "
+        "exchange less."
+    ]
+    assert said(plain, weak)[0].startswith("Efficiency: samples/s per GPU against")
+
+
+def test_the_choice_is_compared_with_the_cheapest_row_that_may_be_chosen() -> None:
+    rows = [outlook_row(size, 256, is_chosen=size == 8) for size in (1, 4, 8)]
+    cheapest = min(rows[:2], key=lambda row: row.gpu_hours.value)
+    more = rows[2].gpu_hours.value / cheapest.gpu_hours.value - 1
+    values = {"world_size": cheapest.world_size, "more": more}
+    assert list(against_cheapest(rows)) == [Fact("against_cheapest", values)]
+    barred = [replace(row, is_eligible=row.is_chosen) for row in rows]
+    assert list(against_cheapest(barred)) == []
 
 
 def test_a_gap_of_several_curves_is_told_once() -> None:

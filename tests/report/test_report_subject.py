@@ -29,22 +29,6 @@ def test_labels_name_mode_baseline_repeats_and_interval(subject: ReportSubject) 
     assert not labels.is_emulated
 
 
-def test_a_baseline_that_is_no_count_names_its_size(
-    observations: pd.DataFrame,
-) -> None:
-    rows = planned((4, 8), chosen=8, measured_up_to=8)
-    rows = tuple(replace(row, is_baseline=row.world_size == 4) for row in rows)
-    answer = recommendation(rows, baseline="one full node")
-    assert (
-        ReportSubject.of(observations, answer).labels.baseline
-        == "one full node (4 GPUs)"
-    )
-    nowhere = recommendation(
-        [replace(row, is_baseline=False) for row in rows], baseline="one full node"
-    )
-    assert ReportSubject.of(observations, nowhere).labels.baseline == "one full node"
-
-
 def test_only_the_curve_with_the_chosen_settings_is_shown(
     rng: np.random.Generator,
 ) -> None:

@@ -165,6 +165,7 @@ def outlook_row(world_size: int, global_batch: int, **values: Any) -> OutlookRow
         }
         | values.pop("amounts", {}),
         "scaling_efficiency": around(start / (step * world_size), width),
+        "scaling": "strong" if world_size > 1 else None,
         "next_world_size": 2 * world_size,
         "next_time_change": -0.4,
         "next_gpu_hours_change": 0.1,

@@ -18,9 +18,10 @@ from scalelab.laws.step_time.prior import StepTimePrior
 from scalelab.laws.step_time.shapes import NUM_PARAMETERS, Terms
 from scalelab.laws.support import Coverage, Gap
 
-# further log error per doubling of world size and of local batch beyond the measured
-# range, calibrated on published curves of machines that were left out of the prior
-_DRIFT = np.array([0.06, 0.04])
+# further log error of the first doubling of world size and of local batch beyond the
+# measured range, calibrated on published curves of machines that were left out of the
+# prior; each doubling of devices errs anew, so that their errors add up as squares do
+_DRIFT, _DRIFT_POWER = np.array([0.06, 0.04]), np.array([0.5, 1.0])
 # a row is doubted whose log time differs by so much, and either by so many deviations,
 # or so that the fit has given its point so many times the variance of others
 _DOUBTFUL, _FAR, _HARDLY_COUNTS = np.log(1.2), 4.0, 100.0
@@ -100,13 +101,14 @@ class Curve(FittedCurve):
     def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
         """Draw log expected step times (s) jointly, (n_draws, n_configurations)."""
         at = Configurations.of(frame, self.points.batch_unit)
-        drawn = normals(SEED + 1, len(frame) + NUM_PARAMETERS + 2)
+        drawn = normals(SEED + 1, NUM_PARAMETERS + 2)
         draws = drawn[:, :2] @ self._drift(frame).T
         draws += self.ensemble.draws(at, drawn[:, 2:])
         return np.asarray(draws + np.log(self.points.time_unit_s))
 
     def _drift(self, frame: pd.DataFrame) -> np.ndarray:
-        return np.asarray(self.coverage.distance(Configurations.of(frame)) * _DRIFT)
+        distance = self.coverage.distance(Configurations.of(frame))
+        return np.asarray(_DRIFT * distance**_DRIFT_POWER)
 
     def terms(self, frame: pd.DataFrame) -> Terms:
         """Split the expected step time into its parts, seconds."""

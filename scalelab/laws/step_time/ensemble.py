@@ -16,7 +16,7 @@ from scalelab.laws.step_time.machines import with_shared_feed, with_unusual_link
 from scalelab.laws.step_time.mixture import Mixture
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points
-from scalelab.laws.step_time.process import DiscrepancyProcess, covariances
+from scalelab.laws.step_time.process import DiscrepancyProcess
 from scalelab.laws.step_time.shape_fit import LinearisedNode, ShapeFit, shared_process
 from scalelab.laws.step_time.shape_prior import ShapePrior
 from scalelab.laws.step_time.shapes import Shape, Terms, log_time, split
@@ -84,19 +84,19 @@ class Ensemble:
         return Mixture(weights=weights, means=means, variances=variances)
 
     def draws(self, at: Configurations, normals: np.ndarray) -> np.ndarray:
-        """Draw log expected times from their joint distribution, shape (n_draws, n)."""
+        """Draw log expected times from their joint distribution, shape (n_draws, n).
+
+        The draws of a configuration depend on no other that is asked.
+        """
         cross = self.process.cross(at)
         carried = self.process.inverse @ cross.T
-        own = covariances(at, at, self.process.variances)
-        left = _root(own - cross @ carried)
-        count = normals.shape[1] - left.shape[0]
-        draws = normals[:, count:] @ left
-        components = self._components_of(at)
+        draws = self.process.draws(at, carried)
+        components = self.components_across
         linear = zip(*_linear(components, at, cross, carried), strict=True)
         shares = _shares(components, len(normals))
         roots = _root(_covariances(components))
         for share, (mean, slopes), root in zip(shares, linear, roots, strict=True):
-            draws[share] += mean + normals[share, :count] @ root @ slopes.T
+            draws[share] += mean + normals[share] @ root @ slopes.T
         return np.asarray(draws)
 
     def terms(self, at: Configurations) -> Terms:

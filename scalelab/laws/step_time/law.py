@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError, SpecError
-from scalelab.laws.interval import NUM_DRAWS, SEED, check_mass
+from scalelab.laws.interval import NUM_DRAWS, SEED, check_mass, substreams
 from scalelab.laws.rows import (
     CurveKey,
     Observed,
@@ -30,7 +30,6 @@ from scalelab.laws.rows import (
     split_curves,
 )
 from scalelab.laws.step_time.curve import Curve, FittedCurve
-from scalelab.laws.step_time.mixture import Mixture
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.prior import StepTimePrior
 from scalelab.laws.step_time.shapes import Terms
@@ -130,8 +129,7 @@ class StepTimeLaw:
         Returns
         -------
         DataFrame
-            The configurations' columns and ``step_time_s`` (the value with the least
-            expected relative error, which is somewhat below the median),
+            The configurations' columns and ``step_time_s`` (the median),
             ``step_time_lo_s``, ``step_time_hi_s``, ``throughput_samples_per_s``,
             ``support``, see :class:`~scalelab.inputs.support.Support`, and
             ``num_repeats``, the number of runs measured there.
@@ -159,8 +157,8 @@ class StepTimeLaw:
     ) -> pd.DataFrame:
         curve = self.curves[key]
         run = curve.mixture(frame).of_one_run(*curve.points.further_run(frame))
-        ends = [run.quantile((1 + side * interval) / 2) for side in (-1, 1)]
-        mid, lo, hi = np.exp([self._middle(run), *ends])
+        levels = [(1 + side * interval) / 2 for side in (0, -1, 1)]
+        mid, lo, hi = np.exp([run.quantile(level) for level in levels])
         return pd.DataFrame(
             {
                 "step_time_s": mid,
@@ -173,17 +171,13 @@ class StepTimeLaw:
             index=frame.index,
         )
 
-    @staticmethod
-    def _middle(run: Mixture) -> np.ndarray:
-        return run.least_relative_error()
-
     def sample(
         self, configurations: pd.DataFrame, *, one_run: bool = False
     ) -> np.ndarray:
         """Draw step times from the joint distribution of several configurations.
 
-        The draws of one configuration do not depend on what else is asked, only their
-        order does: draw for draw, configurations err together.
+        Draw for draw, configurations err together. The draws of one configuration do
+        not depend on what else is asked.
 
         With ``one_run`` the draws include the spread between repeats; without it they
         are draws of the expected step time.
@@ -200,7 +194,7 @@ class StepTimeLaw:
             if one_run:
                 scale, freedom = curve.points.further_run(frame)
                 mixture = mixture.of_one_run(scale, freedom)
-                luck = np.random.default_rng(SEED + 3).standard_normal(logs.shape)
+                luck = substreams(SEED + 3, Configurations.of(frame).columns)
                 logs = logs + scale * luck
             draws[:, frame.index] = np.exp(mixture.ranked(logs))
         return draws

@@ -1,4 +1,4 @@
-"""Mixtures of normal distributions of log time: quantiles and point predictions.
+"""Mixtures of normal distributions of log time, and their quantiles.
 
 The mixture is of expected log times. A further run scatters around its expectation like
 Student's t, which is added as a normal part: at each quantile, with the variance that
@@ -13,7 +13,6 @@ from scipy.special import ndtr, ndtri, stdtrit
 
 # below this share of the variance between the parts, a mixture counts as one normal
 _ONE_NORMAL = 0.05
-_LARGEST_DEVIATION = 0.8  # a wider part does not move the prediction further
 _NUM_STEPS = 30
 _FAR, _ENOUGH = 6.0, 1e-3  # deviations; change of a log time
 _NUM_KNOTS = 33  # at which the quantiles of ranked draws are solved for
@@ -80,21 +79,6 @@ class Mixture:
         ranks = draws.argsort(axis=0, kind="stable").argsort(axis=0)
         columns = [np.interp(levels, knots, column) for column in values.T]
         return np.take_along_axis(np.column_stack(columns), ranks, axis=0)
-
-    def least_relative_error(self) -> np.ndarray:
-        """Return the expected log time with the least absolute relative error.
-
-        This is the median after each time is weighed by its inverse. The weighing
-        lowers the mean of a normal part by its variance, and slow parts count less.
-        """
-        lead = np.minimum(self.variances, _LARGEST_DEVIATION**2)
-        logs = lead / 2 - self.means
-        weights = self.weights * np.exp(logs - logs.max(axis=0))
-        return Mixture(
-            weights=weights / weights.sum(axis=0),
-            means=self.means - lead,
-            variances=self.variances,
-        ).quantile(0.5)
 
     def _between(self) -> np.ndarray:
         offsets = self.means - self.mean

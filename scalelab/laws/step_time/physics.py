@@ -115,11 +115,16 @@ class Configurations:
             accumulation=self.accumulation[positions],
         )
 
+    @cached_property
+    def columns(self) -> np.ndarray:
+        """What makes a configuration, shape (n_configurations, 4)."""
+        columns = (self.world_size, self.num_nodes, self.samples, self.accumulation)
+        return np.round(np.column_stack(columns), 9)
+
     def labels(self) -> list[bytes]:
         """Return one comparable value per configuration."""
-        columns = (self.world_size, self.num_nodes, self.samples, self.accumulation)
-        rounded = np.ascontiguousarray(np.round(np.column_stack(columns), 9))
-        whole = rounded.view(f"V{rounded.itemsize * len(columns)}")
+        rounded = np.ascontiguousarray(self.columns)
+        whole = rounded.view(f"V{rounded.itemsize * rounded.shape[1]}")
         return list(whole.ravel().tolist())
 
 

@@ -13,6 +13,8 @@ References
 Kennedy and O'Hagan 2001, *Bayesian calibration of computer models*, section 4.
 Rasmussen and Williams 2006, *Gaussian Processes for Machine Learning*, sections 2.7
 (explicit basis functions) and 4.2 (Matern kernels).
+Rahimi and Recht 2007, *Random features for large-scale kernel machines*.
+Wilson et al. 2020, *Efficiently sampling functions from Gaussian process posteriors*.
 """
 
 from collections.abc import Callable
@@ -23,6 +25,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import OptimizeResult, minimize
 
+from scalelab.laws.interval import NUM_DRAWS, SEED, substreams
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points, spread_out
 from scalelab.laws.step_time.shape_prior import ShapePrior
@@ -41,6 +44,7 @@ _NUM_STEPS = 8
 _ROUGH_LOG, _ROUGH, _ROUGH_SPREAD = np.log(0.1), np.log(0.5), 0.5
 _MOST_POINTS = 120  # to which amplitudes are fitted
 _JITTER = 1e-8
+_NUM_WAVES = 256  # of which smooth draws consist
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +87,38 @@ class DiscrepancyProcess:
     def cross(self, at: Configurations) -> np.ndarray:
         """Return covariances with the points, shape (n_configurations, n_points)."""
         return covariances(at, self.points.at, self.variances)
+
+    def draws(self, at: Configurations, carried: np.ndarray) -> np.ndarray:
+        """Draw what the points leave open at configurations, shape (n_draws, n).
+
+        A draw of the process before it saw a point is corrected by what the points then
+        say of it, so that no configuration depends on the others (Matheron's rule).
+        ``carried`` are the weights of the points at each configuration.
+        """
+        prior = self._unconditioned(self.points.at)
+        own = (self.variances[-1] + noise(self.points)) * self.factors
+        left = np.sqrt(np.maximum(own - self.variances[-1], _JITTER))
+        count = np.arange(len(left))[:, None]
+        prior += left * substreams(SEED + 6, count)
+        return np.asarray(self._unconditioned(at) - prior @ carried)
+
+    def _unconditioned(self, at: Configurations) -> np.ndarray:
+        rng = np.random.default_rng(SEED + 7)
+        features = _features(at)
+        shape = (_NUM_WAVES, features.shape[1])
+        # of a Matern correlation, waves have the frequencies of Student's t
+        tail = np.sqrt(rng.chisquare(3, (_NUM_WAVES, 1)))
+        phases = rng.uniform(0, 2 * np.pi, _NUM_WAVES)
+        waves = np.cos(features @ (rng.standard_normal(shape) / tail).T + phases)
+        heights = rng.standard_normal((NUM_DRAWS, _NUM_WAVES))
+        deviations = np.sqrt(self.variances)
+        draws = deviations[0] * np.sqrt(2 / _NUM_WAVES) * heights @ waves.T
+        parts = ([2], [0, 1], [0, 1, 2, 3])
+        for part, (deviation, names) in enumerate(
+            zip(deviations[1:], parts, strict=True)
+        ):
+            draws += deviation * substreams(SEED + part, at.columns[:, names])
+        return np.asarray(draws)
 
     def reweighted(self, residuals: np.ndarray) -> Self:
         """Return the process with larger variances of points far from all others."""

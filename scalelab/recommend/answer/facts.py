@@ -34,7 +34,8 @@ Kind = Literal[
     "extrapolated",
     "not_tried",
     "cut_to_an_epoch",
-    "no_efficiency",
+    "against_cheapest",
+    "efficiency",
     "above_ideal_on_fewer",
     "above_ideal_on_more",
     "batch_too_large",
@@ -48,16 +49,14 @@ Kind = Literal[
     "import_doubted",
 ]
 # What the times of an answer are made of
-Contents = Literal[
-    "given", "steps", "steps_and_checkpoints", "all_no_evaluation_seen", "all"
-]
+Contents = Literal["given", "steps", "steps_and_checkpoints", "all"]
 # The subjects of notes
 NotedPart = Literal["failed", "accuracy", "efficiency", "assumption", "unanswered"]
 _PARTS: Mapping[Kind, NotedPart] = {
     "failures": "failed",
     "accuracy_gap": "accuracy",
     "ruled_out": "accuracy",
-    "no_efficiency": "efficiency",
+    "efficiency": "efficiency",
     "above_ideal_on_fewer": "efficiency",
     "above_ideal_on_more": "efficiency",
     "not_identifiable": "unanswered",

@@ -11,8 +11,6 @@ from pathlib import PurePath
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from scalelab.errors import SpecError
 from scalelab.experiment.command_values import placeholder_values, readable_variables
 from scalelab.experiment.hidden import is_hidden
@@ -31,7 +29,6 @@ from scalelab.inputs.wording import Option
 from scalelab.kinds.batch_systems import BatchSystem
 from scalelab.kinds.launchers import RecommendedJob
 from scalelab.kinds.strategies import strategy_of
-from scalelab.laws.rows import numbers
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.profile import DeviceType
@@ -51,40 +48,29 @@ class JobTime:
     """How long the recommended job may take."""
 
     # Not exceeded with the confidence; infinite where no upper end is known
-    training_s: float
+    time_s: float
     confidence: float
-    start_up_s: float
-    # None: it was not measured, or the steps contain it
-    evaluation_s: float | None
+    start_up_s: float  # of it
     # The longest time that a job may take on the site; None: not known
     walltime_s: float | None
 
     @classmethod
-    def of(
-        cls,
-        answer: Recommendation,
-        observations: pd.DataFrame,
-        walltime_s: float | None,
-    ) -> JobTime:
+    def of(cls, answer: Recommendation, walltime_s: float | None) -> JobTime:
         """Return the time of the chosen row."""
-        row = answer.chosen
-        start_up_s = numbers(observations, "start_up_s")
-        per_sample_s = _evaluation_per_sample_s(observations)
+        known = [f.values for f in answer.facts if f.kind == "times_contain"]
         return cls(
-            training_s=_quantile(row.time_s, answer.interval, answer.confidence),
+            time_s=_quantile(answer.chosen.time_s, answer.interval, answer.confidence),
             confidence=answer.confidence,
-            start_up_s=float(start_up_s.max(where=start_up_s > 0, initial=0.0)),
-            evaluation_s=per_sample_s and per_sample_s * row.samples.value,
+            start_up_s=sum(values["beside_s"].get("start-up", 0) for values in known),
             walltime_s=walltime_s,
         )
 
     @property
     def whole_s(self) -> float:
         """Time of the whole training in one job, in multiples of five minutes."""
-        work_s = self.training_s + (self.evaluation_s or 0.0)
-        whole_s = self.start_up_s + (1 + _UNMEASURED) * work_s
-        if not math.isfinite(whole_s):
-            return whole_s
+        if not math.isfinite(self.time_s):
+            return self.time_s
+        whole_s = (1 + _UNMEASURED) * self.time_s
         return max(_LEAST_S, math.ceil(whole_s / _GRAIN_S) * _GRAIN_S)
 
     @property
@@ -103,16 +89,11 @@ class JobTime:
 
     def in_words(self) -> str:
         """Say what the limit holds."""
-        if not math.isfinite(self.training_s):
+        if not math.isfinite(self.time_s):
             return "No upper end of the training's time is known: see the time limit."
-        sure = percent(self.confidence)
-        parts = [f"{duration(self.training_s)} of training ({sure})"]
-        if self.start_up_s:
-            parts.append(f"{duration(self.start_up_s)} to start")
-        if self.evaluation_s is not None:
-            parts.append(f"{duration(self.evaluation_s)} of evaluation")
-        rest = "what was not measured" if self.evaluation_s is None else "checkpoints"
-        return f"The time limit holds {', '.join(parts)}, and a tenth more for {rest}."
+        sure = f"{duration(self.time_s)} ({percent(self.confidence)})"
+        more = "a tenth more for checkpoints and what was not measured"
+        return f"The time limit holds {sure} and {more}."
 
 
 def _quantile(time_s: Interval, mass: float, confidence: float) -> float:
@@ -127,18 +108,6 @@ def _quantile(time_s: Interval, mass: float, confidence: float) -> float:
     if asked <= 0 or time_s.hi <= time_s.value:
         return time_s.value
     return float(time_s.value * (time_s.hi / time_s.value) ** (asked / end))
-
-
-def _evaluation_per_sample_s(observations: pd.DataFrame) -> float | None:
-    """Return the seconds of evaluation per training sample; None: it is not known.
-
-    Only trials that saw two evaluations and more tell how often there is one.
-    """
-    seconds = numbers(observations, "evaluation_s")
-    samples = numbers(observations, "num_samples")
-    apart = numbers(observations, "evaluation_interval_samples")
-    tells = (apart > 0) & (samples >= 2 * apart) & (seconds >= 0)
-    return float(seconds[tells].sum() / samples[tells].sum()) if tells.any() else None
 
 
 def job_lines(

@@ -126,18 +126,25 @@ def _own_rate_differs(note: _Note) -> str:
 
 
 _CONTENTS: Mapping[Contents, str] = {
-    "given": "Times are made of the given step times, whatever those contain; "
-    "start-up comes on top.",
-    "steps": "Times are of training steps alone; start-up, evaluation and "
-    "checkpoints come on top.",
-    "steps_and_checkpoints": "Times are of training steps and checkpoints "
-    "between them; start-up and evaluation come on top.",
-    "all_no_evaluation_seen": "Times contain all between two reported steps, "
-    "evaluation too if there was any: metrics.evaluation matched no line. Start-up "
-    "comes on top.",
-    "all": "Times contain all between two reported steps, evaluation too unless "
-    "metrics.evaluation sets it apart; start-up comes on top.",
+    "given": "the given step times, whatever those contain",
+    "steps": "training steps",
+    "steps_and_checkpoints": "training steps and checkpoints between them",
+    "all": "all between two reported steps (evaluation too, unless "
+    "metrics.evaluation sets it apart)",
 }
+
+
+def _times_contain(note: _Note) -> str:
+    of = note.of
+    added = [f"{part} ({duration(s)})" for part, s in of["beside_s"].items()]
+    missing = f"; not in them: {', '.join(of['not_in'])}" if of["not_in"] else ""
+    return f"Times are of {', '.join([_CONTENTS[of['contents']], *added])}{missing}."
+
+
+def judged_times(values: Mapping[str, Any]) -> str:
+    """Say of what times a limit is judged, unless they are of the whole job."""
+    parts = " and ".join(["training steps", *values["beside_s"]])
+    return f" (of {parts})" if values["not_in"] else ""
 
 
 def _considered(note: _Note) -> str:
@@ -149,6 +156,18 @@ def _considered(note: _Note) -> str:
         f"Considered: {of['least']} to {note.devices('most')}, {of['batches']}"
         f"{'; ' if more else ''}{', '.join(more)}."
     )
+
+
+def _efficiency(note: _Note) -> str:
+    title, at = {
+        "strong": ("Strong efficiency", "at the same global batch"),
+        "weak": ("Weak efficiency", f"at the same batch per {note.device_word}"),
+        "other": (
+            "Efficiency",
+            "at the same global batch, else at its best",
+        ),
+    }[note.of["scaling"]]
+    return f"{title}: samples/s per {note.device_word} against {note.devices()} {at}."
 
 
 _OPTIONS = {
@@ -199,7 +218,7 @@ _SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
     "suffice.",
     "accuracy_not_measured": "Not measured: accuracy at batch {global_batch_size}; "
     "assumes {amount} suffice.",
-    "times_contain": lambda note: _CONTENTS[note.of["contents"]],
+    "times_contain": _times_contain,
     "accuracy_alike": "Accuracy is assumed not to depend on {setting} (chosen: "
     "{value}).",
     "accuracy_gap": "Accuracy of this way: {metric} {mean:+.3f} against one process of "
@@ -218,12 +237,12 @@ _SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
     "it takes {peak_bytes:gib} of the {capacity_bytes:gib} GiB of a {device}.",
     "cut_to_an_epoch": "Only global batches up to {largest:,} are considered: that is "
     "one epoch.",
-    "no_efficiency": "No efficiency (-): rows leave open what {baseline} would take "
-    "for the same global batch.",
-    "above_ideal_on_fewer": "Efficiency over 100%: {baseline} would compute the same "
-    "global batch in smaller local batches, or its devices hinder one another.",
-    "above_ideal_on_more": "Efficiency over 100%: on more devices than {baseline} a "
-    "local batch is smaller and may fit a cache, or the baseline was measured slow.",
+    "against_cheapest": "Device-hours: {more:percent} more than the cheapest, "
+    "{world_size:n {device}}.",
+    "efficiency": _efficiency,
+    "above_ideal_on_fewer": "Efficiency over 100%: fewer devices than "
+    "{world_size:n {device}}, the smallest measured, exchange less.",
+    "above_ideal_on_more": "Efficiency over 100%: {why}.",
     "batch_too_large": "Not chosen: {world_size:n {device}} or more. Their global "
     "batch is beyond {largest:,}, {why}{may_ask:; {max_batch} allows more|}.",
     "unmeasured_not_chosen": f"Not chosen: rows that say {Support.NOT_MEASURED!s}. "

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from scalelab.plan.memory_limits import MemoryLimit
 from scalelab.recommend.answer.evidence import Evidence, WayRow
 from scalelab.recommend.answer.facts import Fact, NotedPart
 from scalelab.recommend.answer.note_words import in_words
+
+# What grows with the devices: nothing but them, or the global batch as well
+Scaling = Literal["strong", "weak", "other"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,9 +50,12 @@ class OutlookRow:
         :attr:`Recommendation.interval`; None where it cannot be computed. In JSON each
         has the name of the resource's field.
     scaling_efficiency
-        Device-hours of the baseline at this batch over device-hours here; 1.0 is ideal,
-        may exceed 1. None where the baseline cannot share the batch. In JSON its ends
-        are ``scaling_efficiency_lo`` and ``scaling_efficiency_hi``.
+        Samples per second and device over those of the smallest measured allocation;
+        1.0 is ideal, may exceed 1. In JSON its ends are ``scaling_efficiency_lo`` and
+        ``scaling_efficiency_hi``.
+    scaling
+        What both have in common there: the global batch (``strong``), the samples per
+        device (``weak``), or neither (``other``); None on as many devices.
     next_world_size
         Devices of the next doubling, or of the next larger row; None for the last, and
         where one device count alone was measured.
@@ -78,7 +84,8 @@ class OutlookRow:
     flops_utilization: Interval | None
     samples: Interval
     amounts: Mapping[str, Interval | None]
-    scaling_efficiency: Interval | None
+    scaling_efficiency: Interval
+    scaling: Scaling | None
     next_world_size: int | None
     next_time_change: float | None
     next_gpu_hours_change: float | None
@@ -125,9 +132,8 @@ class OutlookRow:
             if key == "amounts":
                 values |= {RESOURCES[name].field: each for name, each in value.items()}
             elif key == "scaling_efficiency":
-                ends = value or dict.fromkeys(("value", "lo", "hi"))
-                values[key] = ends["value"]
-                values |= {f"{key}_{end}": ends[end] for end in ("lo", "hi")}
+                values[key] = value["value"]
+                values |= {f"{key}_{end}": value[end] for end in ("lo", "hi")}
             else:
                 values[key] = value
         return values
@@ -141,13 +147,17 @@ class Knee:
     ----------
     lo, hi
         World sizes that bound the knee; None: beyond the last row.
+    term
+        The cause; None where the knee is open or unlikely.
+    probability_in_range
+        Chance of a knee up to the last row; None where it is open.
     """
 
     lo: int | None
     hi: int | None
     marginal_return: float
-    term: str
-    probability_in_range: float
+    term: str | None
+    probability_in_range: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,9 +12,9 @@ from scalelab.inputs.numerals import (
     plural,
     probability,
 )
-from scalelab.inputs.support import Support
 from scalelab.plan.memory_limits import limits_in_words
 from scalelab.recommend.answer.evidence import BASELINE, WayRow
+from scalelab.recommend.answer.note_words import judged_times
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     Knee,
@@ -40,8 +40,7 @@ _REASONS = {
     "failed": "the trial failed",
     "sharded order": "with a sharded order they depend on the number of ranks",
 }
-_OPEN = 8  # the ends of a range of counts that says little lie so many times apart
-_LIKELY = 0.5  # chance of a knee up to the last row, or of limits, that is named
+_LIKELY = 0.5  # chance of meeting the limits that is named
 _BUSY = "the computer was too busy to keep the declared times"
 
 
@@ -134,7 +133,11 @@ def _spent(result: Recommendation, row: OutlookRow) -> str:
 def _chance(result: Recommendation, row: OutlookRow) -> str:
     if row.probability is None:
         return ""
-    return f"of meeting {' and '.join(result.limits)}: {probability(row.probability)}"
+    limits, found = " and ".join(result.limits), result.facts
+    if "< " in limits:  # besides a target
+        of = [judged_times(f.values) for f in found if f.kind == "times_contain"]
+        limits += "".join(of)
+    return f"of meeting {limits}: {probability(row.probability)}"
 
 
 def _alternatives(result: Recommendation) -> str:
@@ -174,24 +177,23 @@ def _knee(result: Recommendation, knee: Knee) -> str:
     last = _count(result, result.rows[-1].world_size)
     if knee.lo is None:
         return f"No diminishing returns up to {last}."
-    if knee.probability_in_range < _LIKELY:
-        is_open = knee.lo > result.rows[0].world_size
-        then = f"; if they diminish, then not before {knee.lo:,}" if is_open else ""
-        return f"No sign of diminishing returns up to {last}{then}."
-    beyond = {row.basis for row in result.rows if row.world_size > knee.lo}
-    if beyond == {Support.NOT_MEASURED}:
-        return (
-            f"Where returns diminish is open: more than {_count(result, knee.lo)} were "
-            "not measured."
-        )
     if knee.hi is None:
         where = f"{_count(result, knee.lo)} or more"
     elif knee.hi == knee.lo:
         where = _count(result, knee.lo)
     else:
         where = f"{knee.lo}-{knee.hi} {plural(result.device_word, 2)}"
-        if knee.hi >= _OPEN * knee.lo:
-            return f"Where returns diminish is open: at {where}."
+    if knee.probability_in_range is None and knee.hi is None:
+        return (
+            f"Where returns diminish is open: more than {_count(result, knee.lo)} were "
+            "not measured."
+        )
+    if knee.probability_in_range is None:
+        return f"Where returns diminish is open: at {where}."
+    if knee.term is None:
+        is_open = knee.lo > result.rows[0].world_size
+        then = f"; if they diminish, then not before {knee.lo:,}" if is_open else ""
+        return f"No sign of diminishing returns up to {last}{then}."
     return f"Returns diminish at {where}: {knee.term}."
 
 

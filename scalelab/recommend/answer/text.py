@@ -68,7 +68,10 @@ def allocations(result: Recommendation) -> Columns:
             *(duration_ends(row.time_s) for row in rows),
         ],
         **spent,
-        "efficiency": ["efficiency", *map(_efficiency, rows)],
+        "efficiency": [
+            "efficiency",
+            *(percent(row.scaling_efficiency.value) for row in rows),
+        ],
         "next": ["next doubling", *(_next(row, unit) for row in rows)],
         "chance": ["chance", *(_cell(row.probability, probability) for row in rows)],
         "basis": ["basis", *(row.basis for row in rows)],
@@ -171,11 +174,6 @@ def _staleness(row: WayRow) -> str:
     return "" if mean is None else f"{mean:.2f} (max {most})"
 
 
-def _efficiency(row: OutlookRow) -> str:
-    share = _cell(row.scaling_efficiency, percent) or "-"
-    return f"{share}*" if row.is_baseline else share
-
-
 def _batch(batch: BatchPlan) -> str:
     passes = batch.gradient_accumulation_steps
     times = f"x{passes}" if passes > 1 else ""
@@ -222,7 +220,6 @@ def answer_text(recommendation: Recommendation, width: int = 80) -> str:
     table = _aligned(columns, left=("next", "basis", "batch"))
     remarks = texts(said, *_REMARKS)
     if "efficiency" in columns:
-        table.append(f"* against {recommendation.baseline}")
         remarks = [*texts(said, "efficiency"), *remarks]
     if ends := texts(said, "ignored", "sweep_cost"):
         remarks.append("  ".join(ends))
@@ -240,8 +237,6 @@ def explain_text(result: Recommendation, width: int = 80) -> str:
     lines = [
         f"Law: {result.law}.  {result.formula}",
         "Samples to a target: S = S_min (1 + B / B_crit) (McCandlish et al. 2018).",
-        f"Efficiency: device-hours against those of {result.baseline} at the same "
-        "global batch.",
         *what_diminishing_means(result),
     ]
     table = _aligned(parameters(result), left=("parameter", "interval", "unit", "open"))
@@ -253,10 +248,6 @@ def _shown(result: Recommendation, width: int) -> Columns:
     title, *sizes = columns["size"]
     marks = [">" if row.is_chosen else " " for row in result.rows]
     columns["size"] = [title, *map("".join, zip(marks, sizes, strict=True))]
-    columns["efficiency"] = [
-        cell if cell.endswith(("*", "y")) else f"{cell} "
-        for cell in columns["efficiency"]
-    ]
     return _fitting(columns, (*_OPTIONAL, "basis"), width)
 
 

@@ -6,6 +6,7 @@ Waiting for input is a cause that no law knows: it is read off what was measured
 import numpy as np
 import pandas as pd
 
+from scalelab.inputs.support import Support
 from scalelab.laws.rows import FitRows, agreeing, configurations, numbers, split_curves
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.answer.recommendation import Knee
@@ -22,7 +23,10 @@ _WORDS = {
     "unexplained": "step time grows",
 }
 _SAMPLES = "a larger batch needs more samples"
+_OVERHEAD = "start-up and evaluation"
 _INPUT = "waiting for input"
+_OPEN = 8  # the ends of a range of counts that says little lie so many times apart
+_LIKELY = 0.5  # chance of a knee up to the last row that is named
 _SURE = 0.7  # share of the draws in which a cause leads that is named alone
 
 
@@ -96,12 +100,18 @@ def last_paying(time_s: np.ndarray, world_size: np.ndarray, least: float) -> np.
 def find_knee(
     time_s: np.ndarray,
     questions: pd.DataFrame,
+    support: np.ndarray,
     samples: np.ndarray,
+    overhead_s: np.ndarray,
     law: StepTimeLaw,
     least: float,
     rows: FitRows,
 ) -> Knee | None:
-    """Find the knee, as an interval of world sizes, and the term that causes it."""
+    """Find the knee, as an interval of world sizes, and the term that causes it.
+
+    It is open where no row beyond it was measured, or where the interval says little;
+    neither its cause nor a chance is claimed then.
+    """
     sizes = questions["world_size"].to_numpy(float)
     if len(sizes) < 2:
         return None
@@ -112,12 +122,18 @@ def find_knee(
     below = np.where(inside, sizes[index], np.inf)
     lo = np.quantile(below, _TAIL, method="lower")
     hi = np.quantile(above, 1 - _TAIL, method="higher")
+    chance = float(inside.mean())
+    is_unseen = set(support[sizes > lo]) == {Support.NOT_MEASURED}
+    is_open = chance >= _LIKELY and (is_unseen or _OPEN * lo <= hi < np.inf)
+    is_named = chance >= _LIKELY and not is_open
     return Knee(
         lo=int(lo) if np.isfinite(lo) else None,
-        hi=int(hi) if np.isfinite(hi) else None,
+        hi=int(hi) if np.isfinite(hi) and not is_unseen else None,
         marginal_return=least,
-        term=_term(index[inside], questions, samples, law, rows),
-        probability_in_range=float(inside.mean()),
+        term=_term(index[inside], questions, samples, overhead_s, law, rows)
+        if is_named
+        else None,
+        probability_in_range=None if is_open else chance,
     )
 
 
@@ -125,6 +141,7 @@ def _term(
     index: np.ndarray,
     questions: pd.DataFrame,
     samples: np.ndarray,
+    overhead_s: np.ndarray,
     law: StepTimeLaw,
     rows: FitRows,
 ) -> str:
@@ -150,8 +167,9 @@ def _term(
         return _INPUT
     growth = float(samples[pair[1]] / samples[pair[0]])
     losses[_SAMPLES] = sum(after.values()) * (1 - 1 / growth)
+    losses[_OVERHEAD] = float(overhead_s[pair] @ (-shrink, 1.0))
     words = max(losses, key=lambda words: losses[words])
-    if words in (_SAMPLES, _WORDS["unexplained"]):
+    if words in (_SAMPLES, _OVERHEAD, _WORDS["unexplained"]):
         return words
     per_step = samples[pair] * (-shrink, 1.0)
     return _with_rival(words, questions.iloc[pair], per_step, law)

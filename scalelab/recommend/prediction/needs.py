@@ -1,4 +1,4 @@
-"""What training needs at a global batch: samples, and a learning rate."""
+"""What training needs: samples, a learning rate, and time beside its steps."""
 
 from __future__ import annotations
 
@@ -20,6 +20,39 @@ from scalelab.laws.convergence.rows import is_learnt_so
 from scalelab.laws.interval import NUM_DRAWS
 from scalelab.laws.rows import CurveKey, numbers
 from scalelab.recommend.answer.recommendation import LearningRatePlan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overhead:
+    """Start-up and evaluation; 0 where they were not measured apart from steps."""
+
+    start_up_s: float
+    evaluation_per_sample_s: float  # of training
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame) -> Overhead:
+        """Read what trials took.
+
+        The longest start-up counts: later trials of a sweep find their nodes warm. Only
+        trials that saw two evaluations and more tell how often there is one.
+        """
+        names = ("evaluation_s", "num_samples", "evaluation_interval_samples")
+        seconds, samples, apart = (numbers(frame, name) for name in names)
+        tells = (apart > 0) & (samples >= 2 * apart) & (seconds >= 0)
+        return cls(
+            start_up_s=float(np.nanmax(numbers(frame, "start_up_s"), initial=0.0)),
+            evaluation_per_sample_s=seconds[tells].sum() / max(samples[tells].sum(), 1),
+        )
+
+    def seconds(self, samples: np.ndarray) -> np.ndarray:
+        """Return the seconds beside the steps of training; shape of ``samples``."""
+        return self.start_up_s + samples * self.evaluation_per_sample_s
+
+    def by_part(self, samples: float) -> dict[str, float]:
+        """Return the seconds of each part that was measured."""
+        evaluation_s = float(samples * self.evaluation_per_sample_s)
+        parts = {"start-up": self.start_up_s, "evaluation": evaluation_s}
+        return {name: seconds for name, seconds in parts.items() if seconds}
 
 
 def _normalization(frame: pd.DataFrame) -> str:

@@ -15,15 +15,14 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import NotIdentifiableError
-from scalelab.inputs.numerals import Interval, counted
+from scalelab.inputs.numerals import Interval
 from scalelab.inputs.support import Support
 from scalelab.kinds.resources import RESOURCES
 from scalelab.laws.interval import central
-from scalelab.laws.rows import CONFIGURATION, configurations
-from scalelab.laws.step_time.law import StepTimeLaw
+from scalelab.laws.rows import configurations
 from scalelab.recommend.answer.recommendation import BatchPlan, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
-from scalelab.recommend.question.batches import next_divisor
+from scalelab.recommend.prediction.efficiency import Baseline
 from scalelab.recommend.question.candidates import allocation_label
 from scalelab.recommend.question.objective import (
     Constraints,
@@ -33,86 +32,13 @@ from scalelab.recommend.question.objective import (
 )
 from scalelab.records.columns import OPTION_PREFIX
 
-# A baseline whose time is open by more than this factor is nothing to compare with
-_MASS, _MOST_OPEN = 0.8, 2.0
 _MOST_AT_A_PLACE = 4  # measured candidates, and as many others, that are looked at
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Efficiency:
-    """The scaling efficiency of every row against one baseline.
-
-    The baseline is one full node if there are rows on several nodes, else the smallest
-    row. It computes the global batch of the row on its own devices, by gradient
-    accumulation, so that another batch is no gain or loss of scale.
-    """
-
-    baseline: int
-    name: str
-    # shape (n_draws, n_rows): device-hours of the baseline over those of the row; NaN
-    # where the devices of the baseline cannot share the batch of the row, or their time
-    # for it is open
-    draws: np.ndarray
-
-    @classmethod
-    def of(
-        cls, frame: pd.DataFrame, asked: pd.DataFrame, law: StepTimeLaw, word: str
-    ) -> Efficiency:
-        """Compare each row with the baseline at its batch."""
-        index, name = _baseline(frame, word)
-        parts = [_at_baseline(frame, asked, i, index) for i in range(len(frame))]
-        for i, part in enumerate(parts):
-            gaps = () if part is None else law.gaps_at(part)
-            if any("compute_fixed" in gap.parameters for gap in gaps):
-                parts[i] = None  # one local batch was measured, and this is another one
-        parts[index] = asked.iloc[[index]]
-        known = [i for i, part in enumerate(parts) if part is not None]
-        every = pd.concat([asked, *(parts[i] for i in known)], ignore_index=True)
-        times = law.sample(every) * every["world_size"].to_numpy(float)
-        of_base = times[:, len(frame) :]
-        lo, hi = central(of_base, _MASS)
-        of_base[:, hi > _MOST_OPEN * lo] = np.nan
-        draws = np.full((len(times), len(frame)), np.nan)
-        draws[:, known] = of_base / times[:, known]
-        draws[:, index] = 1.0
-        return cls(baseline=index, name=name, draws=draws)
-
-    def of_row(self, index: int, mass: float) -> Interval | None:
-        """Return the efficiency of a row with its interval; None: not known."""
-        draws = self.draws[:, index]
-        return between(draws, mass) if np.isfinite(draws).all() else None
 
 
 def between(draws: np.ndarray, mass: float) -> Interval:
     """Return the median of draws with their central interval."""
     lo, hi = central(draws, mass)
     return Interval(value=float(np.median(draws)), lo=float(lo), hi=float(hi))
-
-
-def _baseline(frame: pd.DataFrame, device_word: str) -> tuple[int, str]:
-    nodes, sizes = frame["num_nodes"], frame["world_size"]
-    full = np.flatnonzero((nodes == 1) & (sizes == np.ceil(sizes / nodes).max()))
-    if nodes.max() > 1 and len(full):
-        return int(full[0]), "one full node"
-    return 0, counted(int(sizes.iloc[0]), device_word)
-
-
-def _at_baseline(
-    frame: pd.DataFrame, asked: pd.DataFrame, index: int, baseline: int
-) -> pd.DataFrame | None:
-    """Return the configuration of the baseline's devices at the batch of a row."""
-    base, total = frame.iloc[baseline], int(frame["global_batch_size"].iloc[index])
-    per_rank, rest = divmod(total, int(base["data_parallel_size"]))
-    if rest:
-        return None
-    passes = next_divisor(per_rank, -(-per_rank // int(base["local_batch_size"])))
-    values = {name: int(base[name]) for name in CONFIGURATION}
-    values["local_batch_size"] = per_rank // passes
-    values["gradient_accumulation_steps"] = passes
-    # Its devices cannot be divided as those of a row with other replicas are.
-    replicas = frame["world_size"] / frame["data_parallel_size"]
-    like = index if replicas.iloc[index] == replicas.iloc[baseline] else baseline
-    return asked.iloc[[like]].assign(**values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,6 +53,8 @@ class Outlook:
     questions: pd.DataFrame
     samples: np.ndarray
     expected_s: np.ndarray
+    # What is not of training steps in the time of one run, shape (n_draws, n_rows)
+    overhead_s: np.ndarray
     # Time, device-hours and money of one run, each of shape (n_draws, n_rows)
     spent: Spending
     held: np.ndarray
@@ -168,6 +96,7 @@ class Outlook:
             questions=self.questions.iloc[positions].reset_index(drop=True),
             samples=self.samples[:, positions],
             expected_s=self.expected_s[:, positions],
+            overhead_s=self.overhead_s[:, positions],
             spent=self.spent.take(positions),
             held=self.held[:, positions],
         )
@@ -219,13 +148,15 @@ def look_ahead(
             expected *= np.median(corrections)
             one_run *= corrections
     sizes, nodes = (frame[name].to_numpy(float) for name in ("world_size", "num_nodes"))
-    spent = limits.spending(one_run, sizes, nodes)
+    overhead_s = knowledge.overhead.seconds(samples)
+    spent = limits.spending(one_run + overhead_s, sizes, nodes)
     within_cap = need.within_cap(samples, frame["global_batch_size"].tolist())
     return Outlook(
         frame=frame,
         questions=asked,
         samples=samples,
-        expected_s=expected,
+        expected_s=expected + np.median(overhead_s, axis=0),
+        overhead_s=overhead_s,
         spent=spent,
         held=limits.held(spent) & reached & within_cap,
     )
@@ -273,7 +204,7 @@ def best_of_each_size(every: Outlook, limits: Constraints) -> np.ndarray:
 def outlook_rows(
     outlook: Outlook,
     chosen: int,
-    efficiency: Efficiency,
+    baseline: Baseline,
     limits: Constraints,
     knowledge: Knowledge,
 ) -> tuple[OutlookRow, ...]:
@@ -291,7 +222,8 @@ def outlook_rows(
         size, nodes = int(config["world_size"]), int(config["num_nodes"])
         following = _next_index(outlook.sizes, i) if knowledge.compares_counts else None
         # One step time stands behind all figures of a row.
-        rates = outlook.samples[:, i] / spent.time_s[:, i]
+        steps_s = spent.time_s[:, i] - outlook.overhead_s[:, i]
+        rates = outlook.samples[:, i] / steps_s
         throughput = of(rates)
         batch = BatchPlan(**{name: int(config[name]) for name in BatchPlan.__slots__})
         settings = {
@@ -304,6 +236,8 @@ def outlook_rows(
             for each in RESOURCES
         }
         tokens, peak_share = _per_sample(size, knowledge, config)
+        asked = outlook.questions.iloc[[i]]
+        efficiency, scaling = baseline.compare(asked, limits.interval)
         row = OutlookRow(
             allocation=allocation_label(size, nodes),
             world_size=size,
@@ -316,7 +250,8 @@ def outlook_rows(
             flops_utilization=_times(throughput, peak_share),
             samples=of(outlook.samples[:, i]),
             amounts=amounts,
-            scaling_efficiency=efficiency.of_row(i, limits.interval),
+            scaling_efficiency=efficiency,
+            scaling=scaling,
             next_world_size=following and int(outlook.sizes[following]),
             next_time_change=_change(time, i, following),
             next_gpu_hours_change=_change(middle, i, following),
@@ -325,7 +260,7 @@ def outlook_rows(
             is_pareto=bool(on_front[i]),
             is_eligible=bool(config["is_eligible"]),
             is_chosen=i == chosen,
-            is_baseline=i == efficiency.baseline,
+            is_baseline=size == baseline.world_size,
         )
         rows.append(row)
     return tuple(rows)

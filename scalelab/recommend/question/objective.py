@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -80,34 +80,18 @@ class Price:
     usd: float
     said_by: str = "as given"
     per_node: bool = False
-    # Devices of an exclusive node, all of them charged; None: those that are used
-    devices_on_node: int | None = None
 
     @classmethod
     def of(cls, site: Site | None, per_device_hour: float | None = None) -> Self | None:
         """Return the price to use; None where none is given."""
-        whole = site.devices_per_node if site and site.exclusive else None
         if per_device_hour is not None:
-            return cls(usd=per_device_hour, devices_on_node=whole)
+            return cls(usd=per_device_hour)
         if site is None:
             return None
         said_by, usd = f"by the profile of site {site.name}", site.price_per_gpu_hour
         if site.price_per_node_hour:
             return cls(usd=site.price_per_node_hour, said_by=said_by, per_node=True)
-        return cls(usd=usd, said_by=said_by, devices_on_node=whole) if usd else None
-
-    def per_hour(self, world_size: np.ndarray, num_nodes: np.ndarray) -> np.ndarray:
-        """Return what allocations are charged per hour, in usd, shape (n_rows,).
-
-        >>> whole_nodes = Price(usd=2.0, devices_on_node=4)
-        >>> whole_nodes.per_hour(np.array([1, 8]), np.array([1, 2]))
-        array([ 8., 16.])
-        """
-        if self.per_node:
-            return np.asarray(num_nodes * self.usd)
-        if self.devices_on_node is not None:
-            return np.asarray(num_nodes * self.devices_on_node * self.usd)
-        return np.asarray(world_size * self.usd)
+        return cls(usd=usd, said_by=said_by) if usd else None
 
     def in_words(self, device_hour_word: str) -> str:
         """Return the price and its origin in words.
@@ -116,8 +100,6 @@ class Price:
         'Price: 2.5 usd per GPU-h, by the profile of site a.'
         """
         unit = "node-hour" if self.per_node else device_hour_word
-        if self.devices_on_node is not None:
-            unit += f" of whole nodes, {self.devices_on_node} each"
         return f"Price: {self.usd:g} usd per {unit}, {self.said_by}."
 
 
@@ -128,6 +110,8 @@ class Constraints:
     # By the resource's name, in the unit of its field; see ``read_limits``
     limits: Mapping[str, float] = field(default_factory=dict)
     price: Price | None = None
+    # Devices of an exclusive node, all of them charged; None: those that are used
+    devices_on_node: int | None = None
     target: Target | None = None
     # What a trained model must hold, in words, and the most of its final metric that
     # may be lost against one process
@@ -165,15 +149,26 @@ class Constraints:
             for resource, limit in self.limited
         )
 
+    def charges_in_words(self, device_hour_word: str) -> str | None:
+        """Return what an hour is charged, in a sentence or two; None: not known."""
+        said = self.price.in_words(device_hour_word) if self.price else ""
+        if whole := self.devices_on_node:
+            said += f" {device_hour_word} count whole nodes, {whole} devices each."
+        return said.strip() or None
+
     def spending(
         self, time_s: np.ndarray, world_size: np.ndarray, num_nodes: np.ndarray
     ) -> Spending:
         """Return what allocations take of every resource."""
-        price = self.price
-        rates = {USD_PER_HOUR: price.per_hour(world_size, num_nodes)} if price else {}
         usage = Usage(
-            time_s=time_s, world_size=world_size, num_nodes=num_nodes, rates=rates
+            time_s=time_s,
+            world_size=world_size,
+            num_nodes=num_nodes,
+            devices_on_node=self.devices_on_node,
         )
+        if price := self.price:
+            charged = num_nodes if price.per_node else usage.allocated
+            usage = replace(usage, rates={USD_PER_HOUR: charged * price.usd})
         amounts = {row.name: row.amount(usage) for row in RESOURCES}
         for resource, limit in self.limited:
             if amounts[resource.name] is None:

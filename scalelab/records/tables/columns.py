@@ -40,6 +40,9 @@ _COUNT_IN_NAME = re.compile(
     r"(\d+)(?![\d.])",
     re.IGNORECASE,
 )
+_SETTING = re.compile(
+    r"([a-z]\w*?)(?:\s*[=:]\s*[^\s,;=:]+|-?\d+)(?:[\s,;]+(?![=:])|$)", re.IGNORECASE
+)
 _BEGINS_LIKE_A_NUMBER = re.compile(r"[+-]?[\d.]")
 _LEAST_NAMED = 3
 _SPEEDS = ("step_time_s", "throughput_samples_per_s")
@@ -91,7 +94,8 @@ def match_columns(table: ForeignTable, asked: ImportArguments) -> Matching:
         if ours or theirs in asked.ignore:
             continue
         reading = reading_of(theirs) or _by_content(table, theirs)
-        is_setting = theirs in asked.axis or (reading is None and is_axis(theirs))
+        is_well_known = is_axis(theirs) or _lists_settings(table, theirs)
+        is_setting = theirs in asked.axis or (reading is None and is_well_known)
         if is_setting and (reading is None or reading.column not in CURVE_COLUMNS):
             claim(OPTION_PREFIX + theirs.removeprefix(OPTION_PREFIX), theirs)
         elif reading is None or reading.column in mapped:
@@ -316,6 +320,15 @@ def melted(table: ForeignTable, asked: ImportArguments) -> ForeignTable:
         if not is_missing(text := row.cells[name])
     )
     return replace(table, names=(*kept, ours, cells), rows=rows)
+
+
+def _lists_settings(table: ForeignTable, name: str) -> bool:
+    # ``tp2 zero1=8``: one is well known, and none has a column of its own
+    cells = _filled(table, name)
+    names = {each for cell in cells for each in _SETTING.findall(cell)}
+    if any(_SETTING.sub("", cell) for cell in cells) or any(map(reading_of, names)):
+        return False
+    return any(map(is_axis, names))
 
 
 def _by_number(table: ForeignTable, names: Sequence[str]) -> dict[str, str]:

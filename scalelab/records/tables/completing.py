@@ -9,19 +9,8 @@ from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.wording import Option, Placeholder
 from scalelab.records.columns import OPTION_PREFIX
-from scalelab.records.tables.names import Reading, plain
+from scalelab.records.tables.names import SHARED, Reading, plain
 
-# Settings whose value is the number of devices that share a copy of the model.
-_SHARED = {
-    name: kind
-    for kind in ("tensor", "pipeline", "context")
-    for name in (
-        f"{kind[0]}p",
-        f"{kind[0]}p_size",
-        f"{kind}_parallel",
-        f"{kind}_parallel_size",
-    )
-}
 _TOKENS = Option("tokens_per_sample", Placeholder("N"))
 _SLICE = re.compile(r"(v\d+\w*)-\d+", re.IGNORECASE)
 _TPU = re.compile(r"(.*\W)?(tpu|trillium|ironwood)([\Wv].*)?|v[2-7][ep]?(-\d+)?")
@@ -88,11 +77,11 @@ def _nodes_filled(devices: int, on_node: float) -> int:
 
 def _copies(values: Mapping[str, Any], devices: int) -> int:
     shared = {
-        _SHARED[setting]: (name, value)
+        SHARED[setting]: (name, value)
         for name, value in values.items()
         if name.startswith(OPTION_PREFIX)
         and value not in (None, False, 0)
-        and (setting := plain(name.removeprefix(OPTION_PREFIX))) in _SHARED
+        and (setting := plain(name.removeprefix(OPTION_PREFIX))) in SHARED
     }
     is_whole = all(type(value) is int for _, value in shared.values())
     of_a_copy = math.prod(value for _, value in shared.values()) if is_whole else 0

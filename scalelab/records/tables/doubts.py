@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import filterfalse, pairwise
 from typing import Any
 
 from scalelab.inputs.numerals import counted, duration
@@ -25,7 +25,8 @@ _WITHOUT_REPEATS = math.log(1.1)
 _EVIDENT = math.log(1.5)
 _SPREADS = 5.0  # of what repeats would differ by
 _MEASURED_SHARE = 0.9
-_MOST_ON_NODE = 16
+_USUAL_ON_NODE = 16
+_MOST_ON_NODE = 72
 _WIDE_NODES = re.compile(r"nvl\d*|gb[23]00|grace", re.IGNORECASE)
 _APART = 100.0
 _APART_ACROSS_NODES = 500.0  # slow links explain a hundredfold, no thousandfold
@@ -35,12 +36,17 @@ _MOST_TOKENS_PER_DEVICE_S = 1e6
 
 
 def doubtful(
-    matching: Matching, curves: Curves, rows: Sequence[ImportedRow]
+    matching: Matching,
+    curves: Curves,
+    rows: Sequence[ImportedRow],
+    constant: Container[str] = (),
 ) -> tuple[list[str], list[str]]:
     """Return what is refused unless it is accepted, the gravest first, and the rest.
 
     Each says what is doubted, with name and value; the rule; what to do.
     """
+    is_said = "gpus_per_node" in matching.columns or "gpus_per_node" in constant
+    is_one = not is_said and all(row.values["num_nodes"] == 1 for row in rows)
     refused = (
         _pooled(curves, matching),
         _times_apart(curves),
@@ -48,11 +54,12 @@ def doubtful(
         _flat_throughput(curves, matching),
         _tokens_as_samples(rows, matching),
         _devices_of_a_node(rows, matching),
-        _crowded_nodes(rows),
+        _crowded_nodes(rows, _MOST_ON_NODE, math.inf),
     )
     said = (
         _curves_apart(curves),
         _single_rows(curves),
+        _crowded_nodes(rows, _USUAL_ON_NODE, _MOST_ON_NODE) if is_one else "",
         "none of its rows tells a time, so nothing can be recommended from them. Add "
         "rows that ran."
         if not curves.rows
@@ -93,7 +100,7 @@ def _pooled_settings(
         for row in sorted(rows, key=lambda row: row.time_s):
             own = tuple(row.values.get(name) for name in _CONFIGURATION)
             repeats.setdefault((key, *own), []).append(row)
-    for name in (each for each in unused if reading_of(each) is None):
+    for name in sorted(filterfalse(reading_of, unused), key=is_measured):
         groups = []
         for rows in repeats.values():
             of_value: dict[str, list[ImportedRow]] = {}
@@ -117,7 +124,7 @@ def _pooled_settings(
         gaps = [max(each.values()) - min(each.values()) for each in medians]
         typical = sorted(gaps)[math.ceil(0.8 * len(gaps)) - 1]
         may_be_result = is_measured(name) and (labels_rows or typical <= _EVIDENT)
-        if not may_be_result and _differ(levels, medians, typical):
+        if not may_be_result and _differ(levels, medians, gaps):
             widest = gaps.index(max(gaps))
             by_time = sorted(groups[widest], key=medians[widest].__getitem__)
             fast, slow = (groups[widest][by_time[end]] for end in (0, -1))
@@ -127,16 +134,23 @@ def _pooled_settings(
 def _differ(
     groups: Sequence[Mapping[str, Sequence[float]]],
     medians: Sequence[Mapping[str, float]],
-    typical: float,
+    gaps: Sequence[float],
 ) -> bool:
-    # whether times (logarithms, by value) differ by more than repeats scatter
+    # whether times (logarithms, by value) differ anywhere by more than repeats scatter
     levels = [times for each in groups for times in each.values()]
     free = sum(map(len, levels)) - len(levels)
     if free >= 2:
-        return typical > max(_LEAST, _scatter(levels, free))
-    if typical > _EVIDENT:
+        return max(gaps) > max(_LEAST, _scatter(levels, free))
+    # without repeats, whether the same value is always the slow one, whether one
+    # difference is far beyond the others, and how steady the difference is
+    slow = {
+        max(of, key=of.__getitem__)
+        for of, gap in zip(medians, gaps, strict=True)
+        if gap > _LEAST
+    }
+    is_far = max(gaps) > _SPREADS * statistics.median(gaps)
+    if max(gaps) > _WITHOUT_REPEATS and (len(slow) == 1 or is_far):
         return True
-    # without repeats, how steady the difference is
     effects: dict[str, list[float]] = {}
     for of_value in medians:
         middle = statistics.mean(of_value.values())
@@ -144,7 +158,7 @@ def _differ(
             effects.setdefault(value, []).append(median - middle)
     free = len(levels) - len(groups) - len(effects) + 1
     if free < 3:
-        return typical > _WITHOUT_REPEATS
+        return max(gaps) > _WITHOUT_REPEATS
     means = list(map(statistics.mean, effects.values()))
     scatter = _scatter(list(effects.values()), free)
     return max(means) - min(means) > max(_LEAST, scatter)
@@ -316,23 +330,20 @@ def _devices_of_a_node(rows: Sequence[ImportedRow], matching: Matching) -> str:
     return ""
 
 
-def _crowded_nodes(rows: Sequence[ImportedRow]) -> str:
+def _crowded_nodes(rows: Sequence[ImportedRow], usual: int, most: float) -> str:
     for row in rows:
-        values = row.values
-        on_node = values["world_size"] / values["num_nodes"]
-        is_wide = values.get("device_type") in ("cpu", "tpu") or _WIDE_NODES.search(
-            str(values.get("device_name"))
+        devices, nodes = row.values["world_size"], row.values["num_nodes"]
+        is_wide = row.values.get("device_type") in ("cpu", "tpu") or _WIDE_NODES.search(
+            str(row.values.get("device_name"))
         )
-        if on_node > _MOST_ON_NODE and not is_wide:
-            nodes = counted(values["num_nodes"], "node")
-            gpus = Option("constant", "8", key="gpus_per_node")
+        if usual < devices / nodes <= most and not is_wide:
             return (
-                f"world_size={values['world_size']} on {nodes} in line {row.line} is "
-                f"{on_node:g} devices on one node; a node has at most "
-                f"{_MOST_ON_NODE} GPUs. Give num_nodes as measured, or instead of it "
-                f"how many devices a node has ({gpus}, and {Option('ignore')} for a "
-                "column of nodes); for processor cores, say "
-                f"{Option('constant', 'cpu', key='device_type')}."
+                f"world_size={devices} on {counted(nodes, 'node')} in line {row.line} "
+                f"is {devices / nodes:g} devices on one node; few nodes have more than "
+                f"{usual} GPUs. Give num_nodes as measured, or instead of it how many "
+                f"devices a node has ({Option('constant', '8', key='gpus_per_node')}, "
+                f"and {Option('ignore')} for a column of nodes); for processor cores, "
+                f"say {Option('constant', 'cpu', key='device_type')}."
             )
     return ""
 

@@ -75,7 +75,7 @@ def import_table(asked: ImportArguments) -> RunStore:
             f"another one with {Option('column')}."
         )
     curves = Curves.of(rows)
-    refused, said = doubtful(matching, curves, rows)
+    refused, said = doubtful(matching, curves, rows, asked.constant)
     if refused and not asked.accept_doubts:
         more = f" (1 of {len(refused)} doubts)" if len(refused) > 1 else ""
         raise SpecError(
@@ -203,16 +203,20 @@ class _Reader:
         outcome = None
         for name, reading in self._matching.columns.items():
             text = row.cells[reading.theirs]
-            if name in _SPEEDS and (failed := failure(text)):
+            if name in (*_SPEEDS, "gpu_memory_peak_bytes") and (
+                failed := failure(text)
+            ):
                 outcome = failed
             elif (value := self._cell(row.line, reading, text)) is not None:
                 values[name] = value
         has_ended = values.get("outcome", Outcome.COMPLETED) != Outcome.COMPLETED
-        if has_ended or not values.keys().isdisjoint(_SPEEDS):
-            return values
-        if outcome is None and any(map(remarks_out_of_memory, row.cells.values())):
+        if outcome is None:
+            if has_ended or not values.keys().isdisjoint(_SPEEDS):
+                return values
+            if not any(map(remarks_out_of_memory, row.cells.values())):
+                return None
             outcome = str(Outcome.OUT_OF_MEMORY)
-        return None if outcome is None else {**values, "outcome": outcome}
+        return {**values, **dict.fromkeys(_SPEEDS), "outcome": outcome}
 
     def _cell(self, line: int, reading: Reading, text: str) -> Any:
         try:

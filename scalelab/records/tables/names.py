@@ -77,17 +77,28 @@ BATCHES_IN_TOKENS = (
 # Names that hold the batch of one device in one table and of all in another.
 AMBIGUOUS_BATCHES = "batch_size batch batchsize bs minibatch_size".split()
 
+# Settings whose value is the number of devices that share a copy of the model.
+SHARED: Mapping[str, str] = {
+    name: kind
+    for kind in ("tensor", "pipeline", "context")
+    for short in (f"{kind[0]}p", f"{kind}_parallel", f"{kind}_model_parallel")
+    for name in (short, f"{short}_size", f"{short}_degree", f"{short}ism")
+}
+
 # Well-known settings that are no column of their own, so that they become options.
-AXES = frozenset(
+AXES = frozenset(SHARED) | frozenset(
     "layout option options variant framework backend feed program data_loader "
-    "dataloader compile compiled compiler xla amp zero zero_stage sharding "
-    "sharding_strategy fsdp offload tp tp_size tensor_parallel tensor_parallel_size pp "
-    "pp_size pipeline_parallel pipeline_parallel_size cp context_parallel "
-    "context_parallel_size ep expert_parallel expert_parallel_size sequence_parallel "
-    "split_size activation_checkpointing gradient_checkpointing recompute "
-    "checkpointing flash_attention attention memory_format sync_batch_norm image_size "
-    "resolution interconnect fabric transport averaging_period bucket_size_mb "
-    "gradient_compression powersgd_rank pin_memory lora_rank".split()
+    "dataloader compile compiled compiler xla amp ep expert_parallel "
+    "expert_parallel_size sequence_parallel sp vpp virtual_pipeline interleave "
+    "split_size attention memory_format sync_batch_norm image_size resolution "
+    "interconnect infiniband fabric transport averaging_period bucket_size_mb "
+    "gradient_compression pin_memory".split()
+)
+# Words of names that are such settings, whatever else stands there.
+_OF_SETTINGS = frozenset(
+    "zero zero1 zero2 zero3 deepspeed fsdp hsdp shard sharded sharding offload "
+    "recompute recomputation remat rematerialization ckpt checkpointing pack packed "
+    "packing flash lora powersgd".split()
 )
 
 _MEASURED = frozenset(
@@ -133,7 +144,8 @@ _STEP_TIMES = (
 )
 _PEAKS = (
     "peak_memory peak_mem peak_gpu_memory gpu_memory_peak peak_memory_allocated "
-    "max_memory_allocated"
+    "max_memory_allocated max_memory_reserved peak_memory_reserved max_gpu_memory "
+    "gpu_peak_memory memory_peak peak_vram peak_memory_per_gpu"
 ).split()
 _PER_SECOND = ("per_s", "per_sec", "per_second", "s", "sec", "second")
 _SAMPLES = (
@@ -231,7 +243,9 @@ def is_measured(name: str) -> bool:
 
 def is_axis(name: str) -> bool:
     """Whether a name is that of a well-known setting that becomes an option."""
-    return name.startswith(OPTION_PREFIX) or plain(name) in AXES
+    has_word = not _OF_SETTINGS.isdisjoint(plain(name).split("_"))
+    is_well_known = plain(name) in AXES or (has_word and not is_measured(name))
+    return is_well_known or name.startswith(OPTION_PREFIX)
 
 
 def _is_duration(column: str) -> bool:

@@ -135,11 +135,14 @@ _SYNONYMS: Mapping[str, Mapping[str, str]] = {
     },
     "device_type": {"gpu": "cuda"},
 }
-_OUT_OF_MEMORY = re.compile(r"(.*\W)?(oom|out[ _-]of[ _-]memory)(\W.*)?", re.IGNORECASE)
+_NO_MEMORY = (
+    r"(oom|out[ _-]?of[ _-]?mem(ory)?(error)?|resource_exhausted|memory ?error"
+    r"|(not enough|insufficient) memory|does(n't| not) fit)"
+)
+_OUT_OF_MEMORY = re.compile(rf"(.*[\W_])?{_NO_MEMORY}(\W.*)?", re.IGNORECASE)
 _SHORT_REMARK = 24
 _BEGINS_OUT_OF_MEMORY = re.compile(
-    r"(cuda |gpu )?(oom|out[ _-]of[ _-]memory)(?!.*\b(no|not|none|never)\b)(\W.*)?",
-    re.IGNORECASE,
+    rf"(cuda |gpu )?{_NO_MEMORY}(?!.*\b(no|not|none|never)\b)(\W.*)?", re.IGNORECASE
 )
 _COUNTED = re.compile(r" ?x?(gpus?|tpus?|nodes?|devices?|chips?|samples|images)")
 _PER_SECOND = re.compile(r" ?(samples|images|imgs?|examples|seqs?|sequences)/s(ec)?")

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from declared_machines import random_machine, sweep_rows
 
+from scalelab.laws.interval import SEED, normals
 from scalelab.laws.rows import step_time_rows
 from scalelab.laws.step_time.ensemble import Ensemble
 from scalelab.laws.step_time.physics import Configurations
@@ -47,23 +48,20 @@ def test_weights_add_up_and_every_shape_is_fitted(ensemble: Ensemble) -> None:
 
 
 def test_draws_have_the_moments_of_the_mixture(
-    ensemble: Ensemble, rng: np.random.Generator
+    ensemble: Ensemble,
 ) -> None:
     where = at([2, 12, 64, 256], 0.5)
     mixture = ensemble.mixture(where)
     mean, variance = mixture.mean, mixture.variance
-    normals = rng.standard_normal((4000, NUM_PARAMETERS + 4))
-    draws = ensemble.draws(where, normals)
+    draws = ensemble.draws(where, normals(SEED, NUM_PARAMETERS))
     assert draws.mean(axis=0) == pytest.approx(mean, abs=0.02)
     assert draws.std(axis=0) == pytest.approx(np.sqrt(variance), rel=0.1)
 
 
 def test_neighbouring_configurations_err_together(
-    ensemble: Ensemble, rng: np.random.Generator
+    ensemble: Ensemble,
 ) -> None:
-    draws = ensemble.draws(
-        at([128, 256]), rng.standard_normal((2000, NUM_PARAMETERS + 2))
-    )
+    draws = ensemble.draws(at([128, 256]), normals(SEED, NUM_PARAMETERS))
     assert np.corrcoef(draws.T)[0, 1] > 0.5
 
 

@@ -397,16 +397,11 @@ def test_a_second_node_that_nobody_measured_is_answered_as_such(
     assert [gap.remedy for gap in law.gaps_at(asked)] == ["Measure 2 nodes x 4."]
 
 
-def test_the_answer_lies_inside_its_interval_below_the_median(law: StepTimeLaw) -> None:
-    answer = law.predict(configurations([1, 16, 64, 1024]))
-    middle = np.sqrt(answer["step_time_lo_s"] * answer["step_time_hi_s"])
-    assert (answer["step_time_s"] <= middle).all()
-    assert (answer["step_time_s"] > answer["step_time_lo_s"]).all()
-
-
 def test_predictions_and_draws_agree(law: StepTimeLaw) -> None:
     asked = configurations([2, 16, 64])
-    drawn = np.quantile(law.sample(asked, one_run=True), [0.1, 0.9], axis=0)
+    drawn = np.quantile(law.sample(asked, one_run=True), [0.1, 0.5, 0.9], axis=0)
     answer = law.predict(asked)
-    assert answer["step_time_lo_s"].to_numpy() == pytest.approx(drawn[0], rel=0.05)
-    assert answer["step_time_hi_s"].to_numpy() == pytest.approx(drawn[1], rel=0.05)
+    for name, expected in zip(
+        ("step_time_lo_s", "step_time_s", "step_time_hi_s"), drawn, strict=True
+    ):
+        assert answer[name].to_numpy() == pytest.approx(expected, rel=0.05)

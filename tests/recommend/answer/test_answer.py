@@ -34,7 +34,8 @@ def test_the_answer_reads_as_a_user_expects(measured: Recommendation) -> None:
         "256." in " ".join(text.split())
     )
     assert "Why: of the allocations that meet the limits" in text
-    assert "* against one full node" in answer_text(measured, 120)
+    compared = "samples/s per GPU against 1 GPU at the same global batch."
+    assert f"Strong efficiency: {compared}" in answer_text(measured, 120)
     assert "Returns diminish at " in text
     assert "inter-node all-reduce." in text
     assert "Price: 2 usd per GPU-h, as given." in text

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
 import pytest
 from made_up_runs import outlook_row, recommendation
 
+from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.job_lines import JobTime
 from scalelab.recommend.answer.recommendation import Recommendation
 
 HOUR = 3600.0
-NOTHING = pd.DataFrame({"start_up_s": pd.array([None], dtype="Float64")})
 
 
 def answer(**values: Any) -> Recommendation:
@@ -21,10 +20,9 @@ def answer(**values: Any) -> Recommendation:
 
 def time(**changes: Any) -> JobTime:
     known: dict[str, Any] = {
-        "training_s": 10 * HOUR,
+        "time_s": 10 * HOUR,
         "confidence": 0.9,
         "start_up_s": 60.0,
-        "evaluation_s": None,
         "walltime_s": None,
     }
     return JobTime(**{**known, **changes})
@@ -32,14 +30,14 @@ def time(**changes: Any) -> JobTime:
 
 def test_the_upper_end_of_80_percent_is_held_with_90_percent() -> None:
     found = answer(confidence=0.9, interval=0.8)
-    training_s = JobTime.of(found, NOTHING, None).training_s
-    assert training_s == pytest.approx(found.chosen.time_s.hi)
+    time_s = JobTime.of(found, None).time_s
+    assert time_s == pytest.approx(found.chosen.time_s.hi)
 
 
 def test_more_confidence_asks_for_more_time() -> None:
     row = answer().chosen
     times = [
-        JobTime.of(answer(confidence=each), NOTHING, None).training_s
+        JobTime.of(answer(confidence=each), None).time_s
         for each in (0.5, 0.8, 0.9, 0.99)
     ]
     assert times == sorted(times)
@@ -47,42 +45,25 @@ def test_more_confidence_asks_for_more_time() -> None:
     assert times[3] > row.time_s.hi > times[1]
 
 
-def test_the_limit_holds_training_start_up_evaluation_and_what_was_not_measured() -> (
-    None
-):
-    asked = time(evaluation_s=HOUR, start_up_s=90.0)
-    assert asked.limit_s is not None
-    assert asked.limit_s > 1.05 * 11 * HOUR + 90
-    assert asked.limit_s % 300 == 0
+def test_the_limit_holds_the_time_of_the_answer_and_what_was_not_measured() -> None:
+    asked = time()
+    assert asked.limit_s == 11 * HOUR
     assert asked.num_jobs == 1
     assert asked.in_words() == (
-        "The time limit holds 10 h of training (90%), 90 s to start, 60 min of "
-        "evaluation, and a tenth more for checkpoints."
+        "The time limit holds 10 h (90%) and a tenth more for checkpoints and what was "
+        "not measured."
     )
 
 
 def test_a_short_job_is_given_some_minutes() -> None:
-    assert time(training_s=3.0).limit_s == 600
+    assert time(time_s=3.0).limit_s == 600
 
 
-def test_start_up_is_the_longest_that_was_measured() -> None:
-    rows = pd.DataFrame({"start_up_s": pd.array([3.0, None, 41.0], dtype="Float64")})
-    assert JobTime.of(answer(), rows, None).start_up_s == 41
-
-
-def test_evaluation_time_follows_from_trials_that_saw_how_often_there_is_one() -> None:
-    rows = pd.DataFrame(
-        {
-            "num_samples": [1000, 1000, 1000],
-            "evaluation_s": [5.0, 900.0, None],
-            # The second saw one evaluation: who knows when the next comes.
-            "evaluation_interval_samples": pd.array([100, None, 100], dtype="Float64"),
-        }
-    )
-    found = answer()
-    expected = 5 / 1000 * found.chosen.samples.value
-    assert JobTime.of(found, rows, None).evaluation_s == pytest.approx(expected)
-    assert JobTime.of(found, rows.iloc[1:], None).evaluation_s is None
+def test_start_up_is_that_of_the_answer() -> None:
+    values = {"contents": "steps", "beside_s": {"start-up": 41.0}, "not_in": []}
+    found = answer(facts=(Fact("times_contain", values),))
+    assert JobTime.of(found, None).start_up_s == 41
+    assert JobTime.of(answer(), None).start_up_s == 0
 
 
 @pytest.mark.parametrize(
@@ -100,7 +81,7 @@ def test_what_does_not_fit_into_a_job_takes_several(
 
 
 def test_a_time_without_an_upper_end_leaves_the_limit_to_the_site() -> None:
-    asked = time(training_s=float("inf"), walltime_s=HOUR)
+    asked = time(time_s=float("inf"), walltime_s=HOUR)
     assert (asked.limit_s, asked.num_jobs) == (HOUR, 1)
-    assert time(training_s=float("inf")).limit_s is None
+    assert time(time_s=float("inf")).limit_s is None
     assert asked.in_words().startswith("No upper end of the training's time is known")

@@ -6,7 +6,7 @@ import pytest
 
 from scalelab.inputs.wording import for_the_command_line
 from scalelab.recommend.answer.facts import Contents, Fact, Kind
-from scalelab.recommend.answer.note_words import in_words
+from scalelab.recommend.answer.note_words import in_words, judged_times
 
 PLACE = {
     "world_size": 8,
@@ -213,22 +213,25 @@ SAID: list[tuple[Kind, dict[str, Any], str]] = [
         "Only global batches up to 100 are considered: that is one epoch.",
     ),
     (
-        "no_efficiency",
-        {"baseline": "1 GPU"},
-        "No efficiency (-): rows leave open what 1 GPU would take for the same global "
-        "batch.",
+        "against_cheapest",
+        {"world_size": 4, "more": 0.26},
+        "Device-hours: 26% more than the cheapest, 4 GPUs.",
+    ),
+    (
+        "efficiency",
+        {"world_size": 4, "scaling": "weak"},
+        "Weak efficiency: samples/s per GPU against 4 GPUs at the same batch per GPU.",
     ),
     (
         "above_ideal_on_fewer",
-        {"baseline": "one full node"},
-        "Efficiency over 100%: one full node would compute the same global batch in "
-        "smaller local batches, or its devices hinder one another.",
+        {"world_size": 4},
+        "Efficiency over 100%: fewer devices than 4 GPUs, the smallest measured, "
+        "exchange less.",
     ),
     (
         "above_ideal_on_more",
-        {"baseline": "1 GPU"},
-        "Efficiency over 100%: on more devices than 1 GPU a local batch is smaller and "
-        "may fit a cache, or the baseline was measured slow.",
+        {"world_size": 1, "why": "by less than runs scatter"},
+        "Efficiency over 100%: by less than runs scatter.",
     ),
     (
         "batch_too_large",
@@ -307,9 +310,24 @@ def test_a_note_says_its_values(
 
 @pytest.mark.parametrize("contents", get_args(Contents))
 def test_times_say_what_they_contain(contents: Contents) -> None:
-    said = in_words(Fact("times_contain", {"contents": contents}), "GPU")
-    assert said.startswith("Times ")
-    assert said.lower().count("on top.") == 1
+    values = {"contents": contents, "beside_s": {}, "not_in": ["start-up"]}
+    said = in_words(Fact("times_contain", values), "GPU")
+    assert said.startswith("Times are of ")
+    assert said.endswith("; not in them: start-up.")
+    assert judged_times(values) == " (of training steps)"
+
+
+def test_limits_are_judged_by_the_times_that_were_measured() -> None:
+    beside_s = {"start-up": 41.0, "evaluation": 380.0}
+    values = {"contents": "steps", "beside_s": beside_s, "not_in": ["checkpoints"]}
+    assert in_words(Fact("times_contain", values), "GPU") == (
+        "Times are of training steps, start-up (41 s), evaluation (6.3 min); not in "
+        "them: checkpoints."
+    )
+    assert judged_times(values) == " (of training steps and start-up and evaluation)"
+    whole = {"contents": "all", "beside_s": {"start-up": 41.0}, "not_in": []}
+    assert judged_times(whole) == ""
+    assert in_words(Fact("times_contain", whole), "GPU").endswith(", start-up (41 s).")
 
 
 def test_every_kind_has_a_sentence() -> None:

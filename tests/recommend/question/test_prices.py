@@ -3,7 +3,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scalelab.recommend.question.objective import Price
+from scalelab.kinds.resources import MONEY
+from scalelab.recommend.question.objective import Constraints, Price
 from scalelab.site.choice import site_of
 from scalelab.site.profile import Site
 
@@ -29,9 +30,14 @@ def site(**settings: object) -> Site:
 def test_what_is_charged_per_hour(
     settings: dict[str, Any], given: float | None, per_hour: list[int]
 ) -> None:
-    price = Price.of(site(**settings), given)
+    place = site(**settings)
+    price = Price.of(place, given)
     assert price is not None
-    assert price.per_hour(SIZES, NODES).tolist() == per_hour
+    whole = 4 if place.exclusive else None
+    limits = Constraints(price=price, devices_on_node=whole)
+    spent = limits.spending(np.full(3, 3600.0), SIZES, NODES)
+    assert spent.of(MONEY).tolist() == per_hour
+    assert spent.gpu_hours.tolist() == ([4, 4, 8] if whole else [1, 4, 6])
     whose = "as given" if given else "by the profile of site alpine"
     assert price.said_by == whose
 
@@ -43,10 +49,11 @@ def test_nobody_says_a_price() -> None:
 
 
 def test_it_says_what_is_charged_and_who_says_so() -> None:
-    price = Price.of(site(price_per_gpu_hour=2, exclusive=True))
-    assert price is not None
-    assert price.in_words("core-h") == (
-        "Price: 2 usd per core-h of whole nodes, 4 each, by the profile of site alpine."
+    limits = Constraints(price=Price.of(site(price_per_gpu_hour=2)), devices_on_node=4)
+    assert limits.charges_in_words("core-h") == (
+        "Price: 2 usd per core-h, by the profile of site alpine. core-h count whole "
+        "nodes, 4 devices each."
     )
+    assert Constraints().charges_in_words("core-h") is None
     node = Price(usd=9, per_node=True)
     assert node.in_words("GPU-h") == "Price: 9 usd per node-hour, as given."

@@ -34,25 +34,25 @@ STAGES = {1: 1.0, 2: 1.15, 3: 1.4}
 def test_values_that_make_a_difference_are_not_pooled(
     run_of: Import, repeats: int
 ) -> None:
-    text = crossed("zero level", STAGES, repeats=repeats)
+    text = crossed("state level", STAGES, repeats=repeats)
     message = (
-        r"resnet50\.csv: the column 'zero level' is not read, and rows that are "
+        r"resnet50\.csv: the column 'state level' is not read, and rows that are "
         r"otherwise alike differ with it: a step takes \d+ ms with '1' \(line \d+\)"
-        r" and \d+ ms with '3' \(line \d+\)\. .* Say --axis 'zero level' if it is a "
-        r"setting, or --ignore 'zero level' if the rows are repeats\."
+        r" and \d+ ms with '3' \(line \d+\)\. .* Say --axis 'state level' if it is a "
+        r"setting, or --ignore 'state level' if the rows are repeats\."
     )
     with pytest.raises(SpecError, match=message):
         run_of(text)
-    run = run_of(text, axis=["zero level"])
+    run = run_of(text, axis=["state level"])
     assert len(run.fit_rows.curves) == 3
     assert run.import_notes[0] == (
-        f"They are 3 curves: zero level=1 ({12 * repeats} rows); zero level=2 "
-        f"({12 * repeats} rows); zero level=3 ({12 * repeats} rows)."
+        f"They are 3 curves: state level=1 ({12 * repeats} rows); state level=2 "
+        f"({12 * repeats} rows); state level=3 ({12 * repeats} rows)."
     )
 
 
 def test_they_are_pooled_where_the_user_says_so(run_of: Import) -> None:
-    run = run_of(crossed("zero level", STAGES), ignore=["zero level"])
+    run = run_of(crossed("state level", STAGES), ignore=["state level"])
     assert len(run.fit_rows.curves) == 1
 
 
@@ -60,6 +60,57 @@ def test_a_well_known_setting_is_an_axis(run_of: Import) -> None:
     run = run_of(crossed("ZeRO stage", STAGES))
     assert set(run.observations["options.ZeRO stage"]) == {1, 2, 3}
     assert len(run.fit_rows.curves) == 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["zero1", "ZeRO-1 range", "recomputation", "act_ckpt", "sample packing", "tp_size"],
+)
+def test_a_setting_that_matters_only_at_scale_is_an_axis(
+    run_of: Import, name: str
+) -> None:
+    run = run_of(only_at_scale(name))
+    assert run.import_notes[0].startswith("They are 2 curves")
+
+
+def only_at_scale(name: str, factor: float = 1.6) -> str:
+    """Return a table in which a column matters on the most devices alone."""
+    rows = [
+        {**row, "value": value, "step": row["step"] * (factor if is_slow else 1.002)}
+        for row in truth()
+        for value in (1, 2)
+        for is_slow in [value == 2 and row["count"] == COUNTS[-1]]
+    ]
+    return csv(
+        plain_columns(dp=lambda row: row["count"], **{name: lambda row: row["value"]}),
+        rows=rows,
+    )
+
+
+def test_an_unknown_column_that_matters_only_at_scale_is_asked_about(
+    run_of: Import,
+) -> None:
+    message = r"'stage' is not read, .* with '1' \(line \d+\) and .* Say --axis stage"
+    with pytest.raises(SpecError, match=message):
+        run_of(only_at_scale("stage"))
+
+
+@pytest.mark.parametrize("first", ["tp1 zero1=", "tp=1, zero1 = ", "pack=F;zero:"])
+def test_a_column_that_lists_settings_is_an_axis(run_of: Import, first: str) -> None:
+    header, *lines = only_at_scale("setting").splitlines()
+    rows = [f'{line[:-1]}"{first}{line[-1]}"' for line in lines]
+    run = run_of("\n".join([header, *rows]))
+    assert run.import_notes[0] == (
+        f"They are 2 curves: setting={first}1 (12 rows); setting={first}2 (12 rows)."
+    )
+
+
+@pytest.mark.parametrize("cell", ["tp1 or so", "cpu=8", "dp8 tp1", "V100", "zero 1"])
+def test_other_words_are_left_as_they_are(run_of: Import, cell: str) -> None:
+    run = run_of(csv(plain_columns(setting=lambda row: cell)))
+    assert "Not read: 'setting'. --axis NAME says that one is a setting." in (
+        run.import_notes
+    )
 
 
 def test_one_configuration_at_several_settings_is_enough(run_of: Import) -> None:
@@ -390,15 +441,37 @@ def test_times_may_fall_where_the_work_of_a_device_does(
     assert "fall with" not in " ".join(run_of(text).import_doubts)
 
 
-def test_many_devices_on_one_node_are_refused(run_of: Import) -> None:
-    text = csv(plain_columns(nodes=lambda row: 1))
+def test_more_devices_than_a_node_can_hold_are_refused(run_of: Import) -> None:
+    text = csv(plain_columns(gpus=lambda row: 3 * row["count"], nodes=lambda row: 1))
     message = (
-        r"world_size=32 on 1 node in line 12 is 32 devices on one node; a node has at "
-        r"most 16 GPUs\. .*--constant gpus_per_node=8, and --ignore .* cores, say"
+        r"world_size=96 on 1 node in line 12 is 96 devices on one node; few nodes have "
+        r"more than 72 GPUs\. .*--constant gpus_per_node=8, and --ignore .* cores, say"
     )
     with pytest.raises(SpecError, match=message):
         run_of(text)
     assert run_of(text, constant={"device_type": "cpu"}).import_doubts == ()
+
+
+def test_many_devices_are_said_where_one_node_is_all_there_is(run_of: Import) -> None:
+    (doubt,) = run_of(csv(plain_columns(nodes=lambda row: 1))).import_doubts
+    assert doubt.startswith(
+        "world_size=32 on 1 node in line 12 is 32 devices on one node; few nodes have "
+        "more than 16 GPUs."
+    )
+
+
+def test_a_node_has_as_many_devices_as_is_said(run_of: Import) -> None:
+    text = csv(plain_columns(nodes=lambda row: 1))
+    assert run_of(text, constant={"gpus_per_node": "32"}).import_doubts == ()
+
+
+@pytest.mark.parametrize("on_node", [32, 72])
+def test_nodes_of_many_devices_exist(run_of: Import, on_node: int) -> None:
+    columns = plain_columns(
+        gpus=lambda row: on_node * row["nodes"], local_batch=lambda row: row["local"]
+    )
+    rows = [row for row in truth() if row["count"] >= 8]
+    assert run_of(csv(columns, rows=rows)).import_doubts == ()
 
 
 def test_devices_of_one_node_are_not_those_of_all(run_of: Import) -> None:

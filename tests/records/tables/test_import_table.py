@@ -189,6 +189,12 @@ def test_a_spreadsheets_habits_are_accepted(
         ({"tpu_type": "v4-32"}, {"device_name": "TPU v4", "device_type": "tpu"}),
         ({"tpu_type": "TPU v5litepod-8"}, {"device_name": "TPU v5litepod"}),
         ({"status": "OOM", "step_time_s": ""}, {"outcome": "out_of_memory"}),
+        ({"step_time_s": "OutOfMemoryError"}, {"outcome": "out_of_memory"}),
+        ({"step_time_s": "CUDA_ERROR_OUT_OF_MEMORY"}, {"outcome": "out_of_memory"}),
+        (
+            {"peak_memory_gb": "OOM", "step_time_s": "0.1"},
+            {"outcome": "out_of_memory", "step_time_s": None},
+        ),
         ({"status": "crashed", "step_time_s": ""}, {"outcome": "failed"}),
         ({"step_time_s": "timeout"}, {"outcome": "timed_out", "step_time_s": None}),
     ],
