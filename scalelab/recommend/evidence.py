@@ -284,7 +284,7 @@ def _largest_loss(rows: pd.DataFrame) -> dict[str, Any]:
         same = (n for n, of in final_metrics(row).items() if of == row["final_metric"])
         metric = next(same, "final metric")
         sign = 1 if _LESS_IS_BETTER.search(metric) else -1
-        values = {"lost": round(sign * gap.mean(), 9), "metric": metric}
+        values = {"lost": round(sign * gap.mean(), 9) + 0.0, "metric": metric}
         values |= {n: int(row[n]) for n in _PLACE}
         ends = {"lo": float(gap.min()), "hi": float(gap.max()), "count": len(gap)}
         found.append({**values, "mean": float(gap.mean()), **ends})
