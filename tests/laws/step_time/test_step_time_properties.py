@@ -117,12 +117,19 @@ def test_an_interval_is_positive_holds_its_answer_and_widens_outwards(
         assert (np.diff(np.log(hi / lo)) > 0).all()
 
 
+DOUBLINGS = np.arange(1, 5)
+
+
 @pytest.mark.parametrize(
-    ("sizes", "batches", "drift"),
+    ("sizes", "batches", "least"),
     [
-        ([64, 128, 256, 512], [16] * 4, 0.06),
-        ([16] * 4, [128, 256, 512, 1024], 0.04),
-        ([64, 128, 256, 512], [128, 256, 512, 1024], np.hypot(0.06, 0.04)),
+        ([64, 128, 256, 512], [16] * 4, 0.06 * DOUBLINGS**0.5),
+        ([16] * 4, [128, 256, 512, 1024], 0.04 * DOUBLINGS),
+        (
+            [64, 128, 256, 512],
+            [128, 256, 512, 1024],
+            np.hypot(0.06 * DOUBLINGS**0.5, 0.04 * DOUBLINGS),
+        ),
     ],
     ids=["scale", "batch", "both"],
 )
@@ -130,10 +137,9 @@ def test_beyond_the_measured_range_errors_grow_with_every_doubling(
     well_measured: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
     sizes: list[int],
     batches: list[int],
-    drift: float | np.float64,
+    least: np.ndarray,
 ) -> None:
     """By at least what docs/laws.md says, whatever the rows agree on."""
-    least = drift * np.arange(1, 5)
     for machine, _, law in well_measured:
         asked = at(sizes, batches, machine["gpus_per_node"])
         answer = law.predict(asked)
