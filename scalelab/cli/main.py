@@ -2,7 +2,7 @@
 
 Exit codes: 0 done, 1 some trials failed or no answer can be given, 2 the user's input
 is wrong, 3 the cluster refused or vanished, 4 nothing meets the constraints, 130
-interrupted, 141 the reader of the output left.
+interrupted, 141 the reader of the output left. Of several that apply: 130, 2, 3, 4, 1.
 """
 
 from __future__ import annotations

@@ -38,6 +38,10 @@ def asked(
         str | None,
         option("2.5usd", "What a device-hour costs [default: the site's price]."),
     ] = None,
+    max_gap: Annotated[
+        float | None,
+        option("0.01", "Limit: what the final metric loses against one process."),
+    ] = None,
     confidence: Annotated[
         float, option("0.9", "Probability with which all limits hold.")
     ] = 0.9,
@@ -120,6 +124,7 @@ def asked(
     return dict(
         price_per_gpu_hour_usd=price,
         target=target,
+        max_gap=max_gap,
         confidence=confidence,
         job={name: value for name, value in job.items() if value is not None},
         gpus=None if gpus is None else _counts(gpus),

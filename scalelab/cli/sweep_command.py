@@ -12,6 +12,7 @@ import typer
 
 from scalelab.cli.answering import print_answer, print_steadiness
 from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName, flag, option
+from scalelab.cli.recommend_command import NOTHING_MEETS
 from scalelab.errors import ClusterError, FitError, SpecError
 from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted, duration
@@ -137,11 +138,15 @@ def run(
         raise typer.Exit(INTERRUPTED)
     has_nothing = summary.unsound and summary.stopped and not summary.num_resumed
     answer = None if has_nothing else _answer(asked.directory, is_quiet=quiet)
-    if left:
-        raise ClusterError(left)
     unsound = {row["outcome"] for row in summary.unsound}
     if summary.stopped and Outcome.REFUSED in unsound:
+        if left:
+            typer.echo(left, err=True)
         raise typer.Exit(SpecError.exit_code)
+    if left:
+        raise ClusterError(left)
+    if answer and not isinstance(answer, Exception) and not answer.meets_constraints:
+        raise typer.Exit(NOTHING_MEETS)
     # Without a job nothing was asked, and a sweep that was stopped may still tell.
     is_asked = asked.experiment.job is not None or isinstance(answer, FitError)
     is_unanswered = isinstance(answer, Exception) and is_asked and not summary.stopped

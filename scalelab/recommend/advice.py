@@ -24,7 +24,7 @@ from scalelab.laws.rows import CONFIGURATION, Observed, numbers, prepared
 from scalelab.laws.support import Gap
 from scalelab.recommend.answer.failures import failures, limits_of_memory, why_no_answer
 from scalelab.recommend.answer.recommendation import ParameterRow, Recommendation
-from scalelab.recommend.evidence import evidence
+from scalelab.recommend.evidence import Accuracy, evidence
 from scalelab.recommend.knowledge import (
     AskedCurves,
     History,
@@ -127,6 +127,7 @@ def recommend(
             normalizes_locally=need.normalization == "local_batch_size",
         ),
         memory=MemoryRoom.of(subject.frame),
+        accuracy=Accuracy.of(subject.every_group, rows.curves, limits),
     )
     where = places(rows.frame, gpus, devices_on_node)
     asked = candidates(rows.curves, where, knowledge.rule, untold)
@@ -180,6 +181,8 @@ def _answer(
     is_proposed = proposed is not None and proposed.world_size in guessed
     spent_s = numbers(subject.every_group, "allocated_gpu_s")
     known_s = spent_s[np.isfinite(spent_s)]
+    config = outlook.frame.iloc[choice.index].to_dict()
+    accuracy = [*knowledge.accuracy.notes(config)]
     parameters = _parameters("step time", law.parameters(limits.interval))
     if need.law is not None:
         parameters += _parameters("convergence", need.law.parameters(limits.interval))
@@ -190,8 +193,9 @@ def _answer(
         device_word=subject.device_word,
         device_hour_word=subject.device_hour_word,
         rows=table,
-        meets_constraints=choice.meets,
+        meets_constraints=choice.meets and bool(config["is_accurate"]),
         limits=limit_words,
+        conditions=limits.conditions,
         condition=condition(knowledge, chosen),
         objective=choice.rule,
         interval=limits.interval,
@@ -222,7 +226,8 @@ def _answer(
             *(against_cheapest(table) if knowledge.compares_counts else ()),
             *compared(comparison.programs),
             *named(comparison.named, limit_words, subject.device_hour_word),
-            *assumptions(knowledge, chosen),
+            *accuracy,
+            *assumptions(knowledge, chosen, accuracy),
             *knowledge.memory.notes(outlook.questions.iloc[[choice.index]]),
             *cut_to_an_epoch(rule),
             *about_efficiency(table, base.world_size),

@@ -1,14 +1,21 @@
-"""The evidence of a run: the ways to train side by side, steadiness, whole runs."""
+"""The evidence of a run: ways to train and their accuracy, steadiness, whole runs."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
+from scalelab.errors import SpecError
 from scalelab.inputs.document import Scalar
+from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
+from scalelab.inputs.wording import Option
 from scalelab.kinds.strategies import strategy_of
+from scalelab.laws.convergence.rows import is_spoilt
 from scalelab.laws.convergence.time_to_target import (
     Factorisation,
     measured_factorisation,
@@ -18,20 +25,32 @@ from scalelab.laws.rows import (
     FitRows,
     altering_options,
     cells,
+    curve_label,
     group_rows,
     invalid_reasons,
     numbers,
     strategies,
 )
-from scalelab.recommend.answer.evidence import Evidence, Spread, WayRow, WholeRun
+from scalelab.recommend.answer.evidence import (
+    BASELINE,
+    Evidence,
+    Spread,
+    WayRow,
+    WholeRun,
+)
+from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.prediction.consistency import steadiness
+from scalelab.recommend.question.objective import Constraints
 from scalelab.records.columns import OPTION_PREFIX
+from scalelab.records.ledger import final_metrics
 
 ACCURACY_GAP = "accuracy_gap"
 _SAME = (
     *("workload", "code_hash", "dataset", "precision", "sequence_length"),
     *("target_metric", "num_samples", "global_batch_size", "seed"),
 )
+_PLACE = ["world_size", "global_batch_size"]
+_LESS_IS_BETTER = re.compile("loss|err|perplexity|ppl|nll|mse|mae")
 _PERIOD = OPTION_PREFIX + "averaging_period"
 _SERVERS = OPTION_PREFIX + "num_servers"
 
@@ -106,7 +125,7 @@ def _rows(
         for option, value in way.items()
         if (name, option) in varied and option not in (_PERIOD, _SERVERS)
     }
-    for key, there in group_rows(rows, ["world_size", "global_batch_size"]).items():
+    for key, there in group_rows(rows, _PLACE).items():
         if len(key) < 2:
             continue
         world_size, batch = (int(value) for _, value in key)
@@ -184,3 +203,89 @@ def _keys(observations: pd.DataFrame) -> np.ndarray:
     ]
     columns = [cells(observations, name) for name in (*_SAME, *options)]
     return np.array([repr(key) for key in zip(*columns, strict=True)], dtype=object)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accuracy:
+    """The ways to train of an answer, as their trained models were evaluated."""
+
+    columns: Collection[str]  # tell ways apart
+    # By way, the gap where it loses most; empty where there is no pair of runs
+    gaps: dict[CurveKey, Mapping[str, Any]] = field(default_factory=dict)
+    # Why a way is ruled out, by way and by the label of its curve
+    refused: dict[CurveKey, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        observations: pd.DataFrame,
+        curves: Collection[CurveKey],
+        limits: Constraints,
+    ) -> Self:
+        """Read the evaluations of trained models."""
+        frame = with_accuracy_gaps(observations[~is_spoilt(observations)])
+        found = cls(columns=[name for name in map(str, frame.columns) if _parts(name)])
+        evaluated = group_rows(frame, [*found.columns]) if len(frame) else {}
+        for key in curves:
+            way = found.way(dict(key))
+            rows = evaluated.get(way, frame.iloc[:0])
+            found.gaps[way] = gap = _largest_loss(rows)
+            accepted = numbers(rows, "accepted")
+            why = ""
+            if limits.accept and not (accepted == 1).any():
+                judged = counted(int(np.isfinite(accepted).sum()), "trained model")
+                why = f"0 of {judged} accepted"
+            elif limits.max_gap is not None and not gap:
+                why = "no accuracy gap measured"
+            elif limits.max_gap is not None and gap["lost"] > limits.max_gap:
+                why = f"{gap['metric']} {gap['mean']:+.3f}"
+            if why:
+                found.refused[way] = found.reasons[curve_label(key, curves)] = why
+        if limits.max_gap is not None and not any(found.gaps.values()):
+            raise SpecError(
+                f"{Option('max_gap', limits.max_gap)} needs a measured accuracy gap: "
+                f"the final metric of a run minus that of {BASELINE}.",
+                "Add end-to-end trials without a target, on one device and on several.",
+            )
+        return found
+
+    def way(self, config: Mapping[Any, Any]) -> CurveKey:
+        """Return the way to train of a configuration."""
+        known = ((name, config.get(name)) for name in self.columns)
+        return tuple((name, value) for name, value in known if not pd.isna(value))
+
+    def suffices(self, asked: pd.DataFrame) -> np.ndarray:
+        """Tell which configurations are not ruled out, shape (n_rows,)."""
+        ways = map(self.way, asked.to_dict("records"))
+        return np.array([way not in self.refused for way in ways], dtype=bool)
+
+    def notes(self, chosen: Mapping[Any, Any]) -> Iterator[Fact]:
+        """Note the gap of the chosen way, and the ways that are ruled out."""
+        if gap := self.gaps.get(self.way(chosen)):
+            yield Fact("accuracy_gap", gap)
+        if self.reasons:
+            yield Fact.of("ruled_out", reasons=self.reasons)
+
+
+def _parts(name: str) -> bool:
+    own = name.removeprefix(OPTION_PREFIX)
+    is_named = own != name or name in ("parallelism", "precision")
+    return is_named and own not in LAYOUT_PLACEHOLDERS
+
+
+def _largest_loss(rows: pd.DataFrame) -> dict[str, Any]:
+    """Return the gap on the devices and at the batch where a way loses most."""
+    found: list[dict[str, Any]] = []
+    paired = rows[np.isfinite(numbers(rows, ACCURACY_GAP))]
+    for _, there in paired.groupby(_PLACE) if {*_PLACE} <= {*rows.columns} else ():
+        gap, first = there[ACCURACY_GAP], there.iloc[0].dropna()
+        row = {str(name): value for name, value in first.items()}
+        same = (n for n, of in final_metrics(row).items() if of == row["final_metric"])
+        metric = next(same, "final metric")
+        sign = 1 if _LESS_IS_BETTER.search(metric) else -1
+        values = {"lost": round(sign * gap.mean(), 9) + 0.0, "metric": metric}
+        values |= {n: int(row[n]) for n in _PLACE}
+        ends = {"lo": float(gap.min()), "hi": float(gap.max()), "count": len(gap)}
+        found.append({**values, "mean": float(gap.mean()), **ends})
+    return max(found, key=lambda each: each["lost"], default={})

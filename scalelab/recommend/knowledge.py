@@ -28,6 +28,7 @@ from scalelab.laws.rows import (
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior, are_related
 from scalelab.recommend.answer.facts import Fact
+from scalelab.recommend.evidence import Accuracy
 from scalelab.recommend.prediction.consistency import contradictions
 from scalelab.recommend.prediction.needs import Overhead, SampleNeed
 from scalelab.recommend.question.batches import BatchRule
@@ -219,6 +220,7 @@ class Knowledge:
     rows: FitRows
     rule: BatchRule
     memory: MemoryRoom
+    accuracy: Accuracy
 
     @property
     def compares_counts(self) -> bool:

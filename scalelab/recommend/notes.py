@@ -37,7 +37,9 @@ _BESIDE_STEPS: Mapping[Contents, Sequence[str]] = {
 }
 
 
-def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
+def assumptions(
+    knowledge: Knowledge, chosen: OutlookRow, accuracy: Sequence[Fact]
+) -> Iterator[Fact]:
     """Note what the answer assumes or leaves open."""
     if knowledge.learned:
         yield knowledge.learned
@@ -60,6 +62,9 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
     not_in = [part for part in parts if part not in beside_s]
     yield Fact.of("times_contain", contents=contents, beside_s=beside_s, not_in=not_in)
     known = _known_by_convergence(knowledge, chosen) | LAYOUT_PLACEHOLDERS.keys()
+    if any(fact.kind == "accuracy_gap" for fact in accuracy):
+        settings = {**knowledge.held, **chosen.settings}
+        known |= {"parallelism", *strategy_of(settings.get("parallelism")).options}
     for name, value in chosen.settings.items():
         if name not in known:
             yield Fact.of("accuracy_alike", setting=name, value=value)

@@ -293,12 +293,13 @@ def judged(
             each = {**each, "validity": sorted(validity)}
         if conditions:
             is_measured = Outcome(each["outcome"]).is_measurement
-            accepted = hold(conditions, _final_metrics(each)) if is_measured else None
+            accepted = hold(conditions, final_metrics(each)) if is_measured else None
             each = {**each, "accepted": accepted}
         yield each
 
 
-def _final_metrics(observation: Observation) -> dict[str, float | None]:
+def final_metrics(observation: Observation) -> dict[str, float | None]:
+    """Return the metrics of a row's last evaluation, as far as they are known."""
     if text := observation.get("final_metrics"):
         with suppress(ValueError, TypeError):
             return dict(parse_json(text.encode()))

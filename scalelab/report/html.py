@@ -40,7 +40,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "How many samples training needs": ("samples_to_target",),
 }
 _DETAILS = (
-    *("settings", "chance", "choice", "failed", "alternatives"),
+    *("settings", "chance", "accuracy", "choice", "failed", "alternatives"),
     *("knee", "elsewhere", "price", "why"),
 )
 

@@ -50,6 +50,7 @@ def _job(value: Any) -> Any:
 
 _Count = Annotated[int, Field(strict=True, ge=1, le=_MOST_DEVICES)]
 _Batch = PlainCount
+_Gap = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 
 class FitArguments(Section):
@@ -83,6 +84,9 @@ class RecommendArguments(FitArguments):
     target: TargetText | None = None
     confidence: Annotated[Fraction, BeforeValidator(_share)] = Field(
         default=0.9, description="The probability with which all limits must hold."
+    )
+    max_gap: Annotated[_Gap | None, BeforeValidator(plain_value)] = Field(
+        default=None, description="The most that the final metric may lose."
     )
     job: Annotated[Job | None, BeforeValidator(_job)] = None
     gpus: Annotated[tuple[_Count, ...], BeforeValidator(several)] = Field(

@@ -58,6 +58,7 @@ class Run(RunRecords):
         *,
         price_per_gpu_hour_usd: float | str | None = None,
         target: str | None = None,
+        max_gap: float | None = None,
         confidence: float = 0.9,
         job: Mapping[str, Any] | None = None,
         gpus: Sequence[int] | int | None = None,
@@ -80,6 +81,10 @@ class Run(RunRecords):
             profile of the run's site says now.
         target
             Metric to reach instead of the job's, e.g. ``"val_acc >= 0.75"``.
+        max_gap
+            The most of the final metric that a way to train may lose against one
+            process, in the metric's unit; ways whose gap is larger, or not measured,
+            are not chosen.
         confidence
             Probability with which all limits must hold, in (0, 1).
         job
@@ -135,6 +140,8 @@ class Run(RunRecords):
             limits=Constraints(
                 limits=read_limits(limits, others=RecommendArguments.model_fields),
                 target=said.target,
+                accept=tuple(map(str, self._reader.conditions)),
+                max_gap=said.max_gap,
                 confidence=said.confidence,
             ),
             price_per_gpu_hour_usd=said.price_per_gpu_hour_usd,

@@ -55,6 +55,9 @@ def test_trained_models_are_judged_and_judged_anew(sweep: Sweep, here: Path) -> 
 
     again = sweep(experiment("val_acc > 0.999"))
     assert "0 of 2 trials were accepted: val_acc > 0.999." in again.stdout
+    assert again.stdout.startswith("Nothing meets val_acc > 0.999.\nClosest: ")
+    assert "(0 of 2 trained models accepted)." in again.stdout
+    assert again.returncode == 4, again
     assert attempts() == begun
     refused = sweep(experiment("val_f1 > 0.9"))
     assert refused.returncode == 2

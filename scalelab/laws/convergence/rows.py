@@ -153,16 +153,19 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     rows["samples"] = np.where(censored, numbers(observations, "num_samples"), reached)
     rows["censored"] = censored
     asked = np.isfinite(reached) | gave_up
-    spoilt = [
-        bool(set(invalid_reasons(cell)) - _HARMLESS)
-        for cell in cells(observations, "validity")
-    ]
+    spoilt = is_spoilt(observations)
     counts = rows[["samples", "global_batch_size"]]
     usable = (np.isfinite(counts) & (counts > 0)).all(axis=1)
     reasons = np.where(spoilt, "validity", np.where(usable, "", "no sample count"))
     reasons = np.where(has_sharded_order(observations), "sharded order", reasons)
     left_out = Counter(str(reason) for reason in reasons[asked] if reason)
     return TargetRows(frame=rows[asked & (reasons == "")], left_out=dict(left_out))
+
+
+def is_spoilt(frame: pd.DataFrame) -> np.ndarray:
+    """Tell in which rows something changed what was learned."""
+    reasons = map(invalid_reasons, cells(frame, "validity"))
+    return np.array([bool(set(each) - _HARMLESS) for each in reasons], dtype=bool)
 
 
 def _once(frame: pd.DataFrame) -> pd.DataFrame:

@@ -31,6 +31,8 @@ Kind = Literal[
     "accuracy_not_measured",
     "times_contain",
     "accuracy_alike",
+    "accuracy_gap",
+    "ruled_out",
     "accumulation_not_measured",
     "extrapolated",
     "not_tried",
@@ -52,10 +54,14 @@ Kind = Literal[
 # What the times of an answer are made of
 Contents = Literal["given", "steps", "steps_and_checkpoints", "all"]
 # The subjects of notes
-NotedPart = Literal["choice", "failed", "efficiency", "assumption", "unanswered"]
+NotedPart = Literal[
+    "accuracy", "choice", "failed", "efficiency", "assumption", "unanswered"
+]
 _PARTS: Mapping[Kind, NotedPart] = {
     **dict.fromkeys(("on_the_edge", "faster", "to_submit_now"), "choice"),
     "failures": "failed",
+    "accuracy_gap": "accuracy",
+    "ruled_out": "accuracy",
     "efficiency": "efficiency",
     "above_ideal_on_fewer": "efficiency",
     "above_ideal_on_more": "efficiency",

@@ -235,6 +235,14 @@ _SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
     "times_contain": _times_contain,
     "accuracy_alike": "Accuracy is assumed not to depend on {setting} (chosen: "
     "{value}).",
+    "accuracy_gap": "Accuracy of this way: {metric} {mean:+.3f} against one process of "
+    "the same samples, batch and seed ({count:one pair|{count} pairs, {lo:+.3f} to "
+    "{hi:+.3f}}), measured on {world_size:n {device}} at global batch "
+    "{global_batch_size:,}.",
+    "ruled_out": lambda note: (
+        "Ruled out by accuracy: "
+        f"{', '.join(f'{way} ({why})' for way, why in note.of['reasons'].items())}."
+    ),
     "accumulation_not_measured": "Accumulation was not measured: of the passes of a "
     "step, only the last is taken to exchange gradients.",
     "extrapolated": "Extrapolated: nothing was measured on {world_size:n {device}} "

@@ -66,8 +66,9 @@ class OutlookRow:
     is_pareto
         No other row is both faster and cheaper in device-hours.
     is_eligible
-        May be chosen: its batch is inside the allowed range, and it does not rest on a
-        term that was not measured here, unless that was accepted.
+        May be chosen: its batch is inside the allowed range, it does not rest on a term
+        that was not measured here, unless that was accepted, and models so trained are
+        accurate enough, where any are.
     is_chosen, is_baseline
         The recommended row; the row efficiencies refer to.
     """
@@ -219,6 +220,9 @@ class Recommendation:
         is asked.
     limits
         What the chosen row must hold, in words, e.g. ``< 4 h``; empty without limits.
+    conditions
+        What the models that were so trained must hold, in words, e.g. ``val_acc >=
+        0.9``; empty: nothing was asked.
     condition
         What the chances take for granted, in words, e.g. ``90 epochs suffice at batch
         8192``; empty: nothing.
@@ -274,6 +278,7 @@ class Recommendation:
     parameters: tuple[ParameterRow, ...] = field(default=())
     memory_limits: tuple[MemoryLimit, ...] = ()
     evidence: Evidence = field(default_factory=Evidence)
+    conditions: tuple[str, ...] = ()
 
     @property
     def ways(self) -> tuple[WayRow, ...]:

@@ -69,6 +69,7 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
         "knee": [] if knee is None else [_knee(result, knee)],
         "elsewhere": [_elsewhere(result, *each) for each in result.elsewhere.items()],
         "price": [result.price] if result.price else [],
+        "accuracy": [*result.said("accuracy")],
         "why": [f"Why: {result.objective}."],
         "efficiency": [*result.said("efficiency")],
         "assumption": [*result.said("assumption")],
@@ -102,9 +103,10 @@ def reason_in_words(reason: str, *, is_emulated: bool = False) -> str:
 def _use(result: Recommendation) -> list[str]:
     row, unmet, verb = result.chosen, [], "Use"
     if not result.meets_constraints:
-        is_likely = row.probability is not None and row.probability >= _LIKELY
+        is_likely = _LIKELY <= (row.probability or 0) < result.confidence
         sure = f" with a chance of {percent(result.confidence)}" if is_likely else ""
-        unmet = [f"Nothing meets {' and '.join(result.limits)}{sure}."]
+        asked = " and ".join((*result.limits, *result.conditions))
+        unmet = [f"Nothing meets {asked}{sure}."]
         verb = "Closest:"
     kind = f"{result.node_group} node" if result.node_group else "node"
     _, devices = row.allocation.split("x")

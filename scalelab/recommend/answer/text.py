@@ -49,7 +49,10 @@ _REMARKS = (
     *("emulated", "knee", "elsewhere", "price", "why"),
     *("assumption", "unanswered", "next_trial"),
 )
-_HEAD = ("use", "settings", "takes", "chance", "choice", "failed", "alternatives")
+_HEAD = (
+    *("use", "settings", "takes", "chance", "accuracy", "choice", "failed"),
+    "alternatives",
+)
 _NESTED = ("batch", "settings")
 
 
@@ -214,7 +217,7 @@ def answer_text(recommendation: Recommendation, width: int = 80) -> str:
     headline = [
         *texts(said, "use", "settings"),
         ".  ".join(texts(said, "takes", "chance")),
-        *texts(said, "choice", "failed", "alternatives"),
+        *texts(said, "accuracy", "choice", "failed", "alternatives"),
     ]
     columns = _shown(recommendation, width)
     table = _aligned(columns, left=("next", "basis", "batch"))

@@ -43,7 +43,7 @@ class Outlook:
     # One row per world size: configuration, curve columns, ``samples_rule`` of the
     # convergence curve used, ``support``, ``step_time_s``, ``step_time_lo_s``,
     # ``step_time_hi_s``, ``throughput_samples_per_s``, ``is_allowed_batch``,
-    # ``is_eligible``
+    # ``is_accurate``, ``is_eligible``
     frame: pd.DataFrame
     questions: pd.DataFrame
     samples: np.ndarray
@@ -119,7 +119,11 @@ def look_ahead(
     is_allowed = knowledge.rule.allows(answered["global_batch_size"].to_numpy())
     rests_here = (answered["support"] != Support.NOT_MEASURED).to_numpy()
     answered["is_allowed_batch"] = is_allowed
-    answered["is_eligible"] = is_allowed & (rests_here | accepts_unmeasured)
+    may_be = is_allowed & (rests_here | accepts_unmeasured)
+    answered["is_accurate"] = knowledge.accuracy.suffices(answered)
+    are_both = (may_be & answered["is_accurate"]).to_numpy()
+    # where no way is accurate enough, the answer is the closest of them
+    answered["is_eligible"] = are_both if are_both.any() else may_be
     kept = _promising(answered, samples)
     if not len(kept):
         batches = sorted(set(answered["global_batch_size"].tolist()))

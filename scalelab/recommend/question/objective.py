@@ -113,6 +113,10 @@ class Constraints:
     # Devices of an exclusive node, all of them charged; None: those that are used
     devices_on_node: int | None = None
     target: Target | None = None
+    # What a trained model must hold, in words, and the most of its final metric that
+    # may be lost against one process
+    accept: tuple[str, ...] = ()
+    max_gap: float | None = None
     confidence: float = 0.9
     # Speed-up per device added below which a further doubling does not pay: 1 is a
     # doubling that halves the time, 0 one that changes nothing
@@ -130,6 +134,13 @@ class Constraints:
     def limited(self) -> list[tuple[Resource, float]]:
         """The resources that are limited, and how much of each is allowed."""
         return [(RESOURCES[name], limit) for name, limit in self.limits.items()]
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What is asked of trained models, in words."""
+        if self.max_gap is None:
+            return self.accept
+        return (*self.accept, f"an accuracy gap of at most {self.max_gap:g}")
 
     def in_words(self, device_hour_word: str) -> tuple[str, ...]:
         """Return the limits on resources, e.g. ``< 4 h``."""

@@ -196,6 +196,27 @@ SAID: list[tuple[Kind, dict[str, Any], str]] = [
         "Accuracy is assumed not to depend on precision (chosen: bf16).",
     ),
     (
+        "accuracy_gap",
+        {
+            "metric": "val_acc",
+            "mean": -0.018,
+            "lo": -0.02,
+            "hi": -0.016,
+            "count": 2,
+            "world_size": 4,
+            "global_batch_size": 1024,
+        },
+        "Accuracy of this way: val_acc -0.018 against one process of the same samples, "
+        "batch and seed (2 pairs, -0.020 to -0.016), measured on 4 GPUs at global "
+        "batch 1,024.",
+    ),
+    (
+        "ruled_out",
+        {"reasons": {"rule=adag": "val_acc -0.018", "rule=elastic": "val_acc -0.02"}},
+        "Ruled out by accuracy: rule=adag (val_acc -0.018), rule=elastic (val_acc "
+        "-0.02).",
+    ),
+    (
         "accumulation_not_measured",
         {},
         "Accumulation was not measured: of the passes of a step, only the last is "
