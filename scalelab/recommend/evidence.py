@@ -50,7 +50,7 @@ _SAME = (
     *("target_metric", "num_samples", "global_batch_size", "seed"),
 )
 _PLACE = ["world_size", "global_batch_size"]
-_LESS_IS_BETTER = re.compile("loss|err|perplexity|ppl|nll|mse|mae")
+_LESS_IS_BETTER = re.compile("loss|(^|[^a-z])(err|perplexity|ppl|nll|r?mse|mae|wer)")
 _PERIOD = OPTION_PREFIX + "averaging_period"
 _SERVERS = OPTION_PREFIX + "num_servers"
 
