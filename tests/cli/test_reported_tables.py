@@ -56,7 +56,10 @@ def test_nothing_is_promised_that_is_twice_as_fast_as_anything_measured(
         assert row["batch"]["global_batch_size"] <= 512
         assert row["time_s"]["lo"] > fastest_s / 2
         assert row["probability"] < 0.1
-    assert any(note.startswith("Efficiency over 100%") for note in found["notes"])
+        is_explained = any(
+            note.startswith("Efficiency over 100%") for note in found["notes"]
+        )
+        assert row["scaling_efficiency"] < 1.01 or is_explained
 
 
 def test_no_batch_is_larger_than_the_data(answer: Callable[..., Any]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,12 @@ class Node:
         )
         return self._client.run(function, *args, workers=[address])[address]
 
+    def is_idle(self) -> bool:
+        """Tell whether an attempt may start there; False while a worker is replaced."""
+        with suppress(OSError, ValueError):
+            return bool(self.run(is_idle))
+        return False
+
 
 class Attempts:
     """Runs one trial after the other on both nodes, and looks at how each ended."""
@@ -98,7 +104,7 @@ class Attempts:
         """Run a trial; return the outcomes of its attempts."""
         self.cluster.client.wait_for_workers(len(RANKS), timeout=60)
         for index, each in enumerate(self.nodes):
-            wait_until(partial(each.run, is_idle), "the node is idle")
+            wait_until(each.is_idle, "the node is idle")
             each.run(arm, point if index == node else None)
         command = isinstance(self.program, CommandProgram)
         trial = Trial(

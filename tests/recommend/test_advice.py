@@ -153,7 +153,9 @@ def test_nothing_meets_the_limits_gives_the_closest() -> None:
     found = recommend(sweep(), JOB, constraints=limits)
     assert not found.meets_constraints
     assert found.chosen.probability < 0.9
-    assert found.chosen.time_s.value == min(r.time_s.value for r in found.rows)
+    fastest_s = min(row.time_s.value for row in found.rows)
+    assert found.chosen.time_s.value <= 1.05 * fastest_s
+    assert found.chosen.basis == "measured"
     cheap = recommend(
         sweep(), JOB, constraints=Constraints(limits={"device_hours": 0.01})
     )

@@ -94,6 +94,8 @@ def next_trial(
     chosen = rows[at]
     if can_run[at] and is_among(outlook.frame, doubted)[at]:
         return trials.measuring(chosen, _DOUBTED)
+    if can_run[at] and is_contradicted[at]:
+        return trials.measuring(chosen, _CONTRADICTED)
     is_known = np.array([row.basis == Support.MEASURED for row in rows])
     could_win = outlook.is_allowed_batch & (is_contradicted | ~is_known) & can_run
     affordable = _AFFORDABLE * chosen.gpu_hours.value
@@ -108,8 +110,6 @@ def next_trial(
         )
     if can_run[at] and not is_known[at] and _is_likely(chosen):
         return trials.measuring(chosen, _NOT_MEASURED)
-    if can_run[at] and is_contradicted[at]:
-        return trials.measuring(chosen, _CONTRADICTED)
     closable = [gap for gap in gaps if _fits(gap, within)]
     return trials.closing(closable[0], rows) if closable else None
 

@@ -121,7 +121,7 @@ def test_cores_are_called_slots() -> None:
     assert "CPU slots (1 node x 2)" in text or "1 CPU slot (1 node x 1)" in text
     assert "core-h" in text
     assert "GPU" not in text
-    assert "would change the answer most: " in text
+    assert "To measure first: " in text
 
 
 def test_an_end_of_scaling_out_of_range_is_said(measured: Recommendation) -> None:
