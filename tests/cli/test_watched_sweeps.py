@@ -90,7 +90,8 @@ def test_ctrl_c_before_the_nodes_are_up(start: Start, here: Path, times: int) ->
         interrupt(process)
         time.sleep(0.3)
     out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, err
+    # A shell calls both 130: a signal may come after the interpreter has let go of it.
+    assert process.returncode in (130, -signal.SIGINT), err
     assert out == ""
     assert "Traceback" not in err
     assert_gone(children)
