@@ -68,7 +68,7 @@ from scalelab.recommend.question.candidates import (
     places,
 )
 from scalelab.recommend.question.objective import Choice, Constraints, beating, choose
-from scalelab.records.columns import PROGRAM_COLUMN
+from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
 
 _EVEN = 0.5  # confidence at which the likeliest of what is not sure enough is named
 _NEAR = 0.05  # by which a confidence is near another one
@@ -96,6 +96,7 @@ def recommend(
     limits = constraints or Constraints()
     every = prepared(observations)
     compared_by = compared_columns(every.observations)
+    compared_by |= {name.removeprefix(OPTION_PREFIX) for name in compared_by}
     among = {n: of for n, of in (select or {}).items() if n in compared_by}
     others = {n: of for n, of in (select or {}).items() if n not in among}
     subject = choose_subject(every.observations, others)

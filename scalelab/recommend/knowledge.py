@@ -106,11 +106,16 @@ def compared_columns(observations: pd.DataFrame) -> set[str]:
 
 
 def with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
-    """Return the rows with a value in a column; there must be some."""
+    """Return the rows with a value in a column, or of an option; there must be some."""
     if name not in frame.columns:
+        option = f"{OPTION_PREFIX}{name}"
+        if option in frame.columns:
+            return with_value(frame, option, value)
+        options = [n for n in frame.columns if str(n).startswith(OPTION_PREFIX)]
+        listed = ", ".join(["workload", "device_name", "world_size", *options])
         raise SpecError(
             f"{name!r} is no column of the observations, so nothing can be selected by "
-            "it. Select by workload, device_name, precision, world_size, ..."
+            f"it. Select by {listed}, or any other stored column."
         )
     counts = _counts(frame, name)
     if str(value) not in counts:

@@ -200,8 +200,7 @@ _SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
         f"{note.devices()} ({note.of['basis']}): "
         f"{faster_for(note.of['speedup'], note.of['cost_ratio'])}."
     ),
-    "to_submit_now": "To submit now: {world_size:n {device}} ({allocation}, {basis}), "
-    "{takes:list}.",
+    "to_submit_now": f"To submit now: {_CONFIGURATION}: {{basis}}, {{takes:list}}.",
     "learned_from": "Step times were also learned from {num_curves:n curve} of "
     "{runs:list}.",
     "off_the_product": "{num_trials:n end-to-end trial} took {mean_error:+.0%} against "

@@ -27,6 +27,8 @@ RATES: dict[str, Any] = {
 BESIDE = {
     "world_size": 32,
     "allocation": "4x8",
+    "local_batch_size": 16,
+    "gradient_accumulation_steps": 1,
     "basis": "measured",
     "takes": ["5 h", "160 GPU-h"],
     "probability": 0.88,
@@ -79,7 +81,7 @@ SAID: list[tuple[Kind, dict[str, Any], str]] = [
     (
         "to_submit_now",
         BESIDE,
-        "To submit now: 32 GPUs (4x8, measured), 5 h, 160 GPU-h.",
+        "To submit now: 32 GPUs (4x8), local batch 16: measured, 5 h, 160 GPU-h.",
     ),
     (
         "programs",
