@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import SpecError, UnmeasuredError
+from scalelab.experiment.command_values import Untold
 from scalelab.experiment.job import Job
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
@@ -108,6 +109,9 @@ def recommend(
     fitted, learned = fit_step_times(named, rows, rest, history=history, link=link)
     need = SampleNeed.of(subject.every_group, job, limits.target)
     whole = every.take(subject.every_group.index)
+    whole_runs = None
+    if need.target is not None and need.uses_law:
+        whole_runs = measured_whole_runs(whole.observations, need.target)
     factorisation = measured_factorisation(whole, named)
     knowledge = Knowledge(
         subject=subject,
@@ -115,9 +119,7 @@ def recommend(
         learned=learned,
         need=need,
         factorisation=factorisation if need.uses_law else None,
-        whole_runs=measured_whole_runs(whole.observations, need.target)
-        if need.target is not None and need.uses_law
-        else None,
+        whole_runs=whole_runs,
         rows=rows,
         rule=BatchRule.of(
             rows.frame,
@@ -130,7 +132,15 @@ def recommend(
         accuracy=Accuracy.of(subject.every_group, rows.curves, limits),
     )
     where = places(rows.frame, gpus, devices_on_node)
-    asked = candidates(rows.curves, where, knowledge.rule, untold)
+    if whole_runs is not None:  # which tell nothing of accumulation
+        untold = {**untold, None: {*untold.get(None, ()), Untold.ACCUMULATION}}
+    asked = candidates(
+        rows.curves,
+        where,
+        knowledge.rule,
+        untold,
+        of_whole_runs=whole_runs is not None,
+    )
     for name, value in among.items():
         with_value(every.observations.loc[rows.frame.index], name, value)
         asked = with_value(asked, name, value)

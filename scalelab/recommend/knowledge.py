@@ -66,7 +66,12 @@ def choose_subject(
     every_group = observations
     for name, value in select.items():
         if name != NODE_GROUP:
-            every_group = with_value(every_group, name, value)
+            chosen = with_value(every_group, name, value).index
+            if name.startswith("device_"):
+                # what tells samples alone holds on any device
+                is_alone = every_group["world_size"].isna() & every_group[name].isna()
+                chosen = chosen.union(every_group.index[is_alone])
+            every_group = every_group.loc[chosen]
     frame = every_group
     if NODE_GROUP in select:
         frame = with_value(frame, NODE_GROUP, select[NODE_GROUP])
