@@ -180,7 +180,7 @@ def _answer(
 ) -> Recommendation:
     subject, law, need = knowledge.subject, knowledge.law, knowledge.need
     rule, outlook, choice = knowledge.rule, comparison.printed, comparison.choice
-    base = Baseline.of(knowledge.rows, law)
+    base = Baseline.of(knowledge.rows, knowledge.step_times)
     table = outlook_rows(outlook, choice.index, base, limits, knowledge)
     chosen = table[choice.index]
     limit_words = limits.in_words(subject.device_hour_word)
@@ -225,7 +225,7 @@ def _answer(
             outlook.frame["support"].to_numpy(),
             np.median(outlook.samples, axis=0),
             np.median(outlook.overhead_s, axis=0),
-            law,
+            None if knowledge.whole_runs else law,
             limits.min_marginal_return,
             knowledge.rows,
         ),

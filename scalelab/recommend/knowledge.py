@@ -14,6 +14,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
 from scalelab.inputs.numerals import counted, device_words
+from scalelab.inputs.support import Support
 from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw
@@ -256,6 +257,17 @@ class Knowledge:
                 found = np.unique(values[np.isfinite(values)])
                 return float(found[0]) if len(found) == 1 else None
         return None
+
+    def step_times(self, asked: pd.DataFrame) -> np.ndarray:
+        """Draw the step time of one run on each configuration, (n_draws, n).
+
+        Whole runs tell it where nothing that it rests on is a mere belief.
+        """
+        drawn = self.law.sample(asked, one_run=True)
+        if self.whole_runs is None:
+            return drawn
+        is_belief = self.law.predict(asked)["support"] == Support.NOT_MEASURED
+        return np.where(is_belief, drawn, self.whole_runs.step_times(asked))
 
     @property
     def held(self) -> dict[str, Scalar]:

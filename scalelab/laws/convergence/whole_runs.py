@@ -99,14 +99,18 @@ class WholeRunLaw:
     def sample(self, configurations: pd.DataFrame) -> np.ndarray:
         """Draw the time to target of one further run, seconds, (n_draws, n)."""
         batch = positive(configurations, "global_batch_size")
+        steps = self.step_times(configurations)
+        return np.asarray(steps * self.samples(batch) / batch)
+
+    def step_times(self, configurations: pd.DataFrame) -> np.ndarray:
+        """Draw the step time of one further run, seconds, (n_draws, n)."""
         at = self._at(configurations)
         each = np.log(self._each_step_s(configurations))
         beyond = np.maximum(np.log2(at.world_size / self.largest), 0.0)
         low, high = np.quantile(each, [0.25, 0.75], axis=0)
         scatter = (high - low) / (2 * ndtri(0.75))  # of the middle formulas
         noise = np.sqrt(_NOISE**2 + (_PER_DOUBLING * beyond) ** 2 + scatter**2)
-        steps = np.median(each, axis=0) + noise * normals(SEED + 10)
-        return np.asarray(np.exp(steps) * self.samples(batch) / batch)
+        return np.asarray(np.exp(np.median(each, axis=0) + noise * normals(SEED + 10)))
 
     def samples(self, batch: np.ndarray) -> np.ndarray:
         """Draw the samples that one further run needs, (n_draws, n_batches)."""
