@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import SpecError, UnmeasuredError
+from scalelab.experiment.command_values import Untold
 from scalelab.experiment.job import Job
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
@@ -109,6 +110,9 @@ def recommend(
     fitted, learned = fit_step_times(named, rows, rest, history=history, link=link)
     need = SampleNeed.of(subject.every_group, job, limits.target)
     whole = every.take(subject.every_group.index)
+    whole_runs = None
+    if need.target is not None and need.uses_law:
+        whole_runs = measured_whole_runs(whole.observations, need.target)
     factorisation = measured_factorisation(whole, named)
     knowledge = Knowledge(
         subject=subject,
@@ -116,9 +120,7 @@ def recommend(
         learned=learned,
         need=need,
         factorisation=factorisation if need.uses_law else None,
-        whole_runs=measured_whole_runs(whole.observations, need.target)
-        if need.target is not None and need.uses_law
-        else None,
+        whole_runs=whole_runs,
         rows=rows,
         rule=BatchRule.of(
             rows.frame,
@@ -131,7 +133,15 @@ def recommend(
         accuracy=Accuracy.of(subject.every_group, rows.curves, limits),
     )
     where = places(rows.frame, gpus, devices_on_node)
-    asked = candidates(rows.curves, where, knowledge.rule, untold)
+    if whole_runs is not None:  # which tell nothing of accumulation
+        untold = {**untold, None: {*untold.get(None, ()), Untold.ACCUMULATION}}
+    asked = candidates(
+        rows.curves,
+        where,
+        knowledge.rule,
+        untold,
+        of_whole_runs=whole_runs is not None,
+    )
     for name, value in among.items():
         with_value(every.observations.loc[rows.frame.index], name, value)
         asked = with_value(asked, name, value)
@@ -171,7 +181,7 @@ def _answer(
 ) -> Recommendation:
     subject, law, need = knowledge.subject, knowledge.law, knowledge.need
     rule, outlook, choice = knowledge.rule, comparison.printed, comparison.choice
-    base = Baseline.of(knowledge.rows, law)
+    base = Baseline.of(knowledge.rows, knowledge.step_times)
     table = outlook_rows(outlook, choice.index, base, limits, knowledge)
     chosen = table[choice.index]
     limit_words = limits.in_words(subject.device_hour_word)
@@ -216,7 +226,7 @@ def _answer(
             outlook.frame["support"].to_numpy(),
             np.median(outlook.samples, axis=0),
             np.median(outlook.overhead_s, axis=0),
-            law,
+            None if knowledge.whole_runs else law,
             limits.min_marginal_return,
             knowledge.rows,
         ),

@@ -52,7 +52,7 @@ Kind = Literal[
     "import_doubted",
 ]
 # What the times of an answer are made of
-Contents = Literal["given", "steps", "steps_and_checkpoints", "all"]
+Contents = Literal["given", "steps", "steps_and_checkpoints", "all", "whole_runs"]
 # The subjects of notes
 NotedPart = Literal[
     "accuracy", "choice", "failed", "efficiency", "assumption", "unanswered"

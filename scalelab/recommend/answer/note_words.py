@@ -137,6 +137,8 @@ _CONTENTS: Mapping[Contents, str] = {
     "steps": "training steps",
     "steps_and_checkpoints": "training steps and checkpoints between them",
     "all": "all between two reported steps (evaluation too, unless it is set apart)",
+    "whole_runs": "whole runs to the target, whatever those contain: nothing tells "
+    "steps apart from them",
 }
 
 

@@ -1,5 +1,6 @@
 """Scaling efficiency: samples per second and device, against the fewest measured."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -9,7 +10,6 @@ import pandas as pd
 from scalelab.inputs.numerals import Interval
 from scalelab.laws.interval import central
 from scalelab.laws.rows import CONFIGURATION, FitRows, configurations, split_curves
-from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.answer.recommendation import Scaling
 
 
@@ -22,12 +22,15 @@ class Baseline:
     """
 
     world_size: int
-    law: StepTimeLaw
+    # Draws step times of one run, (n_draws, n_configurations)
+    step_times: Callable[[pd.DataFrame], np.ndarray]
     # Configurations that were measured there, the fastest first
     measured: pd.DataFrame
 
     @classmethod
-    def of(cls, rows: FitRows, law: StepTimeLaw) -> Self:
+    def of(
+        cls, rows: FitRows, step_times: Callable[[pd.DataFrame], np.ndarray]
+    ) -> Self:
         """Find the smallest allocation among the rows of an answer."""
         size = rows.frame["world_size"].min()
         found = [
@@ -35,9 +38,9 @@ class Baseline:
             for key, frame in rows.curves.items()
         ]
         known = pd.concat([each for each in found if len(each)], ignore_index=True)
-        rates = _batches(known) / np.median(law.sample(known, one_run=True), axis=0)
+        rates = _batches(known) / np.median(step_times(known), axis=0)
         measured = known.iloc[np.argsort(-rates, kind="stable")]
-        return cls(world_size=int(size), law=law, measured=measured)
+        return cls(world_size=int(size), step_times=step_times, measured=measured)
 
     def compare(
         self, row: pd.DataFrame, mass: float
@@ -57,7 +60,7 @@ class Baseline:
             return Interval(value=1.0, lo=1.0, hi=1.0), scaling
         # what a curve does not name is no column of its row
         pair = pd.concat([each.dropna(axis=1) for each in (base, row)])
-        drawn = self.law.sample(pair, one_run=True)
+        drawn = self.step_times(pair)
         rates = _batches(pair) / (drawn * pair["world_size"].to_numpy(float))
         middle, shares = np.median(rates, axis=0), rates[:, 1] / rates[:, 0]
         # drawn about the ratio of the rates that a table shows

@@ -96,7 +96,7 @@ def find_knee(
     support: np.ndarray,
     samples: np.ndarray,
     overhead_s: np.ndarray,
-    law: StepTimeLaw,
+    law: StepTimeLaw | None,
     least: float,
     rows: FitRows,
 ) -> Knee | None:
@@ -135,14 +135,17 @@ def _term(
     questions: pd.DataFrame,
     samples: np.ndarray,
     overhead_s: np.ndarray,
-    law: StepTimeLaw,
+    law: StepTimeLaw | None,
     rows: FitRows,
 ) -> str:
     """Name the cause of the most probable knee: the term that grows most there.
 
+    Without the law behind the times, which knows the terms, only their growth is named.
     No shape knows of input, which is in several terms, then. It is named where the
     wait that was measured grows by more than half of all that is lost there.
     """
+    if law is None:
+        return _WORDS["unexplained"]
     sizes = questions["world_size"].to_numpy(float)
     after_knee = 1 + int(np.bincount(index).argmax()) if len(index) else len(sizes) - 1
     pair = [int(_halved(sizes)[after_knee]), after_knee]

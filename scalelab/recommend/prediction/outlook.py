@@ -137,11 +137,10 @@ def look_ahead(
     asked = candidates.iloc[kept].reset_index(drop=True)
     samples, reached = samples[:, kept], reached[:, kept]
     total = frame["global_batch_size"].to_numpy(float)
-    if whole is not None:
-        one_run = expected = whole.sample(frame)
-    else:
+    one_run = knowledge.step_times(asked) * samples / total
+    expected = one_run
+    if whole is None:
         expected = law.sample(asked) * np.median(samples, axis=0) / total
-        one_run = law.sample(asked, one_run=True) * samples / total
         if knowledge.factorisation is not None:
             corrections = np.exp(knowledge.factorisation.draws())
             expected *= np.median(corrections)
