@@ -39,6 +39,7 @@ from scalelab.recommend.notes import (
     about_efficiency,
     against_cheapest,
     assumptions,
+    believed,
     compared,
     condition,
     considered,
@@ -145,7 +146,12 @@ def recommend(
     answer = _answer(
         knowledge, comparison, fitted.gaps_at(asked), limits, within, wanted
     )
-    return replace(answer, evidence=evidence(whole, subject.frame, factorisation))
+    beliefs = believed(answer.rows, law, link, is_accepted=accept_unmeasured)
+    return replace(
+        answer,
+        facts=(*beliefs, *answer.facts),
+        evidence=evidence(whole, subject.frame, factorisation),
+    )
 
 
 def _check_sequence_length(subject: AskedCurves, job: Job | None) -> None:

@@ -189,6 +189,8 @@ _SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
     "failures": _failures,
     "incomplete_sweep": "The sweep is not complete: {num_trials:n trial} to come.",
     "accepted": lambda note: accepted_in_words(note.of),
+    "asked_job": "Asked of {has_own:another job: |a job of }{job:and}.",
+    "believed": "Believed, not measured: {beliefs:and}.",
     "programs": _programs,
     "not_sure_enough": "Measured, but not sure enough: {world_size:n {device}} "
     "({allocation}), global batch {global_batch_size:,} with local batch "
@@ -203,7 +205,7 @@ _SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
     "to_submit_now": "To submit now: {world_size:n {device}} ({allocation}, {basis}), "
     "{takes:list}.",
     "learned_from": "Step times were also learned from {num_curves:n curve} of "
-    "{runs:list}.",
+    "{runs:list}: believed, not measured here.",
     "off_the_product": "{num_trials:n end-to-end trial} took {mean_error:+.0%} against "
     "the product of the two laws, {worst_error:.0%} off at most; predictions are "
     "corrected by {correction:+.0%}.",

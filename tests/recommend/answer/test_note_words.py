@@ -99,9 +99,26 @@ SAID: list[tuple[Kind, dict[str, Any], str]] = [
         "batch 16: 2 h, chance of meeting < 2 h and < 9 usd: 60%.",
     ),
     (
+        "asked_job",
+        {"job": ["90 epochs", "a global batch of 64"], "has_own": True},
+        "Asked of another job: 90 epochs and a global batch of 64.",
+    ),
+    (
+        "asked_job",
+        {"job": ["1,000 steps"], "has_own": False},
+        "Asked of a job of 1,000 steps.",
+    ),
+    (
+        "believed",
+        {"beliefs": ["100Gbit/s between nodes", "the law usl of step times"]},
+        "Believed, not measured: 100Gbit/s between nodes and the law usl of step "
+        "times.",
+    ),
+    (
         "learned_from",
         {"num_curves": 2, "runs": ["a", "b"]},
-        "Step times were also learned from 2 curves of a, b.",
+        "Step times were also learned from 2 curves of a, b: believed, not measured "
+        "here.",
     ),
     (
         "off_the_product",
