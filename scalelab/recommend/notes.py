@@ -306,6 +306,7 @@ def named(
             basis=str(row["support"]),
             takes=[of.in_words(each, device_hour_word) for of, each in amounts.items()],
             limits=[*limits],
+            of_doublings=not limits,
             time_s=amounts[TIME],
             probability=float(one.probability[0]),
             than=int(other.sizes[0]),

@@ -74,7 +74,7 @@ def faster_for(speedup: float, cost_ratio: float) -> str:
 _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     "duration": duration,
     "percent": percent,
-    "below": lambda share: f"{int(100 * share)}%",
+    "below": lambda share: f"{min(int(100 * share), 99)}%",
     "gib": lambda size: number(size / _GIB),
     "list": ", ".join,
     "sizes": lambda sizes: ", ".join(f"{size:,}" for size in sizes),
@@ -197,7 +197,8 @@ _SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
     "{local_batch_size:,}: {time_s:duration}, chance of meeting {limits:and}: "
     "{probability:percent}.",
     "on_the_edge": "On the edge: {world_size:n {device}} ({allocation}), {takes:list}, "
-    "would be chosen at a confidence of {probability:below}.",
+    "would be chosen at a confidence of {probability:below}"
+    "{of_doublings: that every doubling pays|}.",
     "faster": lambda note: (
         f"{note.devices()} ({note.of['basis']}): "
         f"{faster_for(note.of['speedup'], note.of['cost_ratio'])}."
