@@ -25,6 +25,7 @@ RATES: dict[str, Any] = {
 }
 
 BESIDE = {
+    "of_doublings": False,
     "world_size": 32,
     "allocation": "4x8",
     "basis": "measured",
@@ -69,6 +70,12 @@ SAID: list[tuple[Kind, dict[str, Any], str]] = [
         BESIDE,
         "On the edge: 32 GPUs (4x8), 5 h, 160 GPU-h, would be chosen at a confidence "
         "of 88%.",
+    ),
+    (
+        "on_the_edge",
+        BESIDE | {"of_doublings": True, "probability": 1.0},
+        "On the edge: 32 GPUs (4x8), 5 h, 160 GPU-h, would be chosen at a confidence "
+        "of 99% that every doubling pays.",
     ),
     ("faster", BESIDE, "32 GPUs (measured): 3.8 times faster for 4% more."),
     (
