@@ -101,6 +101,7 @@ class RecommendArguments(FitArguments):
     local_batch: _Batch = Field(default=None, description="The local batch of the job.")
     between_nodes: LinkText | None = None
     accept_unmeasured: Flag = False
+    no_history: Flag = False
 
 
 class SweepArguments(Section):

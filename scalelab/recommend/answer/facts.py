@@ -9,6 +9,8 @@ Kind = Literal[
     "failures",
     "incomplete_sweep",
     "accepted",
+    "asked_job",
+    "believed",
     "programs",
     "not_sure_enough",
     "on_the_edge",

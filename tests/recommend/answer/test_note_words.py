@@ -25,6 +25,7 @@ RATES: dict[str, Any] = {
 }
 
 BESIDE = {
+    "of_doublings": False,
     "world_size": 32,
     "allocation": "4x8",
     "local_batch_size": 16,
@@ -72,6 +73,12 @@ SAID: list[tuple[Kind, dict[str, Any], str]] = [
         "On the edge: 32 GPUs (4x8), 5 h, 160 GPU-h, would be chosen at a confidence "
         "of 88%.",
     ),
+    (
+        "on_the_edge",
+        BESIDE | {"of_doublings": True, "probability": 1.0},
+        "On the edge: 32 GPUs (4x8), 5 h, 160 GPU-h, would be chosen at a confidence "
+        "of 99% that every doubling pays.",
+    ),
     ("faster", BESIDE, "32 GPUs (measured): 3.8 times faster for 4% more."),
     (
         "faster",
@@ -101,9 +108,26 @@ SAID: list[tuple[Kind, dict[str, Any], str]] = [
         "batch 16: 2 h, chance of meeting < 2 h and < 9 usd: 60%.",
     ),
     (
+        "asked_job",
+        {"job": ["90 epochs", "a global batch of 64"], "has_own": True},
+        "Asked of another job: 90 epochs and a global batch of 64.",
+    ),
+    (
+        "asked_job",
+        {"job": ["1,000 steps"], "has_own": False},
+        "Asked of a job of 1,000 steps.",
+    ),
+    (
+        "believed",
+        {"beliefs": ["100Gbit/s between nodes", "the law usl of step times"]},
+        "Believed, not measured: 100Gbit/s between nodes and the law usl of step "
+        "times.",
+    ),
+    (
         "learned_from",
         {"num_curves": 2, "runs": ["a", "b"]},
-        "Step times were also learned from 2 curves of a, b.",
+        "Step times were also learned from 2 curves of a, b: believed, not measured "
+        "here.",
     ),
     (
         "off_the_product",
