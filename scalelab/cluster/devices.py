@@ -1,15 +1,13 @@
 """The devices of this machine: its GPUs, or its cores where there is no GPU."""
 
 import os
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pynvml
 
 from scalelab.errors import ClusterError
-from scalelab.site.profile import listed_gpus
+from scalelab.site.profile import cpu_name, listed_gpus
 
 
 def local_devices(device_type: str) -> tuple[str, ...]:
@@ -60,10 +58,7 @@ def granted_devices(device_type: str, num_devices: int) -> tuple[str, ...]:
 def device_name(device_type: str, device_ids: tuple[str, ...]) -> str:
     """Return the model of the devices, e.g. ``NVIDIA A100-SXM4-40GB``."""
     if device_type == "cpu":
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-        return platform.machine()
+        return cpu_name()
     first = device_ids[0]
     with _nvml():
         if first.isdigit():

@@ -27,6 +27,7 @@ from scalelab.records.attempt import AttemptSpec
 from scalelab.records.attempt_io import decode_json, encode_json, write_atomically
 from scalelab.records.columns import SCHEMA_VERSION
 from scalelab.records.plain_files import harmless_text, read_file
+from scalelab.site.profile import cpu_name
 
 _PACKAGES = (
     "scalelab torch dask distributed dask-jobqueue numpy pandas pyarrow scikit-learn "
@@ -122,16 +123,12 @@ def read_header(path: Path) -> RunHeader:
 
 def provenance(code_directory: Path | None = None) -> dict[str, Any]:
     """Return versions, host, threads and code state as plain JSON values."""
-    lines: list[str] = []
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.partition(":")[2].strip() for line in lines if "model name" in line]
     variables = (*_VARIABLES, *(each.job_variable for each in BATCH_SYSTEMS))
     return {
         "versions": versions(),
         "host": socket.gethostname(),
         "platform": platform.platform(),
-        "processor": models[0] if models else platform.machine(),
+        "processor": cpu_name(),
         "cores": affinity(),
         "num_cores": os.cpu_count(),
         "environment": {

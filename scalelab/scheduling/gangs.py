@@ -171,7 +171,7 @@ class Gangs:
                 self.send()
         else:
             self._record(gang, node_rank, _result_of_task(message.value))
-        return self._verdict_if_last(gang)
+        return None if gang.waits_for else self._end(gang)
 
     def node_left(self, address: str) -> list[Verdict]:
         """End the attempts that ran on a node that was lost."""
@@ -188,8 +188,8 @@ class Gangs:
                 reason = f"Node {share.node} vanished while it ran the attempt."
                 lost_node = AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason)
                 self._record(gang, _node_of(rank), lost_node)
-            if lost and (verdict := self._verdict_if_last(gang)):
-                verdicts.append(verdict)
+            if lost and not gang.waits_for:
+                verdicts.append(self._end(gang))
         return verdicts
 
     def cancel_all(self, reason: str) -> None:
@@ -253,10 +253,7 @@ class Gangs:
                 gang, f"Node {node_rank} of the attempt ended: {result.reason}"
             )
 
-    def _verdict_if_last(self, gang: _Gang) -> Verdict | None:
-        return None if gang.waits_for else self._end(gang, ())
-
-    def _end(self, gang: _Gang, unresponsive: tuple[str, ...]) -> Verdict:
+    def _end(self, gang: _Gang, unresponsive: tuple[str, ...] = ()) -> Verdict:
         del self._running[gang.attempt_id]
         for rank in sorted(gang.opened):
             self._notify(gang.addresses[rank], close_rendezvous, gang.attempt_id)

@@ -6,7 +6,9 @@ of ``BATCH_SYSTEMS`` name those of batch systems, and
 """
 
 import os
+import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import StrEnum
 from itertools import takewhile
 from pathlib import Path
@@ -26,6 +28,15 @@ def num_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def cpu_name() -> str:
+    """Return the model of this machine's processor, or else its architecture."""
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+    return models[0] if models else platform.machine()
 
 
 def num_visible_gpus() -> int:

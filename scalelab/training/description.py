@@ -2,7 +2,6 @@
 
 import json
 import platform
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from torch.utils.data import Dataset
 from scalelab._version import __version__
 from scalelab.experiment.trial import Trial
 from scalelab.records.observations import ENGINE_REVISION
+from scalelab.site.profile import cpu_name
 from scalelab.training.engines.sync_batch_norm import SyncBatchNorm
 from scalelab.training.feed import fingerprint
 from scalelab.training.workloads.base import Workload
@@ -72,13 +72,8 @@ def describe_schedule(schedule: str, trial: Trial) -> str:
 
 def device_name(device: torch.device) -> str:
     """Return the model of a device, such as ``NVIDIA H200``."""
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.machine()
+    is_cuda = device.type == "cuda"
+    return torch.cuda.get_device_name(device) if is_cuda else cpu_name()
 
 
 def versions() -> str:
