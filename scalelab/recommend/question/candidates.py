@@ -22,10 +22,10 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import SpecError
-from scalelab.experiment.command_values import Untold
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import Layout
+from scalelab.inputs.placeholders import Untold
 from scalelab.kinds.strategies import strategy_of
 from scalelab.kinds.strategy import TrialSizes
 from scalelab.laws.memory.law import MemoryLaw
