@@ -1,11 +1,9 @@
 """The knowledge behind an answer: its subject, measurements, and fitted laws."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -138,7 +136,7 @@ class History:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, runs: Sequence[tuple[str, pd.DataFrame]]) -> History | None:
+    def of(cls, runs: Sequence[tuple[str, pd.DataFrame]]) -> Self | None:
         """Join runs, each given by its name and its rows; None without any run."""
         if not runs:
             return None
