@@ -1,6 +1,7 @@
 """Plain tables of text, as the page shows them: numbers, attempts, failures, curves."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -346,9 +347,7 @@ def curve_table(subject: ReportSubject) -> TextTable:
     )
 
 
-def provenance_table(
-    observations: pd.DataFrame, provenance: Mapping[str, Any]
-) -> TextTable:
+def provenance_table(observations: pd.DataFrame) -> TextTable:
     """Return when, where and with what the observations were made."""
     hosts = [cell for cell in observations["hosts"] if isinstance(cell, list)]
     versions = observations["versions"].dropna().unique()
@@ -360,8 +359,7 @@ def provenance_table(
         ("devices", _distinct(observations["device_name"])),
         ("code", _distinct(observations["code_hash"])),
         ("data", _distinct(observations["dataset"])),
-        ("versions", "; ".join(_written(_parsed(text)) for text in versions)),
-        *((name, _written(value)) for name, value in provenance.items()),
+        ("versions", "; ".join(map(_versions, versions))),
     ]
     return TextTable(
         columns=("what", "value"),
@@ -377,16 +375,8 @@ def _moment(moment: Any) -> str:
     return "" if pd.isna(moment) else f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
-def _parsed(text: str) -> object:
-    try:
-        return parse_json(text.encode())
-    except ValueError:
-        return text
-
-
-def _written(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_written(part)}" for name, part in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(_written(part) for part in value)
-    return "" if value is None else str(value)
+def _versions(text: str) -> str:
+    with suppress(ValueError, AttributeError):
+        known = parse_json(text.encode()).items()
+        return ", ".join(f"{name} {version}" for name, version in known)
+    return text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,6 @@ from scalelab.session.records import RunRecords
 
 if TYPE_CHECKING:
     from scalelab.laws.step_time.law import StepTimeLaw
-    from scalelab.recommend.answer.facts import Fact
     from scalelab.recommend.answer.kept import Question
     from scalelab.recommend.answer.recommendation import Recommendation
     from scalelab.recommend.answer.text import Answer
@@ -196,18 +195,15 @@ class Run(RunRecords):
                 self._history(question.learn_from),
                 untold_batches(self.experiment) if self.experiment else {},
             )
-        doubts = (
-            Fact("import_doubted", {"doubt": doubt}) for doubt in self.import_doubts
-        )
-        return replace(found, facts=(*self._before(), *found.facts, *doubts))
-
-    def _before(self) -> Iterator[Fact]:
-        from scalelab.recommend.answer.facts import Fact
-
+        facts = []
         if missing := self.status().num_missing:
-            yield Fact("incomplete_sweep", {"num_trials": missing})
+            facts.append(Fact("incomplete_sweep", {"num_trials": missing}))
         if self.acceptance is not None:
-            yield Fact("accepted", self.acceptance)
+            facts.append(Fact("accepted", self.acceptance))
+        doubts = (
+            Fact("import_doubted", {"doubt": each}) for each in self.import_doubts
+        )
+        return replace(found, facts=(*facts, *found.facts, *doubts))
 
     def _history(self, learn_from: Sequence[str | Path]) -> History | None:
         from scalelab.recommend.knowledge import History

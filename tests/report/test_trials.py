@@ -129,20 +129,11 @@ def test_provenance_names_what_is_known_and_nothing_else() -> None:
             started_at="2026-11-19T08:00:00+00:00",
         ),
     ]
-    facts = {
-        "host": "login1",
-        "code": {"commit": "abc", "dirty": True},
-        "none": None,
-        "cores": [0, 1],
-    }
-    found = dict(provenance_table(frame(rows), facts).rows)
+    found = dict(provenance_table(frame(rows)).rows)
     assert found["from"] == "2026-11-19 08:00 UTC"
     assert found["to"] == "2026-11-20 08:01 UTC"
     assert found["hosts"] == "node0"
     assert found["versions"] == "torch 2.13.0; not json"
-    assert found["code"] == "commit abc, dirty True"
-    assert found["cores"] == "0, 1"
-    assert "none" not in found
     assert "data" not in found
 
 
@@ -152,4 +143,4 @@ def test_an_empty_run_has_empty_tables() -> None:
     assert failures(nothing, {}) == ()
     assert trial_table(nothing).rows == ()
     assert memory_table(nothing).rows == ()
-    assert provenance_table(nothing, {}).rows == ()
+    assert provenance_table(nothing).rows == ()
