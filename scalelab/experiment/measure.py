@@ -107,14 +107,12 @@ class Measure(Section):
         ),
     )
 
-    @model_validator(mode="after")
-    def _has_one_cap(self) -> Self:
-        if self.max_samples and self.max_epochs:
-            raise SpecError("max_samples and max_epochs both cap a trial. Keep one.")
-        return self
-
     def check(self, job: Job | None) -> None:
         """Refuse families of trials that would never end, given the job."""
+        if self.max_samples and self.max_epochs:
+            raise SpecError(
+                "measure: max_samples and max_epochs both cap a trial. Keep one."
+            )
         if self.max_epochs and not (job and job.samples_per_epoch):
             raise SpecError("measure.max_epochs needs job.samples_per_epoch. Add it.")
         for kind in self.kind:
