@@ -68,8 +68,8 @@ def test_trials_show_what_they_measured() -> None:
     rows = [trial_row(1, 8, **waiting), trial_row(2, 8, validity=["shared_node"])]
     table = trial_table(frame(rows))
     first, second = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
-    assert first["step time"] == "20 ms"
-    assert (first["waiting for input"], first["device busy"]) == ("25%", "61%")
+    assert first["time of a step"] == "20 ms"
+    assert (first["waiting for data"], first["device busy"]) == ("25%", "61%")
     assert first["ignored because"] == ""
     assert second["ignored because"] == "other jobs ran on the node"
     assert "final metric" not in table.columns
