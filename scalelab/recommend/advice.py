@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import SpecError, UnmeasuredError
-from scalelab.experiment.command_values import Untold
 from scalelab.experiment.job import Job
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
 from scalelab.inputs.numerals import counted
+from scalelab.inputs.placeholders import Untold
 from scalelab.inputs.support import Support
 from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.time_to_target import measured_factorisation

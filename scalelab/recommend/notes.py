@@ -76,6 +76,15 @@ def assumptions(
     passes = knowledge.rows.frame["gradient_accumulation_steps"]
     if chosen.batch.gradient_accumulation_steps > 1 and passes.max() <= 1:
         yield Fact("accumulation_not_measured")
+    if knowledge.law.is_flat:
+        rows = knowledge.rows.frame
+        yield Fact.of(
+            "flat",
+            law=knowledge.law.name,
+            world_size=int(rows["world_size"].max()),
+            least=int(rows["local_batch_size"].min()),
+            most=int(rows["local_batch_size"].max()),
+        )
     if chosen.basis in (Support.EXTRAPOLATED, Support.NOT_MEASURED):
         size, local = chosen.world_size, chosen.batch.local_batch_size
         yield Fact.of("extrapolated", world_size=size, local_batch_size=local)

@@ -36,6 +36,7 @@ Kind = Literal[
     "accuracy_gap",
     "ruled_out",
     "accumulation_not_measured",
+    "flat",
     "extrapolated",
     "not_tried",
     "cut_to_an_epoch",
