@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from scalelab.session.records import RunRecords
 
 if TYPE_CHECKING:
     from scalelab.laws.step_time.law import StepTimeLaw
+    from scalelab.recommend.answer.facts import Fact
     from scalelab.recommend.answer.kept import Question
     from scalelab.recommend.answer.recommendation import Recommendation
     from scalelab.recommend.answer.text import Answer
