@@ -179,7 +179,6 @@ def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
     parallelism = str(value("parallelism", experiment.parallelism))
     options = {name: value(name, each) for name, each in experiment.options.items()}
     in_flight = strategy_of(parallelism).steps_in_flight(row.world_size, options)
-    precisions = [each.value for each in experiment.precision]
     return Trial(
         kind=TrialKind.THROUGHPUT,
         workload=experiment.workload_name,
@@ -191,7 +190,7 @@ def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
         learning_rate=_rate(experiment, answer, in_flight),
         node_group=answer.node_group or None,
         parallelism=parallelism,
-        precision=str(value("precision", precisions)),
+        precision=str(value("precision", experiment.precision)),
         seed=experiment.seed[0],
         options=options,
         layout=_layout(experiment, held),
