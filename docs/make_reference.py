@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import yaml
 from pydantic import BaseModel
@@ -28,7 +28,7 @@ from scalelab.inputs.placeholders import (
     TRIAL_PLACEHOLDERS,
 )
 from scalelab.inputs.problems import model_in
-from scalelab.recommend.answer.facts import Kind
+from scalelab.recommend.answer.note_words import SENTENCES
 from scalelab.records.control.events import EVENTS, KINDS, VERSION, Progress
 from scalelab.site.choice import site_class
 
@@ -214,7 +214,7 @@ def reference() -> str:
         "renamed or dropped, as long as `schema` is the same.\n",
         *_table(("key", "holds"), [(_code(key), text) for key, text in JSON.items()]),
         "",
-        f"Kinds of facts: {', '.join(map(_code, get_args(Kind)))}. "
+        f"Kinds of facts: {', '.join(map(_code, SENTENCES))}. "
         "Units are in the names of",
         "their values, such as `step_time_s`.",
         "",

@@ -349,21 +349,18 @@ def _closing(summary: SweepSummary, num_before: int | None) -> Iterator[str]:
     if more := len(failures[MAX_SHOWN:]):
         yield f"... and {counted(more, 'trial')} more."
     if summary.num_failed and (failures or not unsound):
-        yield _what_failed(summary)
+        count = counted(summary.num_failed, "trial")
+        why = f": {ended(summary.failures[0].reason)}" if summary.failures else "."
+        if set(summary.outcomes) == {Outcome.FAILED}:
+            yield f"All {count} failed{why} Fix the script, then sweep --retry-failed."
+        else:
+            yield f"Not measured: {count}. sweep --retry-failed tries again."
     if summary.unfinished:
         # A canary is not known to the sweep before its turn has come.
         ended_here = summary.num_finished - summary.num_resumed
         left = 0 if num_before is None else num_before - ended_here
         count = counted(max(left, len(summary.unfinished)), "trial")
         yield f"Not run: {count}. The same command goes on with them."
-
-
-def _what_failed(summary: SweepSummary) -> str:
-    count = counted(summary.num_failed, "trial")
-    if set(summary.outcomes) != {Outcome.FAILED}:
-        return f"Not measured: {count}. sweep --retry-failed tries again."
-    why = f": {ended(summary.failures[0].reason)}" if summary.failures else "."
-    return f"All {count} failed{why} Fix the script, then sweep --retry-failed."
 
 
 def _confirm(question: str) -> None:

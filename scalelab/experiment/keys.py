@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
@@ -16,8 +16,6 @@ from scalelab.experiment.sections import (
     ConfirmAbove,
     LauncherChoice,
     LayoutAxes,
-    Precision,
-    ScalingMode,
     SourceChoice,
     Stop,
     WorkloadChoice,
@@ -199,14 +197,14 @@ class ExperimentKeys(Section):
             "How a command splits its model over ranks: {tensor: [1, 2], pipeline: 2}."
         ),
     )
-    precision: OneOrMany[Precision] = Field(
-        default=(Precision.FP32,), description="fp32, bf16 or fp16."
+    precision: OneOrMany[Literal["fp32", "bf16", "fp16"]] = Field(
+        default=("fp32",), description="fp32, bf16 or fp16."
     )
     seed: OneOrMany[Seed] = Field(default=(0,), description="Seeds, 0 to 2**32 - 1.")
     options: dict[AxisName, OneOrMany[OptionValue]] = Field(
         default={}, description="Further axes: {argument: [values]}."
     )
-    scaling: ScalingMode | None = Field(
+    scaling: Literal["strong", "weak"] | None = Field(
         default=None,
         description="strong: global batch fixed; weak: local batch fixed.",
     )
@@ -285,12 +283,12 @@ class ExperimentKeys(Section):
                 "gradient_accumulation_steps follows from global_batch_size and "
                 "local_batch_size. Remove one of the three."
             )
-        if self.scaling is ScalingMode.STRONG and total is None:
+        if self.scaling == "strong" and total is None:
             raise SpecError(
                 "scaling=strong holds global_batch_size fixed, but there is none. Add "
                 "it, or write scaling: weak."
             )
-        if self.scaling is ScalingMode.WEAK and total is not None:
+        if self.scaling == "weak" and total is not None:
             raise SpecError(
                 "scaling=weak holds local_batch_size fixed, so global_batch_size "
                 "follows from the number of devices. Remove global_batch_size."

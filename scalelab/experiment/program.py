@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from scalelab.inputs.document import Scalar
 from scalelab.kinds.trainers import trainer_of
@@ -42,15 +41,8 @@ class MetricsSource:
         return self.jsonl or self.csv or self.tensorboard
 
 
-class StopSignalName(StrEnum):
-    """A signal that asks a command to save what it has."""
-
-    SIGTERM = "SIGTERM"
-    SIGINT = "SIGINT"
-    SIGHUP = "SIGHUP"
-    SIGQUIT = "SIGQUIT"
-    SIGUSR1 = "SIGUSR1"
-    SIGUSR2 = "SIGUSR2"
+# A signal that asks a command to save what it has.
+StopSignalName = Literal["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,6 @@
 """The smaller sections of an experiment: program, code, metrics, thresholds."""
 
 from collections.abc import Mapping
-from enum import StrEnum
 from itertools import product
 from pathlib import PurePosixPath
 from typing import Annotated, Any, ClassVar, Self
@@ -33,22 +32,6 @@ from scalelab.inputs.fields import (
 from scalelab.inputs.layout import Layout, MicroBatches
 from scalelab.inputs.problems import bracketed, shown
 from scalelab.kinds.launchers import LAUNCHERS, Launcher
-
-
-class Precision(StrEnum):
-    """Number format of the forward and backward pass."""
-
-    FP32 = "fp32"
-    BF16 = "bf16"
-    FP16 = "fp16"
-
-
-class ScalingMode(StrEnum):
-    """Strong scaling fixes the global batch, weak scaling the local one."""
-
-    STRONG = "strong"
-    WEAK = "weak"
-
 
 MAX_GRACE_S = 100.0  # seconds; scalelab stop --now waits a little longer
 
@@ -111,7 +94,7 @@ class Stop(Section):
     """How a command is asked to save what it has before it is ended."""
 
     signal: StopSignalName = Field(
-        default=StopSignalName.SIGTERM, description="What each of its processes gets."
+        default="SIGTERM", description="What each of its processes gets."
     )
     grace: Duration = Field(
         description="How long it may take until its processes are ended, at most 100s."
@@ -128,7 +111,7 @@ class Stop(Section):
 
     def request(self) -> StopRequest:
         """Return what a program carries."""
-        return StopRequest(signal=self.signal.value, grace_s=self.grace)
+        return StopRequest(signal=self.signal, grace_s=self.grace)
 
 
 class Code(Section):

@@ -290,7 +290,7 @@ def setups(experiment: Experiment, site: Site) -> Iterator[Setup]:
             for axes in _axes(experiment, parallelism):
                 for layout in listed.layouts() if listed else (None,):
                     yield Setup(
-                        precision=precision.value,
+                        precision=precision,
                         parallelism=parallelism,
                         axes=axes,
                         node_group=group,

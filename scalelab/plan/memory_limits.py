@@ -49,7 +49,14 @@ def memory_limits(rows: Iterable[Observation]) -> tuple[MemoryLimit, ...]:
     groups: dict[tuple[tuple[str, Scalar], ...], list[Observation]] = defaultdict(list)
     for row in rows:
         if row.get("local_batch_size") and row.get("outcome") in _MEASURED:
-            groups[_setting(row)].append(row)
+            names = [
+                *_COLUMNS,
+                *sorted(name for name in row if name.startswith(_OPTION)),
+            ]
+            if strategy_of(row.get("parallelism")).shards_state:
+                names.append("world_size")
+            known = ((name, row[name]) for name in names if row.get(name) is not None)
+            groups[tuple(known)].append(row)
     every = [dict(each) for each in groups]
     limits = []
     for setting, group in zip(every, groups.values(), strict=True):
@@ -83,11 +90,3 @@ def limits_in_words(limits: Iterable[MemoryLimit]) -> list[str]:
     if more := texts[_MOST_SAID:]:
         texts[_MOST_SAID:] = [f"So in {counted(len(more), 'further setting')}."]
     return texts
-
-
-def _setting(row: Observation) -> tuple[tuple[str, Scalar], ...]:
-    options = sorted(name for name in row if name.startswith(_OPTION))
-    names = [*_COLUMNS, *options]
-    if strategy_of(row.get("parallelism")).shards_state:
-        names.append("world_size")
-    return tuple((name, row[name]) for name in names if row.get(name) is not None)

@@ -21,7 +21,7 @@ from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.time_to_target import measured_factorisation
 from scalelab.laws.convergence.whole_runs import measured_whole_runs
 from scalelab.laws.published import law_named
-from scalelab.laws.rows import CONFIGURATION, Observed, numbers, prepared
+from scalelab.laws.rows import Observed, numbers, prepared
 from scalelab.laws.support import Gap
 from scalelab.recommend.answer.failures import failures, limits_of_memory, why_no_answer
 from scalelab.recommend.answer.recommendation import ParameterRow, Recommendation
@@ -50,7 +50,6 @@ from scalelab.recommend.notes import (
     not_considered,
     not_identifiable,
 )
-from scalelab.recommend.prediction.consistency import is_among
 from scalelab.recommend.prediction.efficiency import Baseline
 from scalelab.recommend.prediction.knee import find_knee, last_paying
 from scalelab.recommend.prediction.needs import SampleNeed, learning_rate
@@ -147,7 +146,7 @@ def recommend(
     for name, value in among.items():
         with_value(every.observations.loc[rows.frame.index], name, value)
         asked = with_value(asked, name, value)
-    asked = _fitting(asked, knowledge)
+    asked = knowledge.memory.fitting(asked, rows.frame, knowledge.rule)
     comparison = Comparison.of(
         asked, knowledge, limits, gpus, accepts_unmeasured=accept_unmeasured
     )
@@ -271,29 +270,6 @@ def _parameters(law: str, table: pd.DataFrame) -> tuple[ParameterRow, ...]:
     return tuple(
         ParameterRow(law=law, **{str(name): row[name] for name in row})
         for row in named.to_dict("records")
-    )
-
-
-def _fitting(asked: pd.DataFrame, knowledge: Knowledge) -> pd.DataFrame:
-    names = list(CONFIGURATION)
-    is_measured = is_among(asked[names], knowledge.rows.frame[names].astype(int))
-    is_usable = is_measured | knowledge.memory.fits(asked)
-    chosen: pd.DataFrame = asked[is_usable].reset_index(drop=True)
-    if len(chosen):
-        return chosen
-    rule = knowledge.rule
-    if rule.local_batch_size is not None and len(asked):
-        largest = knowledge.memory.largest(asked).max()
-        raise SpecError(
-            f"{Option('local_batch')}={rule.local_batch_size:,} is not known to fit "
-            f"into the memory of a device: what ran leaves room for {largest:,} at "
-            "most.",
-            "Ask for a smaller local batch.",
-        )
-    raise SpecError(
-        f"No measured or larger allocation can share {rule.in_words()} evenly in local "
-        "batches that are known to fit and of which the measured program can be told.",
-        "Ask for another batch or other device counts.",
     )
 
 

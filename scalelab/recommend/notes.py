@@ -17,7 +17,7 @@ from scalelab.laws.rows import CONFIGURATION, FitRows, cells, curve_columns, num
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
 from scalelab.plan.first_check import NOT_WITNESSED
-from scalelab.recommend.answer.facts import Contents, Fact, Kind
+from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.consistency import disagreeing_rates, is_among
@@ -30,7 +30,7 @@ from scalelab.recommend.question.candidates import (
 )
 
 # A row that is named, why, and the row that it is compared with
-Named = tuple[Kind, Outlook, Outlook]
+Named = tuple[str, Outlook, Outlook]
 _MOST_NAMED = 3  # of each kind of doubt
 _WRITTEN = 0.005  # smaller shares are written as 0%
 _BESIDE_STEPS: Mapping[Contents, Sequence[str]] = {

@@ -1,7 +1,5 @@
 """Snapshots of the user's code, named by the hash of their content."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -11,14 +9,11 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
+from scalelab.experiment.spec import Experiment
 from scalelab.inputs.problems import did_you_mean
 from scalelab.records.attempt_io import storing
-
-if TYPE_CHECKING:
-    from scalelab.experiment.spec import Experiment
 
 MAX_BYTES = 100 * 2**20
 _SKIPPED = frozenset({"__pycache__", ".git"})

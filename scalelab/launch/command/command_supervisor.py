@@ -12,13 +12,13 @@ import resource
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 from scalelab.experiment.program import StopSignalName
 from scalelab.launch.process_tree import adopt_orphans, children, die_with_parent
 
 _SERVER_DIED = signal.SIGRTMAX
-_PASSED_ON = tuple(signal.Signals[name] for name in StopSignalName)
+_PASSED_ON = tuple(signal.Signals[name] for name in get_args(StopSignalName))
 _HEARD = (signal.SIGCHLD, _SERVER_DIED, *_PASSED_ON)
 
 

@@ -1,7 +1,5 @@
 """The recommended job: its time limit, and the shell lines of its batch script."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import sys
@@ -9,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import Self
 
 from scalelab.errors import SpecError
 from scalelab.experiment.command_values import placeholder_values, readable_variables
 from scalelab.experiment.hidden import is_hidden
 from scalelab.experiment.rates import LearningRateRule
+from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import PROGRAM, LearningRate, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
@@ -32,9 +31,6 @@ from scalelab.kinds.strategies import strategy_of
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.profile import DeviceType
-
-if TYPE_CHECKING:
-    from scalelab.experiment.spec import Experiment
 
 _UNMEASURED = 0.1  # of the rest: checkpoints, and what no trial does
 _LEAST_S = 600.0
@@ -55,7 +51,7 @@ class JobTime:
     walltime_s: float | None
 
     @classmethod
-    def of(cls, answer: Recommendation, walltime_s: float | None) -> JobTime:
+    def of(cls, answer: Recommendation, walltime_s: float | None) -> Self:
         """Return the time of the chosen row."""
         known = [f.values for f in answer.facts if f.kind == "times_contain"]
         return cls(
@@ -179,7 +175,6 @@ def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
     parallelism = str(value("parallelism", experiment.parallelism))
     options = {name: value(name, each) for name, each in experiment.options.items()}
     in_flight = strategy_of(parallelism).steps_in_flight(row.world_size, options)
-    precisions = [each.value for each in experiment.precision]
     return Trial(
         kind=TrialKind.THROUGHPUT,
         workload=experiment.workload_name,
@@ -191,7 +186,7 @@ def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
         learning_rate=_rate(experiment, answer, in_flight),
         node_group=answer.node_group or None,
         parallelism=parallelism,
-        precision=str(value("precision", precisions)),
+        precision=str(value("precision", experiment.precision)),
         seed=experiment.seed[0],
         options=options,
         layout=_layout(experiment, held),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from scalelab.inputs.numerals import counted, duration, number, percent
 from scalelab.inputs.support import Support
 from scalelab.inputs.wording import Option
-from scalelab.recommend.answer.facts import Contents, Fact, Kind
+from scalelab.recommend.answer.facts import Contents, Fact
 
 _GIB = 2**30
 
@@ -41,7 +41,7 @@ class _Sentences(Formatter):
 
 def in_words(fact: Fact, device_word: str) -> str:
     """Say a note in one or two sentences."""
-    said = _SENTENCES[fact.kind]
+    said = SENTENCES[fact.kind]
     if isinstance(said, str):
         values = {**_OPTIONS, **fact.values, "device": device_word}
         return _Sentences().vformat(said, (), values)
@@ -187,7 +187,7 @@ _CONFIGURATION = (
     "{world_size:n {device}} ({allocation}), local batch {local_batch_size}"
     "{gradient_accumulation_steps:| x {gradient_accumulation_steps} accumulation steps}"
 )
-_SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
+SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "failures": _failures,
     "incomplete_sweep": "The sweep is not complete: {num_trials:n trial} to come.",
     "accepted": lambda note: accepted_in_words(note.of),

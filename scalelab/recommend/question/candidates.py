@@ -25,11 +25,13 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import Layout
 from scalelab.inputs.placeholders import Untold
+from scalelab.inputs.wording import Option
 from scalelab.kinds.strategies import strategy_of
 from scalelab.kinds.strategy import TrialSizes
 from scalelab.laws.memory.law import MemoryLaw
 from scalelab.laws.rows import CONFIGURATION, CurveKey, numbers
 from scalelab.recommend.answer.facts import Fact
+from scalelab.recommend.prediction.consistency import is_among
 from scalelab.recommend.question.batches import BatchRule, thinned
 from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
 
@@ -321,6 +323,30 @@ class MemoryRoom:
         """Return the largest local batch that fits of each, 0: none, shape (n,)."""
         found = self.law.largest_local_batch(asked, self.capacity_bytes)
         return found["largest_local_batch"].to_numpy(int)
+
+    def fitting(
+        self, asked: pd.DataFrame, measured: pd.DataFrame, rule: BatchRule
+    ) -> pd.DataFrame:
+        """Return the configurations that were measured or fit; there must be some."""
+        names = list(CONFIGURATION)
+        is_measured = is_among(asked[names], measured[names].astype(int))
+        is_usable = is_measured | self.fits(asked)
+        chosen: pd.DataFrame = asked[is_usable].reset_index(drop=True)
+        if len(chosen):
+            return chosen
+        if rule.local_batch_size is not None and len(asked):
+            raise SpecError(
+                f"{Option('local_batch')}={rule.local_batch_size:,} is not known to "
+                "fit into the memory of a device: what ran leaves room for "
+                f"{self.largest(asked).max():,} at most.",
+                "Ask for a smaller local batch.",
+            )
+        raise SpecError(
+            f"No measured or larger allocation can share {rule.in_words()} evenly in "
+            "local batches that are known to fit and of which the measured program "
+            "can be told.",
+            "Ask for another batch or other device counts.",
+        )
 
     def notes(self, configuration: pd.DataFrame) -> Iterator[Fact]:
         """Note that the local batch of a configuration was not tried."""

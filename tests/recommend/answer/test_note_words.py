@@ -1,12 +1,15 @@
 """Every kind of note has a sentence that says its values."""
 
+import re
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+import scalelab
 from scalelab.inputs.wording import for_the_command_line
-from scalelab.recommend.answer.facts import Contents, Fact, Kind
-from scalelab.recommend.answer.note_words import in_words, judged_times
+from scalelab.recommend.answer.facts import Contents, Fact
+from scalelab.recommend.answer.note_words import SENTENCES, in_words, judged_times
 
 PLACE = {
     "world_size": 8,
@@ -37,7 +40,7 @@ BESIDE = {
     "cost_ratio": 1.04,
 }
 
-SAID: list[tuple[Kind, dict[str, Any], str]] = [
+SAID: list[tuple[str, dict[str, Any], str]] = [
     (
         "failures",
         {
@@ -363,7 +366,7 @@ SAID: list[tuple[Kind, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("kind", "values", "sentence"), SAID)
 def test_a_note_says_its_values(
-    kind: Kind, values: dict[str, Any], sentence: str
+    kind: str, values: dict[str, Any], sentence: str
 ) -> None:
     assert in_words(Fact(kind, values), "GPU") == sentence
 
@@ -391,7 +394,15 @@ def test_limits_are_judged_by_the_times_that_were_measured() -> None:
 
 
 def test_every_kind_has_a_sentence() -> None:
-    assert {kind for kind, _, _ in SAID} | {"times_contain"} == {*get_args(Kind)}
+    assert {kind for kind, _, _ in SAID} | {"times_contain"} == SENTENCES.keys()
+
+
+def test_every_kind_that_is_noted_has_a_sentence() -> None:
+    room = Path(scalelab.__file__).parent
+    text = "".join(path.read_text() for path in room.rglob("*.py"))
+    noted = {*re.findall(r"\bFact(?:\.of)?\(\s*\"(\w+)\"", text)}
+    named = {*re.findall(r"yield \"(\w+)\", ", text)}  # rows beside the chosen one
+    assert noted | named == SENTENCES.keys()
 
 
 @pytest.mark.parametrize(
@@ -411,7 +422,7 @@ def test_every_kind_has_a_sentence() -> None:
     ],
 )
 def test_the_command_line_reads_options(
-    kind: Kind, values: dict[str, Any], option: str
+    kind: str, values: dict[str, Any], option: str
 ) -> None:
     with for_the_command_line():
         assert option in in_words(Fact(kind, values), "GPU")
