@@ -183,24 +183,20 @@ def _as_asked(
 def _in_samples(
     table: ForeignTable, columns: Mapping[str, Reading], asked: ImportArguments
 ) -> dict[str, Reading]:
-    found, size = columns.get("samples_to_target"), asked.samples_per_epoch
-    is_in_epochs = found is not None and found.is_in_epochs
-    if size is not None and not is_in_epochs:
-        raise SpecError(
-            f"{table.path}: {Option('samples_per_epoch', size)} is said of epochs to a "
-            f"target, but none are read from its columns, {listed(table.names)}.",
-            "Leave the option out, or name the column "
-            f"({Option('column', 'THEIRS', key='epochs_to_target')}).",
-        )
-    if found is None or not is_in_epochs:
+    found = columns.get("samples_to_target")
+    if found is None or not found.is_in_epochs:
         return {}
-    if size is None:
+    if asked.samples_per_epoch is None:
         raise SpecError(
             f"{table.path}: {shown(found.theirs)} counts epochs, and nothing says how "
             "many samples one has.",
             f"Say {Option('samples_per_epoch', 1281167)}.",
         )
-    return {"samples_to_target": replace(found, factor=size, unit="epochs")}
+    return {
+        "samples_to_target": replace(
+            found, factor=asked.samples_per_epoch, unit="epochs"
+        )
+    }
 
 
 def _check_names(table: ForeignTable, asked: ImportArguments) -> None:

@@ -236,7 +236,7 @@ class _Reader:
             if not any(map(remarks_out_of_memory, row.cells.values())):
                 return None
             outcome = str(Outcome.OUT_OF_MEMORY)
-        return {**values, **dict.fromkeys(SPEEDS), "outcome": outcome}
+        return {**values, **dict.fromkeys((*SPEEDS, *LENGTHS)), "outcome": outcome}
 
     def _cell(self, line: int, reading: Reading, text: str) -> Any:
         try:
@@ -272,15 +272,14 @@ def _refuse_gaps(table: ForeignTable, matching: Matching) -> None:
         for ours, theirs in matching.theirs.items()
         if ours in CURVE_COLUMNS or ours in matching.options
     }
-    columns = matching.columns
-    places = [columns[n].theirs for n in ("world_size", "num_nodes") if n in columns]
+    theirs = matching.theirs
+    places = [theirs[n] for n in ("world_size", "num_nodes") if n in theirs]
     placed = [row for row in table.rows if any(map(row.cells.get, places))]
     for name, is_needed in names.items():
         # what tells the samples of a batch alone has no device
-        is_of_device = name in map(matching.theirs.get, ("device_name", "device_type"))
+        has_all = name not in map(theirs.get, ("device_name", "device_type"))
         cells = {
-            row.line: row.cells[name]
-            for row in (placed if is_of_device else table.rows)
+            row.line: row.cells[name] for row in (table.rows if has_all else placed)
         }
         empty = [line for line, cell in cells.items() if not cell]
         filled = [line for line, cell in cells.items() if cell]

@@ -105,10 +105,18 @@ def test_devices_that_do_not_divide_the_batch_share_copies(run_of: Import) -> No
         (("", ""), {}, "'epochs' counts epochs, and nothing says how many samples"),
         ((",epochs", ",x"), {}, "Beside the time of a training to its target, how"),
         (
-            (",epochs", ",samples"),
-            {"samples_per_epoch": 9},
-            "is said of epochs to a target, but none are read",
+            (
+                "epochs\n",
+                "epochs,images/s\n",
+                "2.0\n",
+                "2.0,5000\n",
+                "2.2\n",
+                "2.2,9\n",
+            ),
+            {"samples_per_epoch": EPOCH},
+            "line 2: time_to_target_s=2400 at 5000 samples/s is 1.2e[+]07 samples, but",
         ),
+        ((",16,2", ",,"), {"samples_per_epoch": EPOCH}, "line 3: num_nodes is empty"),
         (
             ("Time to train (min)", "Time to train"),
             {"samples_per_epoch": EPOCH},
@@ -117,10 +125,13 @@ def test_devices_that_do_not_divide_the_batch_share_copies(run_of: Import) -> No
     ],
 )
 def test_what_is_missing_is_named(
-    run_of: Import, change: tuple[str, str], options: dict[str, Any], message: str
+    run_of: Import, change: tuple[str, ...], options: dict[str, Any], message: str
 ) -> None:
+    text = TIMES.replace("2.6\n", "2.6,9\n") if len(change) > 2 else TIMES
+    for old, new in zip(change[::2], change[1::2], strict=True):
+        text = text.replace(old, new)
     with pytest.raises(SpecError, match=message):
-        run_of(TIMES.replace(*change), **options)
+        run_of(text, **options)
 
 
 def test_epochs_beside_a_speed_are_not_read(run_of: Import) -> None:
