@@ -111,7 +111,10 @@ def recommend(
     whole = every.take(subject.every_group.index)
     whole_runs = None
     if need.target is not None and need.uses_law:
-        whole_runs = measured_whole_runs(whole.observations, need.target)
+        told = whole.observations
+        for name, value in among.items():
+            told = told[told[name].isna() | told[name].astype("string").eq(str(value))]
+        whole_runs = measured_whole_runs(told, need.target)
     factorisation = measured_factorisation(whole, named)
     knowledge = Knowledge(
         subject=subject,

@@ -144,3 +144,28 @@ def test_a_row_without_a_time_is_no_training(run_of: Import) -> None:
     run = run_of(TIMES.replace("7.0,2.6", ",2.6"), samples_per_epoch=EPOCH)
     assert run.observations["kind"].tolist()[-1] == "convergence"
     assert run.recommend().rows
+
+
+def test_one_series_of_several_is_asked_by_itself(run_of: Import) -> None:
+    header, *rows = TIMES.splitlines()
+    tpu = "bert,TPU,256,1,4096,3.0,3.4"
+    slow = [row.replace(".0,2", "9.0,2") for row in rows]
+    lines = [f"{header},org", *(f"{row},x" for row in rows), f"{tpu},x"]
+    text = "\n".join([*lines, *(f"{row},y" for row in slow)])
+    run = run_of(text, samples_per_epoch=EPOCH, axis=["org"], accept_doubts=True)
+    chosen = {"device_name": "A100", "options.org": "x"}
+    answer = run.recommend(select=chosen, max_time="30min")
+    alone = run_of(
+        "\n".join(lines[:4]),
+        samples_per_epoch=EPOCH,
+        axis=["org"],
+        directory=run.directory.with_name("alone"),
+    ).recommend(max_time="30min")
+    by_size = [{row.world_size: row for row in each.rows} for each in (answer, alone)]
+    assert [row.num_nodes for row in answer.rows] == [
+        -(-row.world_size // 8) for row in answer.rows
+    ]
+    assert "Times are of whole runs" in answer_text(answer, 100)
+    for size in (8, 64):
+        one, other = (rows[size].time_s.value for rows in by_size)
+        assert one == pytest.approx(other, rel=0.05)
