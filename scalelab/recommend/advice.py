@@ -137,13 +137,7 @@ def recommend(
     where = places(rows.frame, gpus, devices_on_node)
     if whole_runs is not None:  # which tell nothing of accumulation
         untold = {**untold, None: {*untold.get(None, ()), Untold.ACCUMULATION}}
-    asked = candidates(
-        rows.curves,
-        where,
-        knowledge.rule,
-        untold,
-        of_whole_runs=whole_runs is not None,
-    )
+    asked = candidates(rows.curves, where, knowledge.rule, untold, bool(whole_runs))
     for name, value in among.items():
         with_value(every.observations.loc[rows.frame.index], name, value)
         asked = with_value(asked, name, value)

@@ -9,10 +9,16 @@ from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.wording import Option, Placeholder
 from scalelab.records.columns import OPTION_PREFIX
-from scalelab.records.tables.names import LENGTHS, SHARED, SPEEDS, Reading, plain
+from scalelab.records.tables.names import (
+    LENGTHS,
+    OF_DEVICES,
+    SHARED,
+    SPEEDS,
+    Reading,
+    plain,
+)
 
 _TOKENS = Option("tokens_per_sample", Placeholder("N"))
-_TELLS_MORE = frozenset({"world_size", "num_nodes", "time_to_target_s", *SPEEDS})
 _LONGEST = 10  # times the time of its steps that a training takes
 _SLICE = re.compile(r"(v\d+\w*)-\d+", re.IGNORECASE)
 _TPU = re.compile(r"(.*\W)?(tpu|trillium|ironwood)([\Wv].*)?|v[2-7][ep]?(-\d+)?")
@@ -20,7 +26,7 @@ _TPU = re.compile(r"(.*\W)?(tpu|trillium|ironwood)([\Wv].*)?|v[2-7][ep]?(-\d+)?"
 
 def complete(values: dict[str, Any], readings: Mapping[str, Reading]) -> dict[str, Any]:
     """Derive what follows from what is given, and check that it fits together."""
-    is_alone = _TELLS_MORE.isdisjoint(values) and not {*LENGTHS}.isdisjoint(values)
+    is_alone = OF_DEVICES.isdisjoint(values) and not {*LENGTHS}.isdisjoint(values)
     if not is_alone:
         values = {**values, **_devices(values)}
     batch, throughput = map(
