@@ -2,7 +2,7 @@
 
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         limit_s = mark.args[0] if mark else 0.0
         longest_s[item.path] = max(limit_s, longest_s.get(item.path, 0.0))
     items.sort(key=lambda item: -longest_s[item.path])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the user's site profiles and history out of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        home = tmp_path_factory.mktemp("home")
+        patch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+        patch.setenv("XDG_CACHE_HOME", str(home / "cache"))
+        yield
 
 
 @pytest.fixture

@@ -109,9 +109,12 @@ def asked(
         option(
             "RUN",
             "Another run to learn step times from: of the same devices, or of the "
-            "same workload elsewhere.",
+            "same workload elsewhere [default: the history's].",
         ),
     ] = None,
+    no_history: Annotated[
+        bool, flag("--no-history", "Learn from no other run.")
+    ] = False,
     **limits: str | None,
 ) -> dict[str, Any]:
     """Return what these options ask, as keywords of ``Run.recommend``."""
@@ -136,6 +139,7 @@ def asked(
         local_batch=local_batch,
         between_nodes=between_nodes,
         accept_unmeasured=accept_unmeasured,
+        no_history=no_history,
         **limits,
     )
 

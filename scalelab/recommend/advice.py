@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import SpecError, UnmeasuredError
-from scalelab.experiment.command_values import Untold
 from scalelab.experiment.job import Job
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
 from scalelab.inputs.numerals import counted
+from scalelab.inputs.placeholders import Untold
 from scalelab.inputs.support import Support
 from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.time_to_target import measured_factorisation
@@ -40,6 +40,7 @@ from scalelab.recommend.notes import (
     about_efficiency,
     against_cheapest,
     assumptions,
+    believed,
     compared,
     condition,
     considered,
@@ -69,10 +70,11 @@ from scalelab.recommend.question.candidates import (
     places,
 )
 from scalelab.recommend.question.objective import Choice, Constraints, beating, choose
-from scalelab.records.columns import PROGRAM_COLUMN
+from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
 
 _EVEN = 0.5  # confidence at which the likeliest of what is not sure enough is named
 _NEAR = 0.05  # by which a confidence is near another one
+_EDGE = 0.1  # by which the chance that a doubling pays is near an even one
 # A row that takes so much less time for so little more is named
 _MUCH_FASTER, _LITTLE_MORE = 1.5, 0.1
 
@@ -97,6 +99,7 @@ def recommend(
     limits = constraints or Constraints()
     every = prepared(observations)
     compared_by = compared_columns(every.observations)
+    compared_by |= {name.removeprefix(OPTION_PREFIX) for name in compared_by}
     among = {n: of for n, of in (select or {}).items() if n in compared_by}
     others = {n: of for n, of in (select or {}).items() if n not in among}
     subject = choose_subject(every.observations, others)
@@ -152,7 +155,12 @@ def recommend(
     answer = _answer(
         knowledge, comparison, fitted.gaps_at(asked), limits, within, wanted
     )
-    return replace(answer, evidence=evidence(whole, subject.frame, factorisation))
+    beliefs = believed(answer.rows, law, link, is_accepted=accept_unmeasured)
+    return replace(
+        answer,
+        facts=(*beliefs, *answer.facts),
+        evidence=evidence(whole, subject.frame, factorisation),
+    )
 
 
 def _check_sequence_length(subject: AskedCurves, job: Job | None) -> None:
@@ -390,6 +398,26 @@ def _picked(every: Outlook, limits: Constraints, device_word: str) -> Outlook | 
     return best.take(np.array([choice.index])) if choice.meets else None
 
 
+def _nearly_paying(best: Outlook, at: int, limits: Constraints) -> Iterator[Named]:
+    """Yield what would be chosen if a doubling had to pay more, or less, surely."""
+    size = np.arange(len(best.sizes))
+    last = last_paying(best.expected_s, best.sizes, limits.min_marginal_return)
+    pays = last[:, None] >= size
+    chance = pays.mean(axis=0)
+    is_known = (best.frame["support"] != Support.EXTRAPOLATED) & best.is_eligible
+    fewer, more = is_known & (size < at), is_known & (size > at)
+    found = []
+    if _EVEN - _EDGE <= chance[at] < _EVEN + _EDGE and fewer.any():
+        is_sure = fewer & (chance >= limits.confidence)
+        found.append(size[is_sure].max() if is_sure.any() else size[fewer].min())
+    if chance[at] >= _EVEN - _EDGE and (more & (chance >= _EVEN - _EDGE)).any():
+        found.append(size[more & (chance >= _EVEN - _EDGE)].max())
+    for index in found:
+        where = np.array([index])
+        row = replace(best.take(where), held=pays[:, where])
+        yield "on_the_edge", row, best.take(np.array([at]))
+
+
 def _named(
     every: Outlook, best: Outlook, at: int, limits: Constraints, word: str
 ) -> Iterator[Named]:
@@ -406,6 +434,8 @@ def _named(
             found = _picked(every, replace(limits, confidence=near), word)
             if found and found.sizes[0] != chosen.sizes[0]:
                 yield "on_the_edge", found, chosen
+    else:
+        yield from _nearly_paying(best, at, limits)
     if chosen.probability[0] < sure:
         return
     time_s, amount = best.time_s, best.spent.medians().of(best.spent.cost)

@@ -1,11 +1,9 @@
 """The knowledge behind an answer: its subject, measurements, and fitted laws."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -20,6 +18,7 @@ from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw
 from scalelab.laws.rows import (
     CONFIGURATION,
+    CurveKey,
     FitRows,
     cells,
     curve_columns,
@@ -112,11 +111,16 @@ def compared_columns(observations: pd.DataFrame) -> set[str]:
 
 
 def with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
-    """Return the rows with a value in a column; there must be some."""
+    """Return the rows with a value in a column, or of an option; there must be some."""
     if name not in frame.columns:
+        option = f"{OPTION_PREFIX}{name}"
+        if option in frame.columns:
+            return with_value(frame, option, value)
+        options = [n for n in frame.columns if str(n).startswith(OPTION_PREFIX)]
+        listed = ", ".join(["workload", "device_name", "world_size", *options])
         raise SpecError(
             f"{name!r} is no column of the observations, so nothing can be selected by "
-            "it. Select by workload, device_name, precision, world_size, ..."
+            f"it. Select by {listed}, or any other stored column."
         )
     counts = _counts(frame, name)
     if str(value) not in counts:
@@ -138,13 +142,18 @@ def _only(frame: pd.DataFrame, name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class History:
-    """Other runs whose step times inform the prior of a run's curves."""
+    """Other runs whose step times inform the prior of a run's curves.
+
+    The question names them (``is_asked``), or they lie where runs are kept.
+    """
 
     rows: FitRows
-    names: tuple[str, ...]
+    is_asked: bool
 
     @classmethod
-    def of(cls, runs: Sequence[tuple[str, pd.DataFrame]]) -> History | None:
+    def of(
+        cls, runs: Sequence[tuple[str, pd.DataFrame]], *, is_asked: bool = True
+    ) -> Self | None:
         """Join runs, each given by its name and its rows; None without any run."""
         if not runs:
             return None
@@ -155,11 +164,17 @@ class History:
                 device if isinstance(device, str) else f"that of {name}"
                 for device in cells(frame, "device_name")
             ]
-            frames.append(frame.assign(device_name=devices))
-        return cls(
-            rows=step_time_rows(pd.concat(frames, ignore_index=True)),
-            names=tuple(name for name, _ in runs),
-        )
+            frames.append(frame.assign(device_name=devices, run=name))
+        rows = step_time_rows(pd.concat(frames, ignore_index=True))
+        return cls(rows=rows, is_asked=is_asked)
+
+    def names(self, curves: Iterable[CurveKey] | None = None) -> list[str]:
+        """Return the runs that these curves are of; of None, all."""
+        runs = self.rows.observations["run"]
+        if curves is not None:
+            known = [self.rows.curves[key].index for key in curves]
+            runs = runs[sorted(set().union(*known))]
+        return [*map(str, runs.unique())]
 
     def informs(self, rows: FitRows) -> bool:
         """Tell whether a curve of these runs is related to a curve of the rows."""
@@ -178,7 +193,7 @@ def fit_step_times(
 ) -> tuple[StepTimeLaw, Fact | None]:
     """Fit a law, and note which other runs informed it; only the default law is."""
     if law is not StepTimeLaw:
-        if history is not None:
+        if history is not None and history.is_asked:
             raise SpecError(
                 f"{Option('law', law.name)} learns from the asked rows alone.",
                 "Leave out the law, or the runs to learn from.",
@@ -197,15 +212,17 @@ def fit_step_times(
     if history is not None and asked:
         known = len(prior.relatives)
         prior = prior.updated(history.rows.curves, asked)
-        if len(prior.relatives) == known:
+        curves = [each.key for each in prior.relatives[known:]]
+        if history.is_asked and not curves:
             raise SpecError(
-                f"Nothing can be learned from {', '.join(history.names)}: no curve "
+                f"Nothing can be learned from {', '.join(history.names())}: no curve "
                 "there that was timed has the same device_type, device_name, "
                 "node_group and parallelism, or is the same workload in everything but "
                 "the device. Name runs that share one."
             )
-        num_curves, runs = len(prior.relatives) - known, [*history.names]
-        note = Fact.of("learned_from", num_curves=num_curves, runs=runs)
+        if curves:
+            runs = history.names(curves)
+            note = Fact.of("learned_from", num_curves=len(curves), runs=runs)
     return law.fit(rows, prior), note
 
 

@@ -8,11 +8,13 @@ import pandas as pd
 
 from scalelab.experiment.job import Job
 from scalelab.experiment.trial import PROGRAM, TrialKind
+from scalelab.inputs.links import Link
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.support import Support
 from scalelab.kinds.resources import TIME
 from scalelab.kinds.strategies import strategy_of
 from scalelab.laws.rows import CONFIGURATION, FitRows, cells, curve_columns, numbers
+from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
 from scalelab.plan.first_check import NOT_WITNESSED
 from scalelab.recommend.answer.facts import Contents, Fact, Kind
@@ -74,9 +76,30 @@ def assumptions(
     passes = knowledge.rows.frame["gradient_accumulation_steps"]
     if chosen.batch.gradient_accumulation_steps > 1 and passes.max() <= 1:
         yield Fact("accumulation_not_measured")
+    if knowledge.law.is_flat:
+        rows = knowledge.rows.frame
+        yield Fact.of(
+            "flat",
+            law=knowledge.law.name,
+            world_size=int(rows["world_size"].max()),
+            least=int(rows["local_batch_size"].min()),
+            most=int(rows["local_batch_size"].max()),
+        )
     if chosen.basis in (Support.EXTRAPOLATED, Support.NOT_MEASURED):
         size, local = chosen.world_size, chosen.batch.local_batch_size
         yield Fact.of("extrapolated", world_size=size, local_batch_size=local)
+
+
+def believed(
+    rows: Sequence[OutlookRow], law: str, link: Link | None, *, is_accepted: bool
+) -> Iterator[Fact]:
+    """Note what the question has the answer believe, where it rests on that."""
+    beliefs = [] if law == StepTimeLaw.name else [f"the law {law} of step times"]
+    if any(row.basis == Support.NOT_MEASURED for row in rows):
+        beliefs += [f"{link} between nodes"] if link else []
+        beliefs += [f"rows that say {Support.NOT_MEASURED}"] if is_accepted else []
+    if beliefs:
+        yield Fact.of("believed", beliefs=beliefs)
 
 
 def _not_measured(knowledge: Knowledge, batch: int) -> Iterator[Fact]:
@@ -296,6 +319,7 @@ def named(
             basis=str(row["support"]),
             takes=[of.in_words(each, device_hour_word) for of, each in amounts.items()],
             limits=[*limits],
+            of_doublings=not limits,
             time_s=amounts[TIME],
             probability=float(one.probability[0]),
             than=int(other.sizes[0]),

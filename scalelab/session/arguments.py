@@ -12,12 +12,12 @@ from pydantic import BeforeValidator, Field
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.inputs.fields import (
+    Count,
     DeviceHours,
     Flag,
     Fraction,
     LinkText,
     PathText,
-    PlainCount,
     Price,
     Section,
     TargetText,
@@ -49,7 +49,9 @@ def _job(value: Any) -> Any:
 
 
 _Count = Annotated[int, Field(strict=True, ge=1, le=_MOST_DEVICES)]
-_Batch = PlainCount
+_Batch = Annotated[
+    Annotated[Count, Field(le=10**9)] | None, BeforeValidator(plain_value)
+]
 _Gap = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 
@@ -101,6 +103,7 @@ class RecommendArguments(FitArguments):
     local_batch: _Batch = Field(default=None, description="The local batch of the job.")
     between_nodes: LinkText | None = None
     accept_unmeasured: Flag = False
+    no_history: Flag = False
 
 
 class SweepArguments(Section):

@@ -15,6 +15,8 @@ from scalelab.records.attempt_io import read_result
 from scalelab.records.observations import counting_rows
 from scalelab.records.plain_files import last_log_lines
 from scalelab.records.store import RunReader
+from scalelab.session.history import digest
+from scalelab.site.choice import history_directory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +39,11 @@ class RunRecords:
     def open(cls, directory: str | Path) -> Self:
         """Open a run; see :func:`scalelab.load`."""
         return cls(RunReader.open(Path(directory)))
+
+    @cached_property
+    def hashed_name(self) -> str:
+        """The name with the hash of what was measured, e.g. ``resnet (3fa9c1b2)``."""
+        return f"{self.name} ({digest(self._reader.rows())})"
 
     @property
     def experiment_text(self) -> str:
@@ -111,6 +118,12 @@ class RunRecords:
         from scalelab.recommend.question.objective import RunSite
 
         return RunSite.by_group(self.experiment)
+
+    @property
+    def history_directory(self) -> Path:
+        """The folder of finished runs that answers learn from."""
+        named = [each.site.history for each in self.sites.values() if each.site.history]
+        return Path(named[0]).expanduser() if named else history_directory()
 
     def status(self) -> RunStatus:
         """Return what has been done and what is missing."""

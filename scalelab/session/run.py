@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from scalelab.errors import FitError, SpecError, StoreError
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.problems import validated
-from scalelab.inputs.wording import Call
+from scalelab.inputs.wording import Call, Option
 from scalelab.kinds.resources import read_limits
 from scalelab.session.arguments import FitArguments, RecommendArguments, check_words
+from scalelab.session.history import HistoryFolder
 from scalelab.session.records import RunRecords
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
     from scalelab.recommend.answer.recommendation import Recommendation
     from scalelab.recommend.answer.text import Answer
     from scalelab.recommend.knowledge import History
+    from scalelab.recommend.question.candidates import UntoldByProgram
     from scalelab.report.figures import Figures
+
+_LAW = FitArguments.model_fields["law"].default
 
 
 class Run(RunRecords):
@@ -70,6 +74,7 @@ class Run(RunRecords):
         local_batch: int | None = None,
         between_nodes: str | None = None,
         accept_unmeasured: bool = False,
+        no_history: bool = False,
         **limits: str | float | None,
     ) -> Answer:
         """Recommend an allocation, a batch size and a learning-rate rule.
@@ -97,7 +102,9 @@ class Run(RunRecords):
             Name of the step-time law.
         learn_from
             Directories of other runs, of other workloads on the same devices or of the
-            same workload elsewhere, whose step times teach about this run's.
+            same workload elsewhere, whose step times teach about this run's; default:
+            those of the history, the folder that the site's ``history`` names, else
+            ``~/.config/scalelab/history``.
         batch
             The global batch of the job; default: the job's own, else any that is inside
             the measured range.
@@ -111,6 +118,8 @@ class Run(RunRecords):
         accept_unmeasured
             Also choose what rests on a term that was not measured here, such as the
             network between nodes where only one node was measured.
+        no_history
+            Learn from this run's own rows alone.
         **limits
             Upper limits: ``max_time="4h"``, ``max_gpu_hours=50``, ``max_cost_usd=20``,
             and those of every other resource, as text with a unit or as a number where
@@ -130,6 +139,12 @@ class Run(RunRecords):
         del given["self"], given["limits"]
         check_words(limits)
         said = validated(RecommendArguments, given, source=Call("recommend"))
+        if said.no_history and said.learn_from:
+            raise SpecError(
+                f"{Option('learn_from')} names what {Option('no_history', True)} "
+                "refuses.",
+                "Give one of the two.",
+            )
         from scalelab.recommend.answer.kept import Question
         from scalelab.recommend.answer.text import Answer
         from scalelab.recommend.question.batches import AskedBatch
@@ -156,6 +171,10 @@ class Run(RunRecords):
             ),
             between_nodes=said.between_nodes,
             accept_unmeasured=said.accept_unmeasured,
+            # other laws learn from the asked rows alone
+            history=""
+            if said.no_history or said.learn_from or said.law != _LAW
+            else str(self.history_directory),
         )
         # a target that no trial stopped at is read off streams, which may still grow
         answered = self._asked if said.target is None else self._answered
@@ -166,7 +185,9 @@ class Run(RunRecords):
         from scalelab.recommend.answer.kept import KeptAnswers
 
         kept = KeptAnswers(self.directory / "cache" / "answers.json", self.state)
-        states = [RunRecords.open(each).state for each in question.learn_from]
+        states: list[Any] = [RunRecords.open(r).state for r in question.learn_from]
+        if question.history:
+            states.append(HistoryFolder(question.history).state)
         words = repr((question, self.experiment_text, self.sites, states))
         if (found := kept.find(words)) is not None:
             return found
@@ -179,7 +200,6 @@ class Run(RunRecords):
     def _answered(self, question: Question) -> Recommendation:
         from threadpoolctl import threadpool_limits
 
-        from scalelab.experiment.command_values import untold_batches
         from scalelab.laws.convergence.rows import answering
         from scalelab.recommend.answer.facts import Fact
         from scalelab.recommend.by_group import answer
@@ -193,29 +213,51 @@ class Run(RunRecords):
                 question,
                 self.fit_rows if frame is self.observations else frame,
                 self.sites,
-                self._history(question.learn_from),
-                untold_batches(self.experiment) if self.experiment else {},
+                self._history(question.learn_from, question.history),
+                self._untold(),
             )
         doubts = (
             Fact("import_doubted", {"doubt": doubt}) for doubt in self.import_doubts
         )
-        return replace(found, facts=(*self._before(), *found.facts, *doubts))
+        return replace(found, facts=(*self._before(question), *found.facts, *doubts))
 
-    def _before(self) -> Iterator[Fact]:
+    def _untold(self) -> UntoldByProgram:
+        if self.experiment is None:
+            return {}
+        from scalelab.experiment.command_values import untold_batches
+
+        return untold_batches(self.experiment)
+
+    def _before(self, question: Question) -> Iterator[Fact]:
         from scalelab.recommend.answer.facts import Fact
 
-        if missing := self.status().num_missing:
+        # an imported table has no trials to come
+        if self.experiment and (missing := self.status().num_missing):
             yield Fact("incomplete_sweep", {"num_trials": missing})
         if self.acceptance is not None:
             yield Fact("accepted", self.acceptance)
+        other = None if question.job == self.job else question.job
+        target, batch = question.limits.target, question.batches.global_batch_size
+        batch = batch or (other.global_batch_size if other else None)
+        job = [str(other)] if other else []
+        job += [f"the target {target}"] if target else []
+        job += [f"a global batch of {batch:,}"] if batch else []
+        if job:
+            yield Fact.of("asked_job", job=job, has_own=self.job is not None)
 
-    def _history(self, learn_from: Sequence[str | Path]) -> History | None:
+    def _history(
+        self, learn_from: Sequence[str | Path], folder: str = ""
+    ) -> History | None:
         from scalelab.recommend.knowledge import History
+        from scalelab.records.observations import frame
 
+        if folder:
+            known = HistoryFolder(folder).runs(self._reader.rows())
+            return History.of([(n, frame(known[n])) for n in known], is_asked=False)
         others = {r.directory.resolve(): r for r in map(RunRecords.open, learn_from)}
         if self.directory.resolve() in others:
             raise SpecError(f"{self.name} knows its own rows. Learn from other runs.")
-        return History.of([(run.name, run.observations) for run in others.values()])
+        return History.of([(r.hashed_name, r.observations) for r in others.values()])
 
     def job_script(self, answer: Recommendation, site: str | None = None) -> str:
         """Return the batch job's script for the recommended allocation.

@@ -177,8 +177,22 @@ def lasting_name(name_or_path: str) -> str:
 
 def sites_directory() -> Path:
     """Return the directory of the user's site profiles."""
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(home) / "scalelab" / "sites"
+    return _of_user("CONFIG", ".config") / "sites"
+
+
+def history_directory() -> Path:
+    """Return where the user's finished runs lie, to learn step times from."""
+    return _of_user("CONFIG", ".config") / "history"
+
+
+def cache_directory() -> Path:
+    """Return where files lie that may be deleted at any time."""
+    return _of_user("CACHE", ".cache")
+
+
+def _of_user(kind: str, usual: str) -> Path:
+    home = os.environ.get(f"XDG_{kind}_HOME") or Path.home() / usual
+    return Path(home) / "scalelab"
 
 
 def available_sites() -> dict[str, Path]:

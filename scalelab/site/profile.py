@@ -48,6 +48,7 @@ def listed_gpus() -> tuple[str, ...] | None:
 
 
 LOST_AFTER_S = 300.0
+HistoryPath = Annotated[str, Field(strict=True, pattern=r"^[/~].{0,999}$")]
 
 
 class DeviceType(StrEnum):
@@ -81,6 +82,11 @@ class Site(NodeSettings):
     lost_after: Duration = Field(
         default=LOST_AFTER_S,
         description="Silence after which a node counts as lost; its trials run again.",
+    )
+    history: HistoryPath | None = Field(
+        default=None,
+        description="Folder of finished runs that answers learn step times from "
+        "[default: ~/.config/scalelab/history].",
     )
     dashboard: bool = Field(
         default=True,

@@ -248,6 +248,22 @@ def test_what_is_much_faster_for_little_more_is_said_first(tmp_path: Path) -> No
     assert said in repr(answer)[:400]
 
 
+def test_the_edge_of_what_pays_is_named_without_limits(tmp_path: Path) -> None:
+    seconds = {1: 1.0, 2: 0.52, 4: 0.3035, 8: 0.29}
+    rows = pd.DataFrame(
+        {"gpus": n, "nodes": 1, "local_batch": 64 // n, "accum_steps": 1}
+        | {"workload": "made", "gpu_type": "V100", "step_time_s": s * scatter}
+        | {"global_batch": 64}
+        for n, s in seconds.items()
+        for scatter in (0.97, 1.03)
+    )
+    answer = Question(rows, tmp_path).anything(gpus=[1, 2, 4, 8])
+    (fact,) = (each.values for each in answer.facts if each.kind == "on_the_edge")
+    assert {fact["world_size"], answer.chosen.world_size} == {2, 4}
+    assert 0.4 <= fact["probability"]
+    assert "that every doubling pays." in " ".join(answer.sentences)
+
+
 def beaten_by(printed: Outlook, at: int, answer: Recommendation) -> list[int]:
     """Return the rows that beat one: the rule of the answer, said once more."""
     time, hours = printed.spent.time_s, printed.spent.gpu_hours

@@ -45,6 +45,7 @@ class Question:
     batches: AskedBatch = field(default_factory=AskedBatch)
     between_nodes: Link | None = None
     accept_unmeasured: bool = False
+    history: str = ""  # folder of runs to learn from; empty: none
 
 
 class KeptAnswers:

@@ -74,7 +74,7 @@ def faster_for(speedup: float, cost_ratio: float) -> str:
 _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     "duration": duration,
     "percent": percent,
-    "below": lambda share: f"{int(100 * share)}%",
+    "below": lambda share: f"{min(int(100 * share), 99)}%",
     "gib": lambda size: number(size / _GIB),
     "list": ", ".join,
     "sizes": lambda sizes: ", ".join(f"{size:,}" for size in sizes),
@@ -191,21 +191,23 @@ _SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
     "failures": _failures,
     "incomplete_sweep": "The sweep is not complete: {num_trials:n trial} to come.",
     "accepted": lambda note: accepted_in_words(note.of),
+    "asked_job": "Asked of {has_own:another job: |a job of }{job:and}.",
+    "believed": "Believed, not measured: {beliefs:and}.",
     "programs": _programs,
     "not_sure_enough": "Measured, but not sure enough: {world_size:n {device}} "
     "({allocation}), global batch {global_batch_size:,} with local batch "
     "{local_batch_size:,}: {time_s:duration}, chance of meeting {limits:and}: "
     "{probability:percent}.",
     "on_the_edge": "On the edge: {world_size:n {device}} ({allocation}), {takes:list}, "
-    "would be chosen at a confidence of {probability:below}.",
+    "would be chosen at a confidence of {probability:below}"
+    "{of_doublings: that every doubling pays|}.",
     "faster": lambda note: (
         f"{note.devices()} ({note.of['basis']}): "
         f"{faster_for(note.of['speedup'], note.of['cost_ratio'])}."
     ),
-    "to_submit_now": "To submit now: {world_size:n {device}} ({allocation}, {basis}), "
-    "{takes:list}.",
+    "to_submit_now": f"To submit now: {_CONFIGURATION}: {{basis}}, {{takes:list}}.",
     "learned_from": "Step times were also learned from {num_curves:n curve} of "
-    "{runs:list}.",
+    "{runs:list}: believed, not measured here.",
     "off_the_product": "{num_trials:n end-to-end trial} took {mean_error:+.0%} against "
     "the product of the two laws, {worst_error:.0%} off at most; predictions are "
     "corrected by {correction:+.0%}.",
@@ -247,6 +249,9 @@ _SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
     ),
     "accumulation_not_measured": "Accumulation was not measured: of the passes of a "
     "step, only the last is taken to exchange gradients.",
+    "flat": "{law} is flat beyond what was measured: on more than "
+    "{world_size:n {device}}, and at local batches outside {least:,} to {most:,}, a "
+    "pass takes as long as at the nearest measured ones.",
     "extrapolated": "Extrapolated: nothing was measured on {world_size:n {device}} "
     "with local batch {local_batch_size:,}. Try that briefly before the job.",
     "not_tried": "Not tried: local batch {local_batch_size} there; by measured peaks "

@@ -22,10 +22,10 @@ class Baseline:
     """
 
     world_size: int
-    # Draws step times of one run, (n_draws, n_configurations)
-    step_times: Callable[[pd.DataFrame], np.ndarray]
-    # Configurations that were measured there, the fastest first
+    # Configurations that were measured there, the fastest first, and draws of the
+    # samples per second of one run of each, shape (n_draws, n_measured)
     measured: pd.DataFrame
+    rates: np.ndarray
 
     @classmethod
     def of(
@@ -38,16 +38,22 @@ class Baseline:
             for key, frame in rows.curves.items()
         ]
         known = pd.concat([each for each in found if len(each)], ignore_index=True)
-        rates = _batches(known) / np.median(step_times(known), axis=0)
-        measured = known.iloc[np.argsort(-rates, kind="stable")]
-        return cls(world_size=int(size), step_times=step_times, measured=measured)
+        rates = _batches(known) / step_times(known)
+        order = np.argsort(-np.median(rates, axis=0), kind="stable")
+        return cls(
+            world_size=int(size), measured=known.iloc[order], rates=rates[:, order]
+        )
 
     def compare(
-        self, row: pd.DataFrame, mass: float
+        self, row: pd.DataFrame, step_s: np.ndarray, mass: float
     ) -> tuple[Interval, Scaling | None]:
-        """Return the efficiency of one configuration, and what it compares."""
+        """Return the efficiency of one configuration, and what it compares.
+
+        ``step_s`` are draws of the step time of one run of it.
+        """
         (total,), (size,) = _batches(row), row["world_size"]
-        base = self.measured.iloc[[(_batches(self.measured) == total).argmax()]]
+        place = (_batches(self.measured) == total).argmax()
+        base = self.measured.iloc[[place]]
         (of_base,) = _batches(base)
         is_weak = of_base * size == total * self.world_size
         scaling: Scaling | None = "weak" if is_weak else "other"
@@ -58,13 +64,10 @@ class Baseline:
         at = [each[[*CONFIGURATION]].to_numpy(float).tolist() for each in (base, row)]
         if at[0] == at[1] and [*split_curves(base)] == [*split_curves(row)]:
             return Interval(value=1.0, lo=1.0, hi=1.0), scaling
-        # what a curve does not name is no column of its row
-        pair = pd.concat([each.dropna(axis=1) for each in (base, row)])
-        drawn = self.step_times(pair)
-        rates = _batches(pair) / (drawn * pair["world_size"].to_numpy(float))
-        middle, shares = np.median(rates, axis=0), rates[:, 1] / rates[:, 0]
+        own = total / step_s / size
+        others = self.rates[:, place] / self.world_size
         # drawn about the ratio of the rates that a table shows
-        value = float(middle[1] / middle[0])
+        value, shares = float(np.median(own) / np.median(others)), own / others
         lo, hi = central(shares * (value / np.median(shares)), mass)
         return Interval(value=value, lo=float(lo), hi=float(hi)), scaling
 

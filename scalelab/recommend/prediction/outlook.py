@@ -217,6 +217,7 @@ def outlook_rows(
     def of(draws: np.ndarray) -> Interval:
         return between(draws, limits.interval)
 
+    drawn_s = knowledge.step_times(outlook.questions)
     rows = []
     for i, config in enumerate(outlook.frame.to_dict("records")):
         size, nodes = int(config["world_size"]), int(config["num_nodes"])
@@ -237,7 +238,7 @@ def outlook_rows(
         }
         tokens, peak_share = _per_sample(size, knowledge, config)
         asked = outlook.questions.iloc[[i]]
-        efficiency, scaling = baseline.compare(asked, limits.interval)
+        efficiency, scaling = baseline.compare(asked, drawn_s[:, i], limits.interval)
         row = OutlookRow(
             allocation=allocation_label(size, nodes),
             world_size=size,

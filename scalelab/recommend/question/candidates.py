@@ -1,7 +1,5 @@
 """Candidate configurations: the ones an answer compares, and whether they fit."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import (
@@ -17,15 +15,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
+from typing import Self
 
 import numpy as np
 import pandas as pd
 
 from scalelab.errors import SpecError
-from scalelab.experiment.command_values import Untold
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import Layout
+from scalelab.inputs.placeholders import Untold
 from scalelab.kinds.strategies import strategy_of
 from scalelab.kinds.strategy import TrialSizes
 from scalelab.laws.memory.law import MemoryLaw
@@ -299,7 +298,7 @@ class MemoryRoom:
     capacity_bytes: float | None
 
     @classmethod
-    def of(cls, frame: pd.DataFrame) -> MemoryRoom:
+    def of(cls, frame: pd.DataFrame) -> Self:
         """Fit the law to the rows of one kind of device, and read its memory."""
         sizes = numbers(frame, "gpu_memory_bytes")
         known = sizes[np.isfinite(sizes) & (sizes > 0)]

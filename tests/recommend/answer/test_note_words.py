@@ -25,8 +25,11 @@ RATES: dict[str, Any] = {
 }
 
 BESIDE = {
+    "of_doublings": False,
     "world_size": 32,
     "allocation": "4x8",
+    "local_batch_size": 16,
+    "gradient_accumulation_steps": 1,
     "basis": "measured",
     "takes": ["5 h", "160 GPU-h"],
     "probability": 0.88,
@@ -70,6 +73,12 @@ SAID: list[tuple[Kind, dict[str, Any], str]] = [
         "On the edge: 32 GPUs (4x8), 5 h, 160 GPU-h, would be chosen at a confidence "
         "of 88%.",
     ),
+    (
+        "on_the_edge",
+        BESIDE | {"of_doublings": True, "probability": 1.0},
+        "On the edge: 32 GPUs (4x8), 5 h, 160 GPU-h, would be chosen at a confidence "
+        "of 99% that every doubling pays.",
+    ),
     ("faster", BESIDE, "32 GPUs (measured): 3.8 times faster for 4% more."),
     (
         "faster",
@@ -79,7 +88,7 @@ SAID: list[tuple[Kind, dict[str, Any], str]] = [
     (
         "to_submit_now",
         BESIDE,
-        "To submit now: 32 GPUs (4x8, measured), 5 h, 160 GPU-h.",
+        "To submit now: 32 GPUs (4x8), local batch 16: measured, 5 h, 160 GPU-h.",
     ),
     (
         "programs",
@@ -99,9 +108,26 @@ SAID: list[tuple[Kind, dict[str, Any], str]] = [
         "batch 16: 2 h, chance of meeting < 2 h and < 9 usd: 60%.",
     ),
     (
+        "asked_job",
+        {"job": ["90 epochs", "a global batch of 64"], "has_own": True},
+        "Asked of another job: 90 epochs and a global batch of 64.",
+    ),
+    (
+        "asked_job",
+        {"job": ["1,000 steps"], "has_own": False},
+        "Asked of a job of 1,000 steps.",
+    ),
+    (
+        "believed",
+        {"beliefs": ["100Gbit/s between nodes", "the law usl of step times"]},
+        "Believed, not measured: 100Gbit/s between nodes and the law usl of step "
+        "times.",
+    ),
+    (
         "learned_from",
         {"num_curves": 2, "runs": ["a", "b"]},
-        "Step times were also learned from 2 curves of a, b.",
+        "Step times were also learned from 2 curves of a, b: believed, not measured "
+        "here.",
     ),
     (
         "off_the_product",
@@ -221,6 +247,13 @@ SAID: list[tuple[Kind, dict[str, Any], str]] = [
         {},
         "Accumulation was not measured: of the passes of a step, only the last is "
         "taken to exchange gradients.",
+    ),
+    (
+        "flat",
+        {"law": "xgboost", "world_size": 64, "least": 16, "most": 128},
+        "xgboost is flat beyond what was measured: on more than 64 GPUs, and at local "
+        "batches outside 16 to 128, a pass takes as long as at the nearest measured "
+        "ones.",
     ),
     (
         "extrapolated",

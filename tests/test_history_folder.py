@@ -1,0 +1,115 @@
+"""Answers learn from the runs of the history, and name them by hash."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalelab.errors import SpecError, StoreError
+from scalelab.records.control.lease import LEASE, Lease
+from scalelab.session import Run, import_table, load
+from scalelab.session.history import HistoryFolder
+
+ASKED: dict[str, Any] = {"job": {"samples": 1_000_000}, "gpus": [8]}
+NODES = {1: 1, 2: 1, 4: 1, 8: 2, 16: 4}
+
+
+def table(workload: str, most: int, device: str = "A100") -> str:
+    rows = ["workload,device_name,gpus,nodes,local_batch_size,step_time_s"]
+    for gpus, nodes in NODES.items():
+        if gpus <= most:
+            step_s = 0.05 + 0.004 * (nodes > 1) * nodes + 0.001 * len(workload)
+            rows.append(f"{workload},{device},{gpus},{nodes},32,{step_s:.6f}")
+    return "\n".join(rows)
+
+
+def made(where: Path, *, of: str = "own", most: int = 4, device: str = "A100") -> Run:
+    text = where.with_name(f"{where.name}.csv")
+    text.parent.mkdir(parents=True, exist_ok=True)
+    text.write_text(table(of, most, device))
+    return import_table(text, where)
+
+
+@pytest.fixture
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "config" / "scalelab" / "history"
+    made(folder / "other", of="other", most=16)
+    made(folder / "elsewhere", of="elsewhere", most=16, device="H100")
+    return folder
+
+
+def learned(run: Run, **asked: Any) -> list[str]:
+    facts = load(run.directory).recommend(**ASKED, **asked).facts
+    return [
+        name for f in facts if f.kind == "learned_from" for name in f.values["runs"]
+    ]
+
+
+def test_the_history_teaches_and_is_named_by_hash(
+    history: Path, tmp_path: Path
+) -> None:
+    run = made(tmp_path / "own")
+    before = {path: path.read_bytes() for path in history.rglob("*.json*")}
+    (name,) = learned(run)
+    assert name == load(history / "other").hashed_name
+    assert len(name) == len("other (01234567)")
+    assert learned(run, no_history=True) == []
+    assert before == {path: path.read_bytes() for path in history.rglob("*.json*")}
+    with pytest.raises(SpecError, match="learn_from names what no_history=True"):
+        run.recommend(**ASKED, no_history=True, learn_from=[history / "other"])
+
+
+@pytest.mark.slow
+def test_the_same_history_gives_the_same_figures(history: Path, tmp_path: Path) -> None:
+    run = made(tmp_path / "own")
+    first = run.recommend(**ASKED)
+    assert load(run.directory).recommend(**ASKED) == first
+    (history / "other").rename(history / "z")
+    shutil.rmtree(tmp_path / "cache")
+    shutil.rmtree(run.directory / "cache")
+    assert load(run.directory).recommend(**ASKED) == first
+    shutil.rmtree(history / "z")
+    assert learned(run) == []
+
+
+@pytest.mark.slow
+def test_a_run_is_not_taught_by_its_own_rows_nor_by_what_is_being_swept(
+    history: Path, tmp_path: Path
+) -> None:
+    run = made(tmp_path / "own")
+    made(history / "copy")
+    known = HistoryFolder(str(history)).runs(run._reader.rows())
+    assert [name.split()[0] for name in known] == ["other"]
+    with Lease(history / "other" / LEASE):
+        assert learned(run) == []
+    assert len(learned(run)) == 1
+
+
+def test_a_history_that_cannot_be_read_says_how_to_ask_without_it(
+    history: Path, tmp_path: Path
+) -> None:
+    run = made(tmp_path / "own")
+    (history / "other" / "run.json").write_text("{")
+    with pytest.raises(StoreError, match=r"history .* Or ask with no_history=True\.$"):
+        run.recommend(**ASKED)
+    assert learned(run, no_history=True) == []
+
+
+@pytest.mark.slow
+def test_an_index_that_was_damaged_is_made_anew(history: Path, tmp_path: Path) -> None:
+    run = made(tmp_path / "own")
+    (name,) = learned(run)
+    (index,) = (tmp_path / "cache").rglob("history-*.json")
+    assert name.split("(")[1][:-1] in json.loads(index.read_text())["runs"]
+    index.write_text("[]")
+    assert learned(run, max_time="3h") == [name]
+
+
+def test_a_law_that_learns_from_nothing_else_ignores_the_history(
+    history: Path, tmp_path: Path
+) -> None:
+    assert learned(made(tmp_path / "own"), law="amdahl") == []
