@@ -278,13 +278,14 @@ class Knowledge:
     def step_times(self, asked: pd.DataFrame) -> np.ndarray:
         """Draw the step time of one run on each configuration, (n_draws, n).
 
-        Whole runs tell it where nothing that it rests on is a mere belief.
+        Of whole runs that do not tell all it rests on, it is as unsure as a belief.
         """
         drawn = self.law.sample(asked, one_run=True)
         if self.whole_runs is None:
             return drawn
         is_belief = self.law.predict(asked)["support"] == Support.NOT_MEASURED
-        return np.where(is_belief, drawn, self.whole_runs.step_times(asked))
+        unsure = np.where(is_belief, drawn / np.median(drawn, axis=0), 1.0)
+        return np.asarray(unsure * self.whole_runs.step_times(asked))
 
     @property
     def held(self) -> dict[str, Scalar]:
