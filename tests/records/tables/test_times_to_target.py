@@ -153,7 +153,7 @@ def test_one_series_of_several_is_asked_by_itself(run_of: Import) -> None:
     lines = [f"{header},org", *(f"{row},x" for row in rows), f"{tpu},x"]
     text = "\n".join([*lines, *(f"{row},y" for row in slow)])
     run = run_of(text, samples_per_epoch=EPOCH, axis=["org"], accept_doubts=True)
-    chosen = {"device_name": "A100", "options.org": "x"}
+    chosen = {"device_name": "A100", "org": "x"}
     answer = run.recommend(select=chosen, max_time="30min")
     alone = run_of(
         "\n".join(lines[:4]),
