@@ -19,7 +19,6 @@ from scalelab.inputs.placeholders import Untold
 from scalelab.inputs.support import Support
 from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.time_to_target import measured_factorisation
-from scalelab.laws.convergence.whole_runs import measured_whole_runs
 from scalelab.laws.published import law_named
 from scalelab.laws.rows import Observed, numbers, prepared
 from scalelab.laws.support import Gap
@@ -33,6 +32,7 @@ from scalelab.recommend.knowledge import (
     choose_subject,
     compared_columns,
     fit_step_times,
+    whole_run_law,
     with_value,
 )
 from scalelab.recommend.notes import (
@@ -111,9 +111,7 @@ def recommend(
     fitted, learned = fit_step_times(named, rows, rest, history=history, link=link)
     need = SampleNeed.of(subject.every_group, job, limits.target)
     whole = every.take(subject.every_group.index)
-    whole_runs = None
-    if need.target is not None and need.uses_law:
-        whole_runs = measured_whole_runs(whole.observations, need.target)
+    whole_runs = whole_run_law(whole.observations, among, need)
     factorisation = measured_factorisation(whole, named)
     knowledge = Knowledge(
         subject=subject,
@@ -136,13 +134,7 @@ def recommend(
     where = places(rows.frame, gpus, devices_on_node)
     if whole_runs is not None:  # which tell nothing of accumulation
         untold = {**untold, None: {*untold.get(None, ()), Untold.ACCUMULATION}}
-    asked = candidates(
-        rows.curves,
-        where,
-        knowledge.rule,
-        untold,
-        of_whole_runs=whole_runs is not None,
-    )
+    asked = candidates(rows.curves, where, knowledge.rule, untold, bool(whole_runs))
     for name, value in among.items():
         with_value(every.observations.loc[rows.frame.index], name, value)
         asked = with_value(asked, name, value)

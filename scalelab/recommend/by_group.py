@@ -84,6 +84,9 @@ def _in_group(
     history: History | None,
     untold: UntoldByProgram,
 ) -> Recommendation:
+    for name, value in question.select.items():
+        if name in own.columns:
+            own = own[own[name].astype("string").eq(str(value)).fillna(False)]
     site, link = run_site.site if run_site else None, question.between_nodes
     on_node, within = site.gpus_per_node if site else None, None
     if (most := int(np.nanmax([1.0, *numbers(own, "gpus_per_node")]))) > 1:

@@ -15,7 +15,7 @@ from scalelab.inputs.numerals import counted, device_words
 from scalelab.inputs.support import Support
 from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.time_to_target import Factorisation
-from scalelab.laws.convergence.whole_runs import WholeRunLaw
+from scalelab.laws.convergence.whole_runs import WholeRunLaw, measured_whole_runs
 from scalelab.laws.rows import (
     CONFIGURATION,
     CurveKey,
@@ -127,6 +127,18 @@ def with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
         listed = ", ".join(list(counts)[:_MAX_LISTED]) or "none"
         raise SpecError(f"No observation has {name}={value}. Measured: {listed}.")
     return frame[frame[name].astype("string").eq(str(value)).fillna(False)]
+
+
+def whole_run_law(
+    frame: pd.DataFrame, select: Mapping[str, Scalar], need: SampleNeed
+) -> WholeRunLaw | None:
+    """Return the law of the selected whole runs, if they alone tell the times."""
+    if need.target is None or not need.uses_law:
+        return None
+    alone = frame.index[np.isnan(numbers(frame, "world_size"))]
+    for name, value in select.items():
+        frame = frame.loc[with_value(frame, name, value).index.union(alone)]
+    return measured_whole_runs(frame, need.target)
 
 
 def _counts(frame: pd.DataFrame, name: str) -> dict[str, int]:
@@ -278,13 +290,14 @@ class Knowledge:
     def step_times(self, asked: pd.DataFrame) -> np.ndarray:
         """Draw the step time of one run on each configuration, (n_draws, n).
 
-        Whole runs tell it where nothing that it rests on is a mere belief.
+        Of whole runs that do not tell all it rests on, it is as unsure as a belief.
         """
         drawn = self.law.sample(asked, one_run=True)
         if self.whole_runs is None:
             return drawn
         is_belief = self.law.predict(asked)["support"] == Support.NOT_MEASURED
-        return np.where(is_belief, drawn, self.whole_runs.step_times(asked))
+        unsure = np.where(is_belief, drawn / np.median(drawn, axis=0), 1.0)
+        return np.asarray(unsure * self.whole_runs.step_times(asked))
 
     @property
     def held(self) -> dict[str, Scalar]:

@@ -25,13 +25,12 @@ from scalelab.errors import FitError
 from scalelab.inputs.target import Target
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.convergence.rows import ended_well, is_equal
-from scalelab.laws.interval import SEED, central, check_mass, normals
+from scalelab.laws.interval import SEED, normals
 from scalelab.laws.published import MEDIAN_OF, Fitted, each_of
 from scalelab.laws.rows import (
     cells,
     configurations,
     numbers,
-    positive,
     split_curves,
     strategies,
 )
@@ -60,10 +59,8 @@ class WholeRunLaw:
                 "least one end-to-end trial to its target."
             )
         trained = known[["global_batch_size", "samples_to_target"]]
-        alone = runs[~(numbers(runs, "time_to_target_s") > 0)]
-        convergence = ConvergenceLaw.fit(
-            pd.concat([trained, *([alone[trained.columns]] if len(alone) else [])])
-        )
+        alone = runs.loc[~(numbers(runs, "time_to_target_s") > 0), trained.columns]
+        convergence = ConvergenceLaw.fit(pd.concat([trained, alone]))
         batch, samples = numbers(known, "global_batch_size"), known["samples_to_target"]
         step_s = (known["time_to_target_s"] * batch / samples).to_numpy(float)
         # in samples: of all the ways to explain two or three runs, the formulas then
@@ -78,34 +75,10 @@ class WholeRunLaw:
             convergence=convergence,
         )
 
-    def predict(
-        self, configurations: pd.DataFrame, interval: float = 0.8
-    ) -> pd.DataFrame:
-        """Predict the time of one further run of the series."""
-        check_mass(interval)
-        batch = positive(configurations, "global_batch_size")
-        step = np.median(self._each_step_s(configurations), axis=0)
-        (curve,) = self.convergence.curves.values()
-        need = np.exp(np.median(curve.log_median(batch), axis=0))
-        lo, hi = central(self.sample(configurations), interval)
-        return configurations.assign(
-            step_time_s=step,
-            samples_to_target=need,
-            time_to_target_s=need / batch * step,
-            time_to_target_lo_s=lo,
-            time_to_target_hi_s=hi,
-        )
-
-    def sample(self, configurations: pd.DataFrame) -> np.ndarray:
-        """Draw the time to target of one further run, seconds, (n_draws, n)."""
-        batch = positive(configurations, "global_batch_size")
-        steps = self.step_times(configurations)
-        return np.asarray(steps * self.samples(batch) / batch)
-
-    def step_times(self, configurations: pd.DataFrame) -> np.ndarray:
+    def step_times(self, asked: pd.DataFrame) -> np.ndarray:
         """Draw the step time of one further run, seconds, (n_draws, n)."""
-        at = self._at(configurations)
-        each = np.log(self._each_step_s(configurations))
+        at = Configurations.of(configurations(asked))
+        each = np.log(each_of(self.passes, at) * at.accumulation * self.pass_unit_s)
         beyond = np.maximum(np.log2(at.world_size / self.largest), 0.0)
         low, high = np.quantile(each, [0.25, 0.75], axis=0)
         scatter = (high - low) / (2 * ndtri(0.75))  # of the middle formulas
@@ -116,16 +89,6 @@ class WholeRunLaw:
         """Draw the samples that one further run needs, (n_draws, n_batches)."""
         (key,) = self.convergence.curves
         return self.convergence.sample(key, batch)
-
-    def _each_step_s(self, asked: pd.DataFrame) -> np.ndarray:
-        # seconds, shape (n_formulas, n_configurations)
-        at = self._at(asked)
-        return np.asarray(each_of(self.passes, at) * at.accumulation * self.pass_unit_s)
-
-    @staticmethod
-    def _at(asked: pd.DataFrame) -> Configurations:
-        positive(asked, "world_size")
-        return Configurations.of(configurations(asked))
 
 
 def measured_whole_runs(

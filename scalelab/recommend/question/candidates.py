@@ -94,7 +94,6 @@ def candidates(
     where: Sequence[Place],
     rule: BatchRule,
     untold: UntoldByProgram = MappingProxyType({}),
-    *,
     of_whole_runs: bool = False,
 ) -> pd.DataFrame:
     """Return the candidates for each curve and allocation.

@@ -13,7 +13,9 @@ from scalelab.records.tables.file import ForeignTable, ImportArguments, TableRow
 from scalelab.records.tables.names import (
     AMBIGUOUS_BATCHES,
     COUNT_OR_NAME,
+    EPOCHS,
     LENGTHS,
+    OF_DEVICES,
     SETTABLE,
     SPEEDS,
     Reading,
@@ -21,16 +23,12 @@ from scalelab.records.tables.names import (
     is_known,
     is_measured,
     known_names,
-    length_of_training,
     plain,
     reading_as,
     reading_of,
 )
 from scalelab.records.tables.values import failure, is_missing
 
-_ABOUT_DEVICES = frozenset(
-    {"world_size", "num_nodes", "gpus_per_node", "time_to_target_s", *SPEEDS}
-)
 # Each line: alternatives, one of which must be there, each a set of columns.
 _REQUIRED: Sequence[Sequence[Sequence[str]]] = (
     (("world_size",), ("num_nodes", "gpus_per_node")),
@@ -109,7 +107,8 @@ def match_columns(table: ForeignTable, asked: ImportArguments) -> Matching:
             continue
         reading = reading_of(theirs) or _by_content(table, theirs)
         if reading is None and tells_length:
-            reading = length_of_training(theirs)
+            length = reading_of(f"{theirs} to target")
+            reading = length if length and length.column in LENGTHS else None
         is_well_known = is_axis(theirs) or _lists_settings(table, theirs)
         is_setting = theirs in asked.axis or (reading is None and is_well_known)
         if is_setting and (reading is None or reading.column not in CURVE_COLUMNS):
@@ -128,7 +127,9 @@ def match_columns(table: ForeignTable, asked: ImportArguments) -> Matching:
         else:
             unused.append(theirs)
     _check_required(table, {*columns, *asked.constant}, unused)
-    columns |= _in_samples(table, columns, asked)
+    length = columns.get("samples_to_target")
+    if length and length.unit == EPOCHS:
+        columns["samples_to_target"] = replace(length, factor=_of_epoch(length, asked))
     columns |= _as_asked(table, columns, asked)
     return Matching(columns, options, tuple(unused))
 
@@ -175,27 +176,14 @@ def _as_asked(
     return {name: changed}
 
 
-def _in_samples(
-    table: ForeignTable, columns: Mapping[str, Reading], asked: ImportArguments
-) -> dict[str, Reading]:
-    found, size = columns.get("samples_to_target"), asked.samples_per_epoch
-    is_in_epochs = found is not None and found.is_in_epochs
-    if size is not None and not is_in_epochs:
+def _of_epoch(length: Reading, asked: ImportArguments) -> int:
+    if asked.samples_per_epoch is None:
         raise SpecError(
-            f"{table.path}: {Option('samples_per_epoch', size)} is said of epochs to a "
-            f"target, but none are read from its columns, {listed(table.names)}.",
-            "Leave the option out, or name the column "
-            f"({Option('column', 'THEIRS', key='epochs_to_target')}).",
-        )
-    if found is None or not is_in_epochs:
-        return {}
-    if size is None:
-        raise SpecError(
-            f"{table.path}: {shown(found.theirs)} counts epochs, and nothing says how "
-            "many samples one has.",
+            f"{asked.table}: {shown(length.theirs)} counts epochs, and nothing says "
+            "how many samples one has.",
             f"Say {Option('samples_per_epoch', 1281167)}.",
         )
-    return {"samples_to_target": replace(found, factor=size, unit="epochs")}
+    return asked.samples_per_epoch
 
 
 def _check_names(table: ForeignTable, asked: ImportArguments) -> None:
@@ -225,7 +213,7 @@ def _check_required(table: ForeignTable, given: set[str], others: list[str]) -> 
     required = _REQUIRED
     if tells_length and "time_to_target_s" in given:
         given = {*given, "step_time_s"}
-    elif tells_length and given.isdisjoint(_ABOUT_DEVICES):
+    elif tells_length and given.isdisjoint(OF_DEVICES):
         required = ((("global_batch_size",),),)
     missing = [
         alternatives

@@ -9,17 +9,25 @@ from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.wording import Option, Placeholder
 from scalelab.records.columns import OPTION_PREFIX
-from scalelab.records.tables.names import LENGTHS, SHARED, SPEEDS, Reading, plain
+from scalelab.records.tables.names import (
+    LENGTHS,
+    OF_DEVICES,
+    SHARED,
+    SPEEDS,
+    Reading,
+    plain,
+)
 
 _TOKENS = Option("tokens_per_sample", Placeholder("N"))
-_DEVICES = frozenset({"world_size", "num_nodes"})
+_LONGEST = 10  # times the time of its steps that a training takes
 _SLICE = re.compile(r"(v\d+\w*)-\d+", re.IGNORECASE)
 _TPU = re.compile(r"(.*\W)?(tpu|trillium|ironwood)([\Wv].*)?|v[2-7][ep]?(-\d+)?")
 
 
 def complete(values: dict[str, Any], readings: Mapping[str, Reading]) -> dict[str, Any]:
     """Derive what follows from what is given, and check that it fits together."""
-    if is_placed := not _DEVICES.isdisjoint(values):
+    is_alone = OF_DEVICES.isdisjoint(values) and not {*LENGTHS}.isdisjoint(values)
+    if not is_alone:
         values = {**values, **_devices(values)}
     batch, throughput = map(
         readings.get, ("global_batch_size", "throughput_samples_per_s")
@@ -28,7 +36,7 @@ def complete(values: dict[str, Any], readings: Mapping[str, Reading]) -> dict[st
     if batch is not None and batch.is_in_tokens and tokens is not None:
         length = values.get("sequence_length")
         values["global_batch_size"] = _batch_in_samples(tokens, length)
-    if is_placed:
+    if not is_alone:
         values |= _batch(values)
     values |= _length(values)
     measured = (Outcome.COMPLETED, Outcome.TARGET_NOT_REACHED, Outcome.PRUNED)
@@ -39,6 +47,7 @@ def complete(values: dict[str, Any], readings: Mapping[str, Reading]) -> dict[st
         if not tells_time and values.get("samples_to_target"):
             return {**values, "kind": "convergence"}
         values |= _times(values)
+        _check_length(values)
     return values
 
 
@@ -54,6 +63,17 @@ def _length(values: Mapping[str, Any]) -> dict[str, Any]:
         return {"samples_to_target": samples}
     rate = {"throughput_samples_per_s": samples / seconds}
     return {"samples_to_target": samples, **rate}
+
+
+def _check_length(values: Mapping[str, Any]) -> None:
+    seconds, samples = map(values.get, ("time_to_target_s", "samples_to_target"))
+    rate = values["throughput_samples_per_s"]
+    if seconds and samples and not 0.8 < seconds * rate / samples < _LONGEST:
+        raise SpecError(
+            f"time_to_target_s={seconds:g} at {rate:g} samples/s is {seconds * rate:g} "
+            f"samples, but samples_to_target={samples}. Correct one of them or its "
+            "unit, or leave the speed out."
+        )
 
 
 def _devices(values: Mapping[str, Any]) -> dict[str, Any]:

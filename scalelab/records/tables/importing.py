@@ -75,11 +75,11 @@ def import_table(asked: ImportArguments) -> RunStore:
     reader = _Reader(foreign, matching, asked)
     rows = list(reader.rows(run_directory.absolute().name))
     if not rows:
-        told = (*SPEEDS, "time_to_target_s", *LENGTHS)
+        told = map(matching.theirs.get, (*SPEEDS, *LENGTHS, "time_to_target_s"))
         raise SpecError(
             f"{table}: no row has a step time or a throughput. Fill the column "
-            f"{shown(next(filter(None, map(matching.theirs.get, told))))}, or name "
-            f"another one with {Option('column')}."
+            f"{shown(next(filter(None, told)))}, or name another one with "
+            f"{Option('column')}."
         )
     curves = Curves.of(rows)
     placed = [row for row in rows if "world_size" in row.values]
@@ -90,7 +90,7 @@ def import_table(asked: ImportArguments) -> RunStore:
             f"{table}{more}: {refused[0]}",
             f"To import the table as it is, say {Option('accept_doubts', True)}.",
         )
-    target = _target(rows)
+    trainings, target = _trainings(rows)
     source = {
         "table": table.name,
         "sha256": foreign.sha256,
@@ -100,7 +100,7 @@ def import_table(asked: ImportArguments) -> RunStore:
         **({"target": target} if target else {}),
         "told": [
             *([curves.sentence] if curves.rows else []),
-            *_how_they_train(rows, target),
+            *trainings,
             *_how_read(matching),
             *foreign.passed_over,
             *reader.sentences(rows),
@@ -236,7 +236,7 @@ class _Reader:
             if not any(map(remarks_out_of_memory, row.cells.values())):
                 return None
             outcome = str(Outcome.OUT_OF_MEMORY)
-        return {**values, **dict.fromkeys(SPEEDS), "outcome": outcome}
+        return {**values, **dict.fromkeys((*SPEEDS, *LENGTHS)), "outcome": outcome}
 
     def _cell(self, line: int, reading: Reading, text: str) -> Any:
         try:
@@ -272,15 +272,14 @@ def _refuse_gaps(table: ForeignTable, matching: Matching) -> None:
         for ours, theirs in matching.theirs.items()
         if ours in CURVE_COLUMNS or ours in matching.options
     }
-    columns = matching.columns
-    places = [columns[n].theirs for n in ("world_size", "num_nodes") if n in columns]
+    theirs = matching.theirs
+    places = [theirs[n] for n in ("world_size", "num_nodes") if n in theirs]
     placed = [row for row in table.rows if any(map(row.cells.get, places))]
     for name, is_needed in names.items():
         # what tells the samples of a batch alone has no device
-        is_of_device = name in map(matching.theirs.get, ("device_name", "device_type"))
+        has_all = name not in map(theirs.get, ("device_name", "device_type"))
         cells = {
-            row.line: row.cells[name]
-            for row in (placed if is_of_device else table.rows)
+            row.line: row.cells[name] for row in (table.rows if has_all else placed)
         }
         empty = [line for line, cell in cells.items() if not cell]
         filled = [line for line, cell in cells.items() if cell]
@@ -320,30 +319,20 @@ def _how_read(matching: Matching) -> Iterator[str]:
         yield f"Not read: {names}. {setting} says that one is a setting."
 
 
-def _target(rows: Sequence[ImportedRow]) -> str | None:
-    """Return the one target of a table's trainings; None: none, or several."""
-    told = {
-        tuple(map(row.values.get, _UNNAMED))
-        for row in rows
-        if row.values.get("samples_to_target")
-    }
-    if len(told) != 1 or None in (only := told.pop()):
-        return None
-    metric, mode, value = only
-    text = f"{metric} {'>=' if mode == MetricMode.MAX else '<='} {value!r}"
-    Target.parse(text)
-    return text
-
-
-def _how_they_train(rows: Sequence[ImportedRow], target: str | None) -> Iterator[str]:
-    trained = [row for row in rows if row.values.get("samples_to_target")]
-    if not trained:
-        return
-    alone = [row for row in trained if row.values["kind"] == "convergence"]
-    untimed = f", {len(alone):,} without its time" if alone else ""
-    said = f": {Target.parse(target)}" if target else ""
+def _trainings(rows: Sequence[ImportedRow]) -> tuple[list[str], str]:
+    """Return how many rows train to a target in words, and the only target of all."""
+    trained = [r.values for r in rows if r.values.get("samples_to_target")]
+    targets = {tuple(map(values.get, _UNNAMED)) for values in trained}
+    target, named = "", ""
+    if len(targets) == 1 and None not in (only := targets.pop()):
+        metric, mode, value = only
+        target = f"{metric} {'>=' if mode == MetricMode.MAX else '<='} {value!r}"
+        named = f": {Target.parse(target)}"
+    alone = sum(values["kind"] == "convergence" for values in trained)
+    untimed = f", {alone:,} without its time" if alone else ""
     count = counted(len(trained), "row")
-    yield f"{count} tell how long training takes to a target{untimed}{said}."
+    said = f"{count} tell how long training takes to a target{untimed}{named}."
+    return [said] if trained else [], target
 
 
 def _constant(name: str, text: str) -> Any:

@@ -105,10 +105,18 @@ def test_devices_that_do_not_divide_the_batch_share_copies(run_of: Import) -> No
         (("", ""), {}, "'epochs' counts epochs, and nothing says how many samples"),
         ((",epochs", ",x"), {}, "Beside the time of a training to its target, how"),
         (
-            (",epochs", ",samples"),
-            {"samples_per_epoch": 9},
-            "is said of epochs to a target, but none are read",
+            (
+                "epochs\n",
+                "epochs,images/s\n",
+                "2.0\n",
+                "2.0,5000\n",
+                "2.2\n",
+                "2.2,9\n",
+            ),
+            {"samples_per_epoch": EPOCH},
+            "line 2: time_to_target_s=2400 at 5000 samples/s is 1.2e[+]07 samples, but",
         ),
+        ((",16,2", ",,"), {"samples_per_epoch": EPOCH}, "line 3: num_nodes is empty"),
         (
             ("Time to train (min)", "Time to train"),
             {"samples_per_epoch": EPOCH},
@@ -117,10 +125,13 @@ def test_devices_that_do_not_divide_the_batch_share_copies(run_of: Import) -> No
     ],
 )
 def test_what_is_missing_is_named(
-    run_of: Import, change: tuple[str, str], options: dict[str, Any], message: str
+    run_of: Import, change: tuple[str, ...], options: dict[str, Any], message: str
 ) -> None:
+    text = TIMES.replace("2.6\n", "2.6,9\n") if len(change) > 2 else TIMES
+    for old, new in zip(change[::2], change[1::2], strict=True):
+        text = text.replace(old, new)
     with pytest.raises(SpecError, match=message):
-        run_of(TIMES.replace(*change), **options)
+        run_of(text, **options)
 
 
 def test_epochs_beside_a_speed_are_not_read(run_of: Import) -> None:
@@ -133,3 +144,28 @@ def test_a_row_without_a_time_is_no_training(run_of: Import) -> None:
     run = run_of(TIMES.replace("7.0,2.6", ",2.6"), samples_per_epoch=EPOCH)
     assert run.observations["kind"].tolist()[-1] == "convergence"
     assert run.recommend().rows
+
+
+def test_one_series_of_several_is_asked_by_itself(run_of: Import) -> None:
+    header, *rows = TIMES.splitlines()
+    tpu = "bert,TPU,256,1,4096,3.0,3.4"
+    slow = [row.replace(".0,2", "9.0,2") for row in rows]
+    lines = [f"{header},org", *(f"{row},x" for row in rows), f"{tpu},x"]
+    text = "\n".join([*lines, *(f"{row},y" for row in slow)])
+    run = run_of(text, samples_per_epoch=EPOCH, axis=["org"], accept_doubts=True)
+    chosen = {"device_name": "A100", "org": "x"}
+    answer = run.recommend(select=chosen, max_time="30min")
+    alone = run_of(
+        "\n".join(lines[:4]),
+        samples_per_epoch=EPOCH,
+        axis=["org"],
+        directory=run.directory.with_name("alone"),
+    ).recommend(max_time="30min")
+    by_size = [{row.world_size: row for row in each.rows} for each in (answer, alone)]
+    assert [row.num_nodes for row in answer.rows] == [
+        -(-row.world_size // 8) for row in answer.rows
+    ]
+    assert "Times are of whole runs" in answer_text(answer, 100)
+    for size in (8, 64):
+        one, other = (rows[size].time_s.value for rows in by_size)
+        assert one == pytest.approx(other, rel=0.05)
