@@ -32,7 +32,7 @@ SCALES = {
 }
 FIGURE = re.compile(
     r"(?<![\w.])([+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]\d+)?)(?:\s?(%|us|ms|s|min|h|days|"
-    r"GPU-s|GiB|Gbit/s)(?![\w/-]))?"
+    r"GPU-s|core-s|emulated GPU-s|GiB|Gbit/s)(?![\w/-]))?"
 )
 # of a time, such as 8.3 min [7.9-8.7]
 ENDS = re.compile(r"(\d) (us|ms|s|min|h|days) \[([\d.,]+)(?:-| or more)([\d.,]*)\]")
@@ -110,6 +110,8 @@ def _table(answer: Answer, values: Mapping[str, Any]) -> Iterator[str]:
         "efficiency": lambda row: [row["scaling_efficiency"]],
         "chance": lambda row: [row["probability"], 0.99, 0.01],
         "speed": lambda row: [row["throughput_samples_per_s"]["value"]],
+        "tokens": lambda row: [row["throughput_tokens_per_s"]["value"]],
+        "utilization": lambda row: [row["flops_utilization"]["value"]],
         "next": lambda row: [
             *(row["next_time_change"], row["next_gpu_hours_change"]),
             row["next_world_size"],
@@ -183,6 +185,8 @@ def _named(values: Mapping[str, Any]) -> Iterator[str]:
             fact.get(n) for n in ("world_size", "allocation", "local_batch_size")
         )
         if kind in NAMED and (row := rows.get(at)):
+            if unsaid(fact["takes"][0], [fact["time_s"]]):
+                yield f"{kind}: {fact['takes'][0]} against {fact['time_s']}"
             same = row["batch"]["global_batch_size"] == fact["global_batch_size"]
             if same and not np.isclose(row["time_s"]["value"], fact["time_s"]):
                 yield f"{kind}: {fact['time_s']} against {row['time_s']}"

@@ -10,6 +10,7 @@ from scalelab.inputs.wording import Option
 from scalelab.recommend.answer.facts import Contents, Fact, Kind
 
 _GIB = 2**30
+_FASTER = 1.05  # a factor that is written as 1.1 or more
 
 
 class _Note(NamedTuple):
@@ -68,7 +69,8 @@ def _slower(factor: float) -> str:
 def faster_for(speedup: float, cost_ratio: float) -> str:
     """Say what one row takes beside another, e.g. ``3.8 times faster for 4% more``."""
     more = "less" if cost_ratio < 1 else "more"
-    return f"{_slower(1 / speedup)} for {percent(abs(cost_ratio - 1))} {more}"
+    pace = _slower(1 / speedup) if max(speedup, 1 / speedup) >= _FASTER else "as fast"
+    return f"{pace} for {percent(abs(cost_ratio - 1))} {more}"
 
 
 _WRITTEN: Mapping[str, Callable[[Any], str]] = {

@@ -84,6 +84,11 @@ SAID: list[tuple[Kind, dict[str, Any], str]] = [
         "32 GPUs (measured): 2 times slower for 10% less.",
     ),
     (
+        "faster",
+        BESIDE | {"speedup": 0.97, "cost_ratio": 0.76},
+        "32 GPUs (measured): as fast for 24% less.",
+    ),
+    (
         "to_submit_now",
         BESIDE,
         "To submit now: 32 GPUs (4x8, measured), 5 h, 160 GPU-h.",
