@@ -19,10 +19,13 @@ brier     mean square of the stated probability minus whether the limits held
 lost      'nothing meets', though a measured row meets the limits with 15% to spare
 unseen    of the answer's rows that were not measured: the interval holds the truth
 regret    device-hours (deadline) or time (budget) over the best that holds the limit
-          within the batches seen, at most 2; 2 where refused, unjudged, broken or given
-          up though something meets; not counted where nothing does
+          within the batches seen, at most 2; 2 where refused, broken or given up though
+          something meets; not counted where nothing does, or where it is unjudged
 again     the same with the measurement added that the answer proposes
 sheet     the same of the best measured row: what a spreadsheet gives
+legal     the same of perfect knowledge that takes no second node where one was measured
+
+Regrets are means of the means by curve; the difference from the sheet is paired.
 """
 
 from __future__ import annotations
@@ -63,7 +66,7 @@ OTHER = {"hours": "gpu_hours", "gpu_hours": "hours"}
 WORST = 2.0
 SHOWN = ["workload", "gpu_type", *CONFIGURATION, "step_time_s"]
 SHARES = ["wild", "unjudged", "broken", "brier", "lost", "unseen"]
-REGRETS = ["regret", "again", "sheet"]
+REGRETS = ["regret", "again", "sheet", "legal"]
 
 Answer = Recommendation | ScaleLabError
 
@@ -115,12 +118,28 @@ class Asked:
         ]
 
     def regret(self, at: Configuration) -> float:
-        """Return what a configuration costs over the best one, the worst if broken."""
-        amounts, best = self.amounts(at), self.meeting[self.minimised].min()
-        if amounts is None or np.median(amounts[self.limited]) > 1.05 * self.limit:
+        """Return what a configuration costs over the best one, the worst if broken.
+
+        Not a number where the table cannot tell.
+        """
+        amounts = self.amounts(at)
+        if amounts is None:
+            return np.nan
+        if np.median(amounts[self.limited]) > 1.05 * self.limit:
             return WORST
-        cost = np.median(amounts[self.minimised])
-        return float(np.clip(cost / best - 1, 0, WORST)) if len(self.meeting) else WORST
+        return self.excess(float(np.median(amounts[self.minimised])))
+
+    def excess(self, cost: float) -> float:
+        """Return the share by which a cost exceeds the least that meets the limit."""
+        best = self.meeting[self.minimised].min() if len(self.meeting) else 0.0
+        return float(np.clip(cost / best - 1, 0, WORST)) if best else WORST
+
+    @property
+    def legal(self) -> float:
+        """The regret of perfect knowledge that takes no second node unseen."""
+        alone = self.meeting[self.meeting["nodes"] <= 1]
+        may = alone if self.seen["nodes"].max() == 1 else self.meeting
+        return self.excess(may[self.minimised].min()) if len(may) else WORST
 
 
 def known_truths(curve: Curve, samples: float) -> pd.DataFrame:
@@ -262,7 +281,9 @@ class Findings:
                 repeated = again(asked, answer, Path(home))
                 row["again"] = row["regret"] if repeated is None else repeated
                 row["sheet"], is_safe = spreadsheet(asked)
-                row["sheet"] = row["sheet"] if len(asked.meeting) else np.nan
+                row["legal"] = asked.legal
+                if not len(asked.meeting):
+                    row |= {"sheet": np.nan, "legal": np.nan}
                 row["lost"] = is_safe and not row.get("meets", False)
                 self.answers.append(row)
 
@@ -276,17 +297,29 @@ class Findings:
         return found
 
 
-def spread(answers: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Return means and their 90% intervals, curves drawn anew with replacement."""
-    grouped = answers.groupby("curve")[columns]
-    sums, counts = (each.to_numpy() for each in (grouped.sum(), grouped.count()))
-    rng = np.random.default_rng(0)
-    drawn = rng.integers(len(sums), size=(2000, len(sums)))
-    with np.errstate(invalid="ignore"):
-        means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
-    ends = np.nanquantile(means, [0.05, 0.95], axis=0)
-    table = {"mean": answers[columns].mean(), "lo": ends[0], "hi": ends[1]}
-    return pd.DataFrame(table, index=columns)
+def spread(by_curve: pd.DataFrame) -> pd.DataFrame:
+    """Return means over curves and their 90% intervals, curves drawn anew."""
+    values = by_curve.to_numpy()
+    drawn = np.random.default_rng(0).integers(len(values), size=(2000, len(values)))
+    ends = np.nanquantile(np.nanmean(values[drawn], axis=1), [0.05, 0.95], axis=0)
+    return pd.DataFrame({"mean": by_curve.mean(), "lo": ends[0], "hi": ends[1]})
+
+
+def shown_by_curve(answers: pd.DataFrame) -> None:
+    """Print what each curve's answers lose, and means over curves."""
+    judged = answers.dropna(subset=["regret", "sheet"])
+    losses = judged.groupby("curve")[REGRETS].mean()
+    losses["less sheet"] = losses["regret"] - losses["sheet"]
+    print(losses.round(3).to_string(), "\n")
+    shares = answers.groupby("curve")[SHARES].mean()
+    print(f"all: {len(answers)} answers on {len(shares)} curves")
+    print(spread(shares.join(losses)).round(3).to_string(), "\n")
+    means = losses.mean()
+    against = (means[["regret", "again", "legal"]] / means["sheet"]).round(2)
+    print(f"of the sheet's loss: {against.to_dict()}")
+    for name in ("regret", "sheet"):
+        met = judged.loc[judged[name] < WORST, name]
+        print(f"{name}: {len(met)} of {len(judged)} met, excess {met.median():.3f}\n")
 
 
 def show(found: Findings) -> None:
@@ -297,8 +330,7 @@ def show(found: Findings) -> None:
         grouped = answers.groupby(by)[columns].mean()
         sizes = answers.groupby(by).size().rename("n")
         print(grouped.join(sizes).round(3).to_string(), "\n")
-    print(f"all: {len(answers)} answers on {answers['curve'].nunique()} curves")
-    print(spread(answers, columns).round(3).to_string(), "\n")
+    shown_by_curve(answers)
     print("80% intervals: share held; width, error and bias in logs")
     rows = rows.assign(error=rows["bias"].abs())
     grouped = rows.groupby(["seen", "basis"])[["held", "width", "error", "bias"]]

@@ -22,7 +22,7 @@ import numpy as np
 from comparison import interleave
 
 from scalelab.training.feeding.pictures import Picture
-from scalelab.training.feeding.reader import PictureReader
+from scalelab.training.feeding.stream import PictureReader
 from scalelab.training.feeding.tar import members
 
 

@@ -14,7 +14,6 @@ import pandas as pd
 from scipy.special import ndtri
 
 from scalelab.laws.convergence.law import ConvergenceLaw
-from scalelab.laws.convergence.whole_runs import WholeRunLaw
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior
 
@@ -65,27 +64,3 @@ def predict_samples(train: pd.DataFrame, query: pd.DataFrame) -> np.ndarray:
     law = ConvergenceLaw.fit(runs(train))
     asked = pd.DataFrame({"global_batch_size": query["global_batch"].to_numpy()})
     return law.predict(asked)["samples_to_target"].to_numpy()
-
-
-def predict_time(
-    train: pd.DataFrame, query: pd.DataFrame, reference: pd.DataFrame
-) -> pd.DataFrame:
-    """Predict whole runs at the largest scale of a series from its smaller ones.
-
-    Columns ``time_to_target_s``, ``time_to_target_lo_s``, ``time_to_target_hi_s``,
-    ``samples_to_target`` and ``step_time_s``. A reference of one batch is none.
-    """
-    names = {
-        "gpus": "world_size",
-        "nodes": "num_nodes",
-        "global_batch": "global_batch_size",
-        "samples": "samples_to_target",
-        "time_to_target_s": "time_to_target_s",
-    }
-    train, query = (t.assign(nodes=t["nodes"].clip(lower=1)) for t in (train, query))
-    has_reference = reference["global_batch"].nunique() > 1
-    law = WholeRunLaw.fit(
-        train[list(names)].rename(columns=names),
-        runs(reference) if has_reference else None,
-    )
-    return law.predict(query[["gpus", "nodes", "global_batch"]].rename(columns=names))

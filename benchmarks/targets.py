@@ -1,14 +1,12 @@
-"""How well the laws predict samples and times to target that others published.
+"""How well the convergence law predicts samples to target that others published.
 
     python benchmarks/targets.py --data DIR
 
 DIR holds ``samples_to_target.csv`` (``benchmark, global_batch, samples, samples_std,
-n_runs``) and ``time_to_target.csv`` (``group, benchmark, gpus, global_batch, samples,
-time_to_target_s``; a group is one submitter's series over scales). S1: all but the
-largest batch of a benchmark, then that. S2: all but one inner batch, then that. S3: the
-smaller scales of a series, with the benchmark's own points where there are several,
-then the largest. The rival for samples is the hyperbola of McCandlish et al. 2018,
-fitted by least squares. Errors are 100 (exp(mean of abs(log ratio)) - 1).
+n_runs``). S1: all but the largest batch of a benchmark, then that. S2: all but one
+inner batch, then that. The rival is the hyperbola of McCandlish et al. 2018, by least
+squares. Errors are 100 (exp(mean of abs(log ratio)) - 1). Times to target are judged in
+``time_to_target.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
-from score_adapter import predict_time, runs
+from score_adapter import runs
 
 from scalelab.laws.convergence.law import ConvergenceLaw
 
@@ -72,32 +70,6 @@ def sample_scores(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def time_scores(series: pd.DataFrame, reference: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per series of three scales or more."""
-    rows = []
-    for _, runs_of_one in series.groupby("group"):
-        if runs_of_one["gpus"].nunique() < MIN_POINTS:
-            continue
-        top = runs_of_one["gpus"] == runs_of_one["gpus"].max()
-        held = runs_of_one[top].nsmallest(1, "time_to_target_s")
-        known = reference[reference["benchmark"] == held["benchmark"].item()]
-        answer = predict_time(runs_of_one[~top], held, known).iloc[0]
-        truth = held.iloc[0]
-        step_s = truth["time_to_target_s"] * truth["global_batch"] / truth["samples"]
-        lo, hi = answer["time_to_target_lo_s"], answer["time_to_target_hi_s"]
-        rows.append(
-            {
-                "time": abs(
-                    np.log(answer["time_to_target_s"] / truth["time_to_target_s"])
-                ),
-                "throughput": abs(np.log(answer["step_time_s"] / step_s)),
-                "samples": abs(np.log(answer["samples_to_target"] / truth["samples"])),
-                "inside": lo <= truth["time_to_target_s"] <= hi,
-            }
-        )
-    return pd.DataFrame(rows)
-
-
 def show(title: str, logs: pd.DataFrame, inside: float) -> None:
     """Print mean and median of absolute log errors as percentages."""
     print(f"\n{title}: n={len(logs)}, inside the 80% interval {inside:.0%}")
@@ -112,15 +84,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     directory = parser.parse_args().data
     samples = pd.read_csv(directory / "samples_to_target.csv")
-    times = pd.read_csv(directory / "time_to_target.csv", dtype={"round": str})
     warnings.simplefilter("ignore")  # what a law warns of is scored here
     scores = sample_scores(samples)
     for task, rows in scores.groupby("task"):
         by_benchmark = rows.groupby("benchmark")[["law", "hyperbola"]].mean()
         show(f"{task}, samples, benchmarks", by_benchmark, rows["inside"].mean())
         print((100 * np.expm1(by_benchmark)).round(1).to_string())
-    scores = time_scores(times, samples)
-    show("S3, whole runs", scores.drop(columns="inside"), scores["inside"].mean())
 
 
 if __name__ == "__main__":

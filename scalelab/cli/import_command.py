@@ -45,6 +45,10 @@ def run(
         int | None,
         option("1024", "The throughput counts tokens; a sample has this many.", min=1),
     ] = None,
+    samples_per_epoch: Annotated[
+        int | None,
+        option("1281167", "The table counts epochs to a target; one has this many."),
+    ] = None,
     decimal: Annotated[
         Literal[".", ","] | None,
         typer.Option(help="The decimal sign of the numbers, where they do not tell."),
@@ -71,6 +75,7 @@ def run(
         melt=pairs("--melt", [melt] if melt else []),
         per_device=per_device,
         tokens_per_sample=tokens_per_sample,
+        samples_per_epoch=samples_per_epoch,
         decimal=decimal,
         header_row=header_row,
         accept_doubts=accept_doubts,

@@ -142,7 +142,11 @@ class DaskNodes(ABC):
         self, host: str, scratch: str, security: Security, workers: dict[str, Any]
     ) -> None:
         keep_batches_steady()
-        self._stack.enter_context(_silent_logs())
+        for name in ("asyncio", "tornado.application"):
+            logger = logging.getLogger(name)
+            self._stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(SILENT)
+        self._stack.enter_context(silence_logging_cmgr(SILENT))
         settings = {**DASK_SETTINGS, "temporary-directory": scratch}
         if not self._has_dashboard:
             settings["distributed.scheduler.http.routes"] = []
@@ -172,17 +176,6 @@ class DaskNodes(ABC):
         self.client = self._stack.enter_context(
             Client(self._cluster, set_as_default=False)
         )
-
-
-@contextmanager
-def _silent_logs() -> Iterator[None]:
-    with ExitStack() as stack:
-        for name in ("asyncio", "tornado.application"):
-            logger = logging.getLogger(name)
-            stack.callback(logger.setLevel, logger.level)
-            logger.setLevel(SILENT)
-        stack.enter_context(silence_logging_cmgr(SILENT))
-        yield
 
 
 @contextmanager

@@ -19,13 +19,9 @@ class LocalNodes(DaskNodes):
     """Nodes on this machine, each one a Dask worker process with its share of devices.
 
     Everything listens on the loopback interface only and speaks TLS with credentials
-    made for this run; workers have no HTTP server.
-
-    Parameters
-    ----------
-    devices_per_node
-        Devices of each node; None: the machine's devices divided among the nodes. More
-        than there are cores: several devices are the same core.
+    made for this run; workers have no HTTP server. Without ``devices_per_node`` the
+    machine's devices are divided among the nodes; where they are more than there are
+    cores, several are the same core.
     """
 
     def __init__(

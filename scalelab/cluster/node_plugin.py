@@ -66,12 +66,6 @@ class NodePlugin(WorkerPlugin):
     """Build the node's agent when its worker starts, and end it with the worker.
 
     Its rank server gets ready in the background, while the driver plans.
-
-    Parameters
-    ----------
-    own_session
-        Leave the driver's session, so that a Ctrl-C at its terminal does not reach the
-        node before the driver can drain. Not under a batch system that tracks sessions.
     """
 
     name: ClassVar[str] = "scalelab-node"
@@ -82,6 +76,8 @@ class NodePlugin(WorkerPlugin):
     preload: tuple[str, ...] = ()
     search_path: tuple[str, ...] = ()
     entry: str | None = None
+    # Leave the driver's session, so that a Ctrl-C at its terminal does not reach the
+    # node before the driver can drain. Not under a batch system that tracks sessions.
     own_session: bool = False
 
     def setup(self, worker: Worker) -> None:

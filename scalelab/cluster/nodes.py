@@ -3,29 +3,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """One Dask worker and the devices that trials may use there.
+    """One Dask worker and the devices that trials may use there."""
 
-    Parameters
-    ----------
-    name
-        Name of the Dask worker; a worker that is restarted keeps it.
-    address
-        Address of the Dask worker; a restarted worker has another one.
-    device_ids
-        Slots in the order they are handed out: core numbers on CPU, indices or UUIDs on
-        CUDA. An id that occurs twice is a core that several slots share.
-    group
-        The site's node group it belongs to; None where its nodes are alike.
-    """
-
-    name: str
+    name: str  # a worker that is restarted keeps it, and has another address
     address: str
     host: str
+    # Slots in the order they are handed out: core numbers on CPU, indices or UUIDs on
+    # CUDA. An id that occurs twice is a core that several slots share.
     device_ids: tuple[str, ...]
     device_name: str
     num_cores: int
     memory_bytes: int
-    group: str | None = None
+    group: str | None = None  # of the site; None where its nodes are alike
     device_type: str = "cpu"
 
     @property

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -14,6 +13,7 @@ from distributed.scheduler import NoValidWorkerError
 
 from scalelab.cluster.node_plugin import describe_node
 from scalelab.cluster.nodes import Node
+from scalelab.launch.stall import WakingTime
 
 TOPIC = "scalelab-nodes"
 _SHOWN_AFTER_S = 60.0  # silence that is worth a word
@@ -21,7 +21,6 @@ _RESTART_S = 30.0
 # Between the round trips to a worker that does not answer.
 _PAUSES_S = (0.2, 1.0, 5.0)
 LISTEN_EVERY_S = 1.0
-_AT_EASE = 3.0  # times as long between two looks as planned, before they count as late
 
 
 class Silences:
@@ -32,17 +31,15 @@ class Silences:
 
     def __init__(self) -> None:
         self._beats: dict[str, tuple[object, float]] = {}
-        self._looked_s: float | None = None
+        self._time = WakingTime(LISTEN_EVERY_S)
 
-    def update(self, beats: Mapping[str, object], now_s: float) -> dict[str, float]:
+    def update(self, beats: Mapping[str, object]) -> dict[str, float]:
         """Return the seconds of silence by node."""
-        late_s = now_s - (now_s if self._looked_s is None else self._looked_s)
-        missed_s = late_s if late_s > _AT_EASE * LISTEN_EVERY_S else 0.0
-        known = {}
+        now_s, known = self._time.look(), {}
         for node, beat in beats.items():
             before, since_s = self._beats.get(node, (None, now_s))
-            known[node] = (beat, now_s if beat != before else since_s + missed_s)
-        self._beats, self._looked_s = known, now_s
+            known[node] = (beat, now_s if beat != before else since_s)
+        self._beats = known
         return {node: now_s - since_s for node, (_, since_s) in known.items()}
 
 
@@ -137,7 +134,7 @@ class NodeWatch:
         while True:
             await asyncio.sleep(LISTEN_EVERY_S)
             beats = {name: each.last_seen for name, each in scheduler.workers.items()}
-            for address, silent_s in silences.update(beats, time.monotonic()).items():
+            for address, silent_s in silences.update(beats).items():
                 if silent_s < shown_after_s:
                     shown.discard(address)
                 elif address not in shown:

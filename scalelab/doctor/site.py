@@ -72,7 +72,12 @@ def _examined(site: RemoteSite, runs: Path) -> Iterator[Finding]:
     yield from of_each_group(site, _interpreter)
     yield _network(site)
     if not isinstance(site, BatchSite):
-        yield _allocation()
+        try:
+            _, name, num_nodes = held_allocation(os.environ)
+        except ClusterError as error:
+            yield broken("allocation", str(error))
+        else:
+            yield ok("allocation", f"{name} holds {num_nodes} nodes")
     elif not missing:
         yield from _batch_system(site, runs)
 
@@ -127,23 +132,20 @@ def _folder(site: Site, runs: Path) -> Iterator[Finding]:
         )
     else:
         yield ok("shared folder", f"{here} lies on {kind or 'a file system'}")
-    yield _file_clock(here)
+    # The time of a file is that of the clock of the file system's server.
+    with tempfile.NamedTemporaryFile(dir=here) as file:
+        before_s = time.time()
+        file.write(b"scalelab")
+        file.flush()
+        os.fsync(file.fileno())
+        written_s = os.stat(file.name).st_mtime
+    yield clock_finding("file clock", written_s - before_s)
 
 
 def _file_system(path: Path) -> str:
     types = {each.mountpoint: each.fstype for each in psutil.disk_partitions(all=True)}
     places = [path.resolve(), *path.resolve().parents]
     return next((types[str(each)] for each in places if str(each) in types), "")
-
-
-def _file_clock(folder: Path) -> Finding:
-    # The time of a file is that of the clock of the file system's server.
-    with tempfile.NamedTemporaryFile(dir=folder) as file:
-        before_s = time.time()
-        file.write(b"scalelab")
-        file.flush()
-        os.fsync(file.fileno())
-        return clock_finding("file clock", os.stat(file.name).st_mtime - before_s)
 
 
 def clock_finding(subject: str, skew_s: float) -> Finding:
@@ -184,14 +186,6 @@ def _network(site: RemoteSite) -> Finding:
             "driver_interface in the site to another one.",
         )
     return ok("network", f"nodes will reach this machine at {address}")
-
-
-def _allocation() -> Finding:
-    try:
-        _, name, num_nodes = held_allocation(os.environ)
-    except ClusterError as error:
-        return broken("allocation", str(error))
-    return ok("allocation", f"{name} holds {num_nodes} nodes")
 
 
 def _queue(site: BatchSite) -> Iterator[Finding]:

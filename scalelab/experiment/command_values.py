@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 
 from scalelab.errors import SpecError
@@ -14,6 +13,7 @@ from scalelab.inputs.placeholders import (
     LAYOUT_PLACEHOLDERS,
     PLACEHOLDERS,
     TRIAL_PLACEHOLDERS,
+    Untold,
     placeholders_in,
 )
 from scalelab.inputs.problems import one_of, shown
@@ -36,13 +36,6 @@ _DEGREES = {
     "replicate": ("data_replicate_size", "data_shard_size"),
     "shard": ("data_shard_size", "data_replicate_size"),
 }
-
-
-class Untold(StrEnum):
-    """A value that the command line does not pass on."""
-
-    LOCAL_BATCH = "local_batch_size"
-    ACCUMULATION = "gradient_accumulation_steps"
 
 
 def commands_of(

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping
+from enum import StrEnum
 
 # What every process of a trial reads alike; an axis must not have such a name.
 TRIAL_PLACEHOLDERS: Mapping[str, str] = {
@@ -52,6 +53,13 @@ PROCESS_PLACEHOLDERS: Mapping[str, str] = {
 PLACEHOLDERS: Mapping[str, str] = {**TRIAL_PLACEHOLDERS, **PROCESS_PLACEHOLDERS}
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
+
+
+class Untold(StrEnum):
+    """A value that the command line does not pass on."""
+
+    LOCAL_BATCH = "local_batch_size"
+    ACCUMULATION = "gradient_accumulation_steps"
 
 
 def placeholders_in(template: str) -> list[str]:

@@ -80,8 +80,8 @@ class NodeAgent:
     """Runs the parts of attempts that fall to one node, several at a time.
 
     Its methods may be called from any thread. ``entry`` is what a rank calls,
-    ``module:function``; None: only commands run here. ``device_name`` is recorded for
-    commands, and may be set later.
+    ``module:function``; None: only commands run here. A ``device_name`` that is set is
+    recorded for commands.
     """
 
     def __init__(
@@ -93,10 +93,9 @@ class NodeAgent:
         entry: str | None = None,
         address: str = "127.0.0.1",
         search_path: tuple[str, ...] = (),
-        device_name: str | None = None,
     ) -> None:
         self.node = node
-        self.device_name = device_name
+        self.device_name: str | None = None
         self._device_type = device_type
         self._entry = entry
         self._address = address

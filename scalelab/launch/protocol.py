@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import socket
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from scalelab.records.attempt import AttemptSpec
 
 # faulthandler writes every thread's stack to the rank's log on this signal.
 STACK_DUMP_SIGNAL = signal.SIGUSR1
@@ -67,13 +70,12 @@ class RankIdentity:
 class RankTask:
     """Call ``entry(spec, identity, rendezvous, progress)`` in a fork of the server.
 
-    ``entry`` is ``module:function``; ``row`` is the rank's row of the progress board;
-    ``spec`` and ``identity`` are JSON values.
+    ``entry`` is ``module:function``; ``row`` is the rank's row of the progress board.
     """
 
     entry: str
-    spec: Mapping[str, Any]
-    identity: Mapping[str, Any]
+    spec: AttemptSpec
+    identity: RankIdentity
     rendezvous: str
     row: int
 
@@ -92,39 +94,22 @@ class StoreTask:
     address: str
 
 
-_TASKS = {each.__name__: each for each in (RankTask, CommandTask, StoreTask)}
-
-
 def to_memory(processes: Sequence[ProcessRequest]) -> int:
-    """Return a descriptor of an anonymous file that holds the processes of an attempt.
+    """Return a descriptor of an anonymous file with what a node starts of an attempt.
 
-    They are those that one node starts.
+    Only the agent writes it, and only processes that it has started read it.
     """
     descriptor = os.memfd_create("scalelab-request", os.MFD_CLOEXEC)
-    kinds = [type(each.task).__name__ for each in processes]
-    content = json.dumps([kinds, processes], default=_values)
     with os.fdopen(os.dup(descriptor), "wb") as file:
-        file.write(content.encode())
+        pickle.dump(tuple(processes), file)
     return descriptor
 
 
 def from_memory(descriptor: int) -> tuple[ProcessRequest, ...]:
     """Read processes back; the descriptor stays open."""
     content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-    kinds, processes = json.loads(content)
-    return tuple(
-        _made(ProcessRequest, {**values, "task": _made(_TASKS[kind], values["task"])})
-        for kind, values in zip(kinds, processes, strict=True)
-    )
-
-
-def _values(message: Any) -> dict[str, Any]:
-    return {name: getattr(message, name) for name in message.__slots__}
-
-
-def _made(kind: Any, values: Mapping[str, Any]) -> Any:
-    tuples = {name: tuple(v) for name, v in values.items() if isinstance(v, list)}
-    return kind(**{**values, **tuples})
+    processes: tuple[ProcessRequest, ...] = pickle.loads(content)
+    return processes
 
 
 def send(

@@ -9,18 +9,17 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scalelab.experiment.program import CommandProgram
+from scalelab.experiment.program import CommandProgram, StopRequest
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.verdict import from_command_exit
-from scalelab.launch.process_tree import oom_kill_count
-from scalelab.launch.processes import Processes
+from scalelab.launch.process_tree import oom_kill_count, signal_group
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import STACK_DUMP_SIGNAL, receive
 from scalelab.launch.stall import Member, StallWatch, WakingTime
@@ -39,6 +38,8 @@ _SETTLE_S = 1.0
 # A rank server forks in milliseconds, and under heavy load within seconds.
 _FORK_PATIENCE_S = 60.0
 _LOOK_EVERY_S = 1.0
+# A process stuck in the kernel (a dead network file system) outlives SIGKILL.
+_KILL_PATIENCE_S = 30.0
 
 
 class Watch:
@@ -50,7 +51,13 @@ class Watch:
     def __init__(
         self, board: ProgressBoard, command: CommandProgram | None = None
     ) -> None:
-        self._board, self._command = board, command
+        self._board = board
+        # Describes the end of a process that has failed without a message.
+        self.explain_exit: Callable[..., RankFailure] = (
+            from_exit
+            if command is None
+            else partial(from_command_exit, code=command.code_directory)
+        )
         # A process may exit with status 0 without a message: that is no failure.
         self.may_exit = command is not None
         # A rank writes its stacks to its log at it; None: it would kill the process.
@@ -63,18 +70,6 @@ class Watch:
 
     def attach(self, supervisor: Supervisor) -> None:
         """Learn who supervises the processes, which have been asked for."""
-
-    def explain_exit(
-        self, rank: int, status: int, device_type: str, log: Path, oom_kills: int
-    ) -> RankFailure:
-        """Describe the end of a process that has failed without a message."""
-        now_s, command = time.monotonic(), self._command
-        if command is None:
-            return from_exit(rank, now_s, status, device_type, log, oom_kills)
-        code = command.code_directory
-        return from_command_exit(
-            rank, now_s, status, device_type, log, oom_kills, code=code
-        )
 
     def conclude(self, rank: int) -> AttemptResult | None:
         """Return the attempt's result now that a process has exited with status 0.
@@ -93,6 +88,76 @@ class Watch:
 
     def close(self) -> None:
         """Let go of all files."""
+
+
+class Processes:
+    """The processes of an attempt on one node, from their start until they have ended.
+
+    Those that are expected have not ended, whether they have started or not.
+    """
+
+    def __init__(self, ranks: Iterable[int], grace_s: float) -> None:
+        self.expected = set(ranks)
+        self.started: dict[int, Member] = {}
+        self.ending_since_s: float | None = None
+        self._grace_s = grace_s
+        self._due: list[tuple[float, signal.Signals]] = []
+        self._given_up_s = 0.0
+
+    @property
+    def live(self) -> dict[int, Member]:
+        """Those that have started and not ended, by rank."""
+        ranks = self.expected & set(self.started)
+        return {rank: self.started[rank] for rank in ranks}
+
+    def add(self, rank: int, process: Member) -> None:
+        """Learn that a process has started; kill it where all are being ended."""
+        self.started[rank] = process
+        if self.ending_since_s is not None:
+            signal_group(process.pid, signal.SIGKILL)
+
+    def expect_no_more(self) -> None:
+        """Wait for none of those that have not started."""
+        self.expected &= set(self.started)
+
+    def end(
+        self, grace_s: float | None = None, stop: StopRequest | None = None
+    ) -> None:
+        """Send SIGTERM, once, and let SIGKILL follow after ``grace_s`` seconds.
+
+        With a ``stop`` each process is first asked to save what it has.
+        """
+        if self.ending_since_s is not None:
+            return
+        self.ending_since_s = now_s = time.monotonic()
+        kill_at_s = now_s + (self._grace_s if grace_s is None else grace_s)
+        if stop is None:
+            self.send(signal.SIGTERM)
+        else:
+            for process in self.live.values():
+                with suppress(ProcessLookupError):
+                    number = signal.Signals[stop.signal]
+                    signal.pidfd_send_signal(process.descriptor, number)
+            self._due.append((now_s + stop.grace_s, signal.SIGTERM))
+            kill_at_s += stop.grace_s
+        self._due.append((kill_at_s, signal.SIGKILL))
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the group of each live process."""
+        for process in self.live.values():
+            signal_group(process.pid, number)
+
+    def send_in_time(self, now_s: float) -> bool:
+        """Send the signals that are due; tell whether the wait after them is over."""
+        while self._due and self._due[0][0] <= now_s:
+            self._given_up_s = self._due[0][0] + _KILL_PATIENCE_S
+            self.send(self._due.pop(0)[1])
+        return not self._due and self._given_up_s <= now_s
+
+    @property
+    def deadline_s(self) -> float:
+        """When the next signal is due, by the monotonic clock, or the wait is over."""
+        return self._due[0][0] if self._due else self._given_up_s
 
 
 class Supervisor:
@@ -261,8 +326,9 @@ class Supervisor:
                 self.end(result)
             return
         rose, log = oom_kill_count() - self._oom_kills, self._log(rank)
+        now_s, device_type = time.monotonic(), self._device_type
         self._failed(
-            self._watch.explain_exit(rank, status, self._device_type, log, rose)
+            self._watch.explain_exit(rank, now_s, status, device_type, log, rose)
         )
 
     def _failed(self, failure: RankFailure) -> None:

@@ -1,10 +1,10 @@
 """Other step-time laws, published ones, with the interface of :class:`StepTimeLaw`.
 
 Such a law predicts every configuration it is asked about, as its authors' own tool
-does. Its interval is the scatter of the measured points around the fit, and does not
-cover the error of the formula. Each formula is a function that learns the time ``t`` of
-one pass (one of those that gradient accumulation adds up to a step) with local batch
-``b`` on ``n`` devices of ``m`` nodes.
+does. Its interval is the scatter of the measured points around the fit, between them
+and beyond them what the same law errs by where rows are left out. Each formula is a
+function that learns the time ``t`` of one pass (one of those that gradient accumulation
+adds up to a step) with local batch ``b`` on ``n`` devices of ``m`` nodes.
 
 References
 ----------
@@ -216,12 +216,22 @@ def each_of(fitted: Sequence[Fitted], at: Configurations) -> np.ndarray:
 _MOST_ROWS = 250  # that trees are fitted to; a longer table is sampled
 
 
+# what a law is believed to err by between the measured levels of devices or batch, and
+# for each doubling of either beyond them; worth one left-out row
+_USUAL_BETWEEN, _USUAL_BEYOND = 0.1, 0.3
+_MOST_LEVELS = 5  # of devices, and of batches, that are left out in turn
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedCurve(FittedCurve):
     """Another law fitted to one curve; it doubts no row and has no gaps."""
 
     fitted: Fitted
+    # Deviations of the log time: of measured points, of others between them, and for a
+    # doubling of devices and of the local batch beyond them
     scatter: float
+    between: float
+    beyond: np.ndarray
 
     @classmethod
     def fit(cls, learn: Learner, frame: pd.DataFrame) -> Self:
@@ -232,11 +242,13 @@ class PublishedCurve(FittedCurve):
         residuals = np.log(passes) - np.log(np.maximum(fitted.time(points.at), TINY))
         used = sum(value > TINY for value in fitted.coefficients.values())
         freedom = max(len(residuals) - used, 1)
+        scatter = float(np.sqrt((residuals**2).sum() / freedom))
+        between, beyond = _left_out(learn, passes, points.at)
         return cls(
             fitted=fitted,
-            scatter=float(np.sqrt((residuals**2).sum() / freedom))
-            if used
-            else float(residuals.std()),
+            scatter=scatter,
+            between=max(between, scatter),
+            beyond=beyond,
             points=points,
             coverage=Coverage.of(frame, frozenset()),
             doubted=pd.DataFrame(columns=["step_time_s", "predicted_s"]),
@@ -247,17 +259,20 @@ class PublishedCurve(FittedCurve):
         at = Configurations.of(frame, self.points.batch_unit)
         passes = np.maximum(self.fitted.time(at), TINY)
         middle = np.log(passes * at.accumulation * self.points.time_unit_s)
+        is_measured = self.points.repeats_of(frame) > 0
+        near = np.where(is_measured, self.scatter, self.between)
+        far = self.coverage.distance(Configurations.of(frame)) * self.beyond
         return Mixture(
             weights=np.ones((1, 1)),
             means=middle[None],
-            variances=np.full((1, len(middle)), self.scatter**2),
+            variances=(near**2 + (far**2).sum(axis=1))[None],
         )
 
     def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
         """Draw log step times in seconds, shape (n_draws, n_configurations)."""
-        middle = self.mixture(frame).mean
+        mixture = self.mixture(frame)
         noise = substreams(SEED, Configurations.of(frame).columns)
-        return np.asarray(middle + self.scatter * noise)
+        return np.asarray(mixture.mean + np.sqrt(mixture.variance) * noise)
 
     def parameters(self, interval: float) -> pd.DataFrame:
         """Return the coefficients, in units of the curve's typical pass and batch."""
@@ -268,6 +283,39 @@ class PublishedCurve(FittedCurve):
         ]
         columns = ["name", "value", "lo", "hi", "unit", "identified", "remedy"]
         return pd.DataFrame(rows, columns=columns)
+
+
+def _left_out(
+    learn: Learner, time: np.ndarray, at: Configurations
+) -> tuple[float, np.ndarray]:
+    """Return the deviations between points and for doublings beyond them, (2,).
+
+    Levels of devices and of the batch are left out in turn: what a law says there rests
+    on no row of the level, as what it says of one that was not measured.
+    """
+    errors, distances = [np.empty(0)], [np.empty((0, 2))]
+    for values in (at.world_size, at.samples):
+        levels = np.unique(values)
+        chosen = np.linspace(0, len(levels) - 1, min(len(levels), _MOST_LEVELS))
+        for level in levels[chosen.round().astype(int)] if len(levels) > 1 else ():
+            held = values == level
+            kept, asked = at.take(~held), at.take(held)
+            said = np.maximum(learn(time[~held], kept).time(asked), TINY)
+            errors.append(np.log(said / time[held]))
+            distances.append(Coverage(at=kept, informed=frozenset()).distance(asked))
+    error, (devices, batch) = np.concatenate(errors), np.concatenate(distances).T
+    inside, is_larger = (devices == 0) & (batch == 0), devices > 0
+    is_batch = (batch > 0) & ~is_larger
+    return _typical(error[inside], _USUAL_BETWEEN), np.array(
+        [
+            _typical(error[is_larger] / devices[is_larger], _USUAL_BEYOND),
+            _typical(error[is_batch] / batch[is_batch], _USUAL_BEYOND),
+        ]
+    )
+
+
+def _typical(errors: np.ndarray, usual: float) -> float:
+    return float(np.sqrt(((errors**2).sum() + usual**2) / (len(errors) + 1)))
 
 
 class PublishedLaw(StepTimeLaw):
@@ -346,6 +394,7 @@ class XgboostLaw(PublishedLaw):
     """Gradient-boosted trees, which know no physics: constant beyond what they saw."""
 
     name = "xgboost"
+    is_flat = True
     learn = staticmethod(_boosted_trees)
     reference = "gradient-boosted trees on log devices, nodes and batches"
 

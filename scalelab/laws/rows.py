@@ -262,12 +262,10 @@ def _why_unfit(
         return outcome
     if reasons := invalid_reasons(validity):
         return ", ".join(sorted(reasons))
-    if not is_possible:
-        return "no possible configuration"
-    if is_timed:
-        return ""
-    is_of_samples = isinstance(kind, str) and kind in _KINDS_OF_SAMPLES
-    return _OF_SAMPLES if is_of_samples else "no step time"
+    if not is_timed:
+        is_of_samples = isinstance(kind, str) and kind in _KINDS_OF_SAMPLES
+        return _OF_SAMPLES if is_of_samples else "no step time"
+    return "" if is_possible else "no possible configuration"
 
 
 def checked_configurations(frame: pd.DataFrame) -> pd.DataFrame:

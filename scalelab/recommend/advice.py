@@ -15,6 +15,7 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
 from scalelab.inputs.numerals import counted
+from scalelab.inputs.placeholders import Untold
 from scalelab.inputs.support import Support
 from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.time_to_target import measured_factorisation
@@ -69,7 +70,7 @@ from scalelab.recommend.question.candidates import (
     places,
 )
 from scalelab.recommend.question.objective import Choice, Constraints, beating, choose
-from scalelab.records.columns import PROGRAM_COLUMN
+from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
 
 _EVEN = 0.5  # confidence at which the likeliest of what is not sure enough is named
 _NEAR = 0.05  # by which a confidence is near another one
@@ -98,6 +99,7 @@ def recommend(
     limits = constraints or Constraints()
     every = prepared(observations)
     compared_by = compared_columns(every.observations)
+    compared_by |= {name.removeprefix(OPTION_PREFIX) for name in compared_by}
     among = {n: of for n, of in (select or {}).items() if n in compared_by}
     others = {n: of for n, of in (select or {}).items() if n not in among}
     subject = choose_subject(every.observations, others)
@@ -110,6 +112,9 @@ def recommend(
     fitted, learned = fit_step_times(named, rows, rest, history=history, link=link)
     need = SampleNeed.of(subject.every_group, job, limits.target)
     whole = every.take(subject.every_group.index)
+    whole_runs = None
+    if need.target is not None and need.uses_law:
+        whole_runs = measured_whole_runs(whole.observations, need.target)
     factorisation = measured_factorisation(whole, named)
     knowledge = Knowledge(
         subject=subject,
@@ -117,9 +122,7 @@ def recommend(
         learned=learned,
         need=need,
         factorisation=factorisation if need.uses_law else None,
-        whole_runs=measured_whole_runs(whole.observations, need.target)
-        if need.target is not None and need.uses_law
-        else None,
+        whole_runs=whole_runs,
         rows=rows,
         rule=BatchRule.of(
             rows.frame,
@@ -132,7 +135,15 @@ def recommend(
         accuracy=Accuracy.of(subject.every_group, rows.curves, limits),
     )
     where = places(rows.frame, gpus, devices_on_node)
-    asked = candidates(rows.curves, where, knowledge.rule, untold)
+    if whole_runs is not None:  # which tell nothing of accumulation
+        untold = {**untold, None: {*untold.get(None, ()), Untold.ACCUMULATION}}
+    asked = candidates(
+        rows.curves,
+        where,
+        knowledge.rule,
+        untold,
+        of_whole_runs=whole_runs is not None,
+    )
     for name, value in among.items():
         with_value(every.observations.loc[rows.frame.index], name, value)
         asked = with_value(asked, name, value)
@@ -177,7 +188,7 @@ def _answer(
 ) -> Recommendation:
     subject, law, need = knowledge.subject, knowledge.law, knowledge.need
     rule, outlook, choice = knowledge.rule, comparison.printed, comparison.choice
-    base = Baseline.of(knowledge.rows, law)
+    base = Baseline.of(knowledge.rows, knowledge.step_times)
     table = outlook_rows(outlook, choice.index, base, limits, knowledge)
     chosen = table[choice.index]
     limit_words = limits.in_words(subject.device_hour_word)
@@ -222,7 +233,7 @@ def _answer(
             outlook.frame["support"].to_numpy(),
             np.median(outlook.samples, axis=0),
             np.median(outlook.overhead_s, axis=0),
-            law,
+            None if knowledge.whole_runs else law,
             limits.min_marginal_return,
             knowledge.rows,
         ),

@@ -14,6 +14,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
 from scalelab.inputs.numerals import counted, device_words
+from scalelab.inputs.support import Support
 from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw
@@ -67,7 +68,12 @@ def choose_subject(
     every_group = observations
     for name, value in select.items():
         if name != NODE_GROUP:
-            every_group = with_value(every_group, name, value)
+            chosen = with_value(every_group, name, value).index
+            if name.startswith("device_"):
+                # what tells samples alone holds on any device
+                is_alone = every_group["world_size"].isna() & every_group[name].isna()
+                chosen = chosen.union(every_group.index[is_alone])
+            every_group = every_group.loc[chosen]
     frame = every_group
     if NODE_GROUP in select:
         frame = with_value(frame, NODE_GROUP, select[NODE_GROUP])
@@ -107,11 +113,16 @@ def compared_columns(observations: pd.DataFrame) -> set[str]:
 
 
 def with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
-    """Return the rows with a value in a column; there must be some."""
+    """Return the rows with a value in a column, or of an option; there must be some."""
     if name not in frame.columns:
+        option = f"{OPTION_PREFIX}{name}"
+        if option in frame.columns:
+            return with_value(frame, option, value)
+        options = [n for n in frame.columns if str(n).startswith(OPTION_PREFIX)]
+        listed = ", ".join(["workload", "device_name", "world_size", *options])
         raise SpecError(
             f"{name!r} is no column of the observations, so nothing can be selected by "
-            "it. Select by workload, device_name, precision, world_size, ..."
+            f"it. Select by {listed}, or any other stored column."
         )
     counts = _counts(frame, name)
     if str(value) not in counts:
@@ -265,6 +276,17 @@ class Knowledge:
                 found = np.unique(values[np.isfinite(values)])
                 return float(found[0]) if len(found) == 1 else None
         return None
+
+    def step_times(self, asked: pd.DataFrame) -> np.ndarray:
+        """Draw the step time of one run on each configuration, (n_draws, n).
+
+        Whole runs tell it where nothing that it rests on is a mere belief.
+        """
+        drawn = self.law.sample(asked, one_run=True)
+        if self.whole_runs is None:
+            return drawn
+        is_belief = self.law.predict(asked)["support"] == Support.NOT_MEASURED
+        return np.where(is_belief, drawn, self.whole_runs.step_times(asked))
 
     @property
     def held(self) -> dict[str, Scalar]:

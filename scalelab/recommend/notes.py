@@ -36,6 +36,7 @@ _WRITTEN = 0.005  # smaller shares are written as 0%
 _BESIDE_STEPS: Mapping[Contents, Sequence[str]] = {
     "steps": ["start-up", "evaluation", "checkpoints"],
     "steps_and_checkpoints": ["start-up", "evaluation"],
+    "whole_runs": [],
 }
 
 
@@ -47,7 +48,10 @@ def assumptions(
         yield knowledge.learned
     if knowledge.factorisation is not None:
         yield Fact("off_the_product", knowledge.factorisation.figures())
-    if knowledge.whole_runs is not None:
+    contents = contents_of_times(knowledge.rows)
+    if knowledge.whole_runs is not None and contents == "given":
+        contents = "whole_runs"
+    elif knowledge.whole_runs is not None:
         yield Fact("whole_runs")
     outcomes = map(str, cells(knowledge.subject.frame, "outcome"))
     if pruned := list(outcomes).count("pruned"):
@@ -58,7 +62,6 @@ def assumptions(
     yield from not_witnessed(knowledge.rows)
     yield from disagreeing_rates(knowledge.rows)
     yield from _not_measured(knowledge, chosen.batch.global_batch_size)
-    contents = contents_of_times(knowledge.rows)
     beside_s = knowledge.overhead.by_part(chosen.samples.value)
     parts = _BESIDE_STEPS.get(contents, ["start-up"])
     not_in = [part for part in parts if part not in beside_s]
@@ -73,6 +76,15 @@ def assumptions(
     passes = knowledge.rows.frame["gradient_accumulation_steps"]
     if chosen.batch.gradient_accumulation_steps > 1 and passes.max() <= 1:
         yield Fact("accumulation_not_measured")
+    if knowledge.law.is_flat:
+        rows = knowledge.rows.frame
+        yield Fact.of(
+            "flat",
+            law=knowledge.law.name,
+            world_size=int(rows["world_size"].max()),
+            least=int(rows["local_batch_size"].min()),
+            most=int(rows["local_batch_size"].max()),
+        )
     if chosen.basis in (Support.EXTRAPOLATED, Support.NOT_MEASURED):
         size, local = chosen.world_size, chosen.batch.local_batch_size
         yield Fact.of("extrapolated", world_size=size, local_batch_size=local)
@@ -284,7 +296,8 @@ def not_considered(
     asked = sorted({*wanted, *(measured if knowledge.rule.is_named else ())})
     missing = [size for size in asked if size not in answered]
     curves = knowledge.rows.curves.values()
-    yield from why_unshared(curves, missing)
+    if knowledge.whole_runs is None:
+        yield from why_unshared(curves, missing)
     uneven = undivided(curves, missing)
     if missing := [size for size in missing if size not in uneven]:
         batches = knowledge.rule.in_words()

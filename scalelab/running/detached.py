@@ -101,7 +101,11 @@ def _detach_process(run: Path, arguments: Sequence[str]) -> Detached:
         setsid=True,
     )
     try:
-        while not _has_begun(run, pid):
+        while not (
+            (holder := read_holder(run / LEASE))
+            and holder.pid == pid
+            and holder.has_begun
+        ):
             time.sleep(_LOOK_AGAIN_S)
             ended, word = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -116,11 +120,6 @@ def _detach_process(run: Path, arguments: Sequence[str]) -> Detached:
         text=f"Begun: process {pid} on host {socket.gethostname()} runs the sweep of "
         f"{run}, whatever becomes of this shell. {_what_next(run)}"
     )
-
-
-def _has_begun(run: Path, pid: int) -> bool:
-    holder = read_holder(run / LEASE)
-    return holder is not None and holder.pid == pid and holder.has_begun
 
 
 def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:

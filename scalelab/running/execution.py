@@ -117,7 +117,13 @@ def run_sweep(
                 )
                 lease.say_begun()
                 summary = driver.run()
-            for problem in _compact(store):
+            try:
+                problems = store.compact()
+            except (ImportError, MemoryError) as error:  # the next reader tries again
+                problems = [
+                    f"Steps were not compacted, which costs readers time: {error}"
+                ]
+            for problem in problems:
                 events(Unreadable(reason=problem))
             if first.failures:
                 held = (Unfinished(trial, FIRST_TRIAL) for trial in first.withheld())
@@ -129,13 +135,6 @@ def run_sweep(
                 raise SpecError(events.input_error)
             events(SweepEnded(stopped=summary.stopped))
     return summary
-
-
-def _compact(store: RunStore) -> list[str]:
-    try:
-        return store.compact()
-    except (ImportError, MemoryError) as error:  # the next reader tries again
-        return [f"Steps were not compacted, which costs readers time: {error}"]
 
 
 def _all_done(sweep: Sweep, store: RunStore) -> SweepSummary | None:

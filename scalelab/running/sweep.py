@@ -17,20 +17,14 @@ from scalelab.experiment.program import WorkloadProgram, framework_of
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.document import read_document
 from scalelab.inputs.numerals import counted
-from scalelab.inputs.placeholders import placeholders_in
 from scalelab.kinds.trainers import trainer_of
-from scalelab.launch.command.first_words import (
-    check_program,
-    check_script,
-    search_path,
-    words_of,
-)
+from scalelab.launch.command.first_words import check_start
 from scalelab.plan.expand import Plan, plan
 from scalelab.plan.first_check import is_measurement, is_sound
 from scalelab.plan.source import Observation
 from scalelab.plan.tracked import TrackedSource, source_of
 from scalelab.records.attempt_io import is_taken
-from scalelab.records.code import check_paths, code_hash, code_of_programs
+from scalelab.records.code import code_hash, code_of_programs
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.store import RunReader, RunStore
 from scalelab.site.choice import lasting_name
@@ -99,6 +93,7 @@ class Sweep:
         for row in finished:
             source.resume(row)
         planned, left = source.plan or plan(asked, where), source.left
+        gpu_hours = source.gpu_hours
         if left is None or left or asked.accept:
             check_workload(asked, where, asked.code_root)
         if left is None or left:
@@ -119,7 +114,7 @@ class Sweep:
                 len(finished) if left is None else len(planned.trials) - len(left)
             ),
             num_remaining=source.remaining if left is None else len(left),
-            gpu_hours=source.gpu_hours,
+            gpu_hours=gpu_hours,
             device_hour_word=words_of_run(fingerprint, rows).hour,
             retry_failed=retry_failed,
             checks_first=checks_first,
@@ -186,31 +181,6 @@ class Sweep:
             site=self.site_name,
             code_directory=self.experiment.code_root,
         )
-
-
-def check_start(file: str | Path, experiment: Experiment, site: Site) -> None:
-    """Refuse code that is not there, before anything starts.
-
-    Of several programs each fails its own trials alone.
-    """
-    root, copied = experiment.code_root, experiment.snapshot_paths
-    try:
-        if not root.is_dir():
-            raise SpecError(
-                f"code.root: there is no folder {root}. Give the folder of the code, "
-                "relative to the experiment file."
-            )
-        check_paths(copied, root)
-        if experiment.command is None:
-            return
-        words = words_of(experiment.command)
-        is_beside = os.sep in words[0] and not os.path.isabs(words[0])
-        if not placeholders_in(words[0]) and (is_beside or site.is_this_machine):
-            path = experiment.env.get("PATH", search_path())
-            check_program(words[0], path, str(root))
-        check_script(words, root, copied, is_here=site.is_this_machine)
-    except SpecError as error:
-        raise SpecError(f"{file}: {error}") from error
 
 
 def _require_what_runs_trials(experiment: Experiment) -> None:

@@ -316,15 +316,9 @@ class Gangs:
                 pure=False,
                 retries=0,
             )
-            sent = [
-                (name, rank, future)
-                for (name, rank, _), future in zip(tasks, futures, strict=True)
-            ]
-            self._loop.add_callback(self._collect_all, sent)
+            for (name, rank, _), future in zip(tasks, futures, strict=True):
+                self._loop.add_callback(self._collect, name, rank, future)
         self._unsent.clear()
-
-    async def _collect_all(self, sent: list[tuple[str, int, Future[str]]]) -> None:
-        await asyncio.gather(*(self._collect(*each) for each in sent))
 
     async def _collect(
         self, attempt_id: str, node_rank: int, future: Future[str]

@@ -119,6 +119,7 @@ def import_table(
     melt: Mapping[str, str] | None = None,
     per_device: bool = False,
     tokens_per_sample: int | None = None,
+    samples_per_epoch: int | None = None,
     decimal: Literal[".", ","] | None = None,
     header_row: int | None = None,
     accept_doubts: bool = False,
@@ -149,6 +150,8 @@ def import_table(
         The throughput is that of one device.
     tokens_per_sample
         The throughput counts tokens; a sample has this many.
+    samples_per_epoch
+        The samples of one epoch, where the table counts epochs to a target.
     decimal
         The decimal sign of the numbers; needed where they do not tell, as in ``1,024``.
     header_row

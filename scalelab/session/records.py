@@ -88,8 +88,11 @@ class RunRecords:
 
     @property
     def job(self) -> Job | None:
-        """The job the experiment asks about."""
-        return self.experiment.job if self.experiment else None
+        """The job the experiment asks about, or the target of an imported table."""
+        if self.experiment:
+            return self.experiment.job
+        target = self._reader.fingerprint["imported"].get("target")
+        return Job.model_validate({"target": target}) if target else None
 
     @cached_property
     def observations(self) -> pd.DataFrame:

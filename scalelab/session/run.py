@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from scalelab.recommend.answer.recommendation import Recommendation
     from scalelab.recommend.answer.text import Answer
     from scalelab.recommend.knowledge import History
+    from scalelab.recommend.question.candidates import UntoldByProgram
     from scalelab.report.figures import Figures
 
 _LAW = FitArguments.model_fields["law"].default
@@ -199,7 +200,6 @@ class Run(RunRecords):
     def _answered(self, question: Question) -> Recommendation:
         from threadpoolctl import threadpool_limits
 
-        from scalelab.experiment.command_values import untold_batches
         from scalelab.laws.convergence.rows import answering
         from scalelab.recommend.answer.facts import Fact
         from scalelab.recommend.by_group import answer
@@ -214,17 +214,25 @@ class Run(RunRecords):
                 self.fit_rows if frame is self.observations else frame,
                 self.sites,
                 self._history(question.learn_from, question.history),
-                untold_batches(self.experiment) if self.experiment else {},
+                self._untold(),
             )
         doubts = (
             Fact("import_doubted", {"doubt": doubt}) for doubt in self.import_doubts
         )
         return replace(found, facts=(*self._before(question), *found.facts, *doubts))
 
+    def _untold(self) -> UntoldByProgram:
+        if self.experiment is None:
+            return {}
+        from scalelab.experiment.command_values import untold_batches
+
+        return untold_batches(self.experiment)
+
     def _before(self, question: Question) -> Iterator[Fact]:
         from scalelab.recommend.answer.facts import Fact
 
-        if missing := self.status().num_missing:
+        # an imported table has no trials to come
+        if self.experiment and (missing := self.status().num_missing):
             yield Fact("incomplete_sweep", {"num_trials": missing})
         if self.acceptance is not None:
             yield Fact("accepted", self.acceptance)

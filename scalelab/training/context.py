@@ -34,23 +34,14 @@ RENDEZVOUS_TIMEOUT = timedelta(seconds=120)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankContext:
-    """The context of a rank: device, files, supervisor and process group.
-
-    Parameters
-    ----------
-    stream
-        Where rank 0 records steps and evaluations; silent on the other ranks.
-    deadline_s
-        When the attempt's time is up, on the monotonic clock; None: never.
-    servers
-        Link to the parameter servers; None: there are none.
-    """
+    """The context of a rank: device, files, supervisor and process group."""
 
     identity: RankIdentity
     device: torch.device
     directory: Path
-    stream: StreamWriter
+    stream: StreamWriter  # where rank 0 records; silent on the other ranks
     progress: Callable[[int], None] = field(repr=False)
+    # When the attempt's time is up, on the monotonic clock; None: never.
     deadline_s: float | None = None
     prefetch: int = 0
     pins_memory: bool = False

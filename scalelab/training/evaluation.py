@@ -1,7 +1,7 @@
 """Held-out metrics: exact sums over all ranks; and what they say of each class."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -82,11 +82,20 @@ def class_figures(matrix: torch.Tensor) -> dict[str, Any]:
 def share_buffers(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
     """Give every rank the first one's buffers, such as batch-norm statistics."""
     first = 0 if group is None else dist.get_global_rank(group, 0)
-    buffers = list(model.buffers())
-    for dtype in {buffer.dtype for buffer in buffers}:
-        alike = [buffer for buffer in buffers if buffer.dtype == dtype]
-        flat = torch.cat([buffer.reshape(-1) for buffer in alike])
-        dist.broadcast(flat, src=first, group=group)
-        parts = torch.split(flat, [buffer.numel() for buffer in alike])
-        for buffer, part in zip(alike, parts, strict=True):
-            buffer.copy_(part.view_as(buffer))
+    exchange_whole(
+        model.buffers(), lambda flat: dist.broadcast(flat, src=first, group=group)
+    )
+
+
+def exchange_whole(
+    tensors: Iterable[torch.Tensor], exchange: Callable[[torch.Tensor], object]
+) -> None:
+    """Call a collective once for all tensors of a type; they get what it leaves."""
+    known = [tensor.detach() for tensor in tensors]
+    for dtype in dict.fromkeys(tensor.dtype for tensor in known):
+        alike = [tensor for tensor in known if tensor.dtype == dtype]
+        flat = torch.cat([tensor.reshape(-1) for tensor in alike])
+        exchange(flat)
+        parts = torch.split(flat, [tensor.numel() for tensor in alike])
+        for tensor, part in zip(alike, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))

@@ -48,33 +48,19 @@ class Ending(StrEnum):
 
 @dataclass(kw_only=True, slots=True)
 class StepTally:
-    """The steps, losses and evaluations of a trial so far; complete on rank 0.
-
-    Parameters
-    ----------
-    measured
-        This rank's clock readings after warm-up, one array per block, each of shape
-        (num_steps, 4).
-    evaluated_step
-        Steps done at the last evaluation; 0 before the first.
-    target_step, target_s
-        Steps and training seconds at the evaluation that first reached the target.
-    ending
-        Why the steps are to end; None while they go on.
-    pruned
-        Why the source of trials ended the trial, in a sentence; None: it did not.
-    """
+    """The steps, losses and evaluations of a trial so far; complete on rank 0."""
 
     step: int = 0
+    # This rank's clock after warm-up, per block, each of shape (num_steps, 4).
     measured: list[Seconds] = field(default_factory=list)
     training_s: float = 0.0
     evaluation_s: float = 0.0
-    evaluated_step: int = 0
+    evaluated_step: int = 0  # steps done at the last evaluation
     metrics: dict[str, float] = field(default_factory=dict)
-    target_step: int | None = None
+    target_step: int | None = None  # after which it was first reached
     target_s: float | None = None
-    ending: Ending | None = None
-    pruned: str | None = None
+    ending: Ending | None = None  # None while the steps go on
+    pruned: str | None = None  # why the source ended the trial, in a sentence
 
     @property
     def readings(self) -> Seconds:

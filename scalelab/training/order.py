@@ -162,11 +162,7 @@ class PartedOrder(SampleOrder):
 class ShardedOrder(PartedOrder):
     """An order in which every rank draws at random from a part of the data of its own.
 
-    Parameters
-    ----------
-    num_samples
-        Samples in the training data; rank ``r`` of ``n`` has every ``n``-th from the
-        ``r``-th on.
+    Rank ``r`` of ``n`` has every ``n``-th sample from the ``r``-th on.
     """
 
     def __init__(self, *, num_samples: int, share: Share, seed: int) -> None:
@@ -183,12 +179,8 @@ class StreamOrder(PartedOrder):
 
     A pass reads the shards of a part in a random order of their own. Two samples are
     read for each that is given out, until the buffer is full: so the first is given
-    out at once, and not when the buffer has been filled.
-
-    Parameters
-    ----------
-    buffer_size
-        Samples among which the next one is drawn at random; 1: it is the next one read.
+    out at once, and not when the buffer has been filled. The next one is drawn at
+    random among ``buffer_size`` samples; of 1, it is the next one read.
     """
 
     def __init__(

@@ -19,24 +19,14 @@ from scalelab.training.probes.meter import Phase, Seconds
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankReadings:
-    """The measurements of one rank.
+    """The measurements of one rank and its device; None where unknown."""
 
-    Parameters
-    ----------
-    steps
-        Its clock after warm-up, shape (num_steps, 4), in seconds.
-    peak_memory_bytes, device_memory_bytes, utilization, energy_j
-        Of its device; None where unknown.
-    validity
-        What makes its times unfit for a fit.
-    """
-
-    steps: Seconds
+    steps: Seconds  # its clock after warm-up, shape (num_steps, 4)
     peak_memory_bytes: int | None
     device_memory_bytes: int | None
     utilization: float | None
     energy_j: float | None
-    validity: tuple[str, ...] = ()
+    validity: tuple[str, ...] = ()  # what makes its times unfit for a fit
 
     def sent(self) -> dict[str, Any]:
         """Return what another rank makes the same readings of; see :meth:`received`."""
@@ -62,10 +52,7 @@ def step_columns(
     all ranks over that rank's clock. A phase is a mean over steps and ranks: ranks that
     keep step differ in where they spend their time, not in how much they need.
 
-    Parameters
-    ----------
-    ranks
-        Each rank's clock, shape (num_steps, 4), in seconds; the same steps on all.
+    ``ranks`` are their clocks, shape (num_steps, 4), in seconds; the same steps on all.
 
     Examples
     --------

@@ -11,23 +11,16 @@ from scalelab.kinds.strategies import strategy_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingPlan:
-    """The steps of a trial.
-
-    Parameters
-    ----------
-    evaluate_every_samples
-        Training samples between two evaluations; None: only the last one.
-    cycle
-        Steps after which the work of a step repeats. Measured steps are whole cycles,
-        rounded up, since the mean of a part of one would be biased; 1 in trials that
-        evaluate, which measure until they end.
-    """
+    """The steps of a trial."""
 
     warmup_steps: int
     num_steps: int
     global_batch_size: int
     evaluates: bool
-    evaluate_every_samples: int | None
+    evaluate_every_samples: int | None  # None: only after the last step
+    # Steps after which the work of a step repeats. Measured steps are whole cycles,
+    # rounded up, since the mean of a part of one would be biased; 1 in trials that
+    # evaluate, which measure until they end.
     cycle: int = 1
 
     @classmethod

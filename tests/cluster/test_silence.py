@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,27 +22,41 @@ from scalelab.cluster.watch import (
 )
 
 
-def looks(silences: Silences, *seconds: float, **beats: object) -> dict[str, float]:
-    """Return the silence after several looks that saw the same heartbeats."""
-    found: dict[str, float] = {}
-    for now_s in seconds:
-        found = silences.update(beats, now_s)
-    return found
+class Looks:
+    """Looks at heartbeats, on a clock that stands where it was set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = SimpleNamespace(monotonic=lambda: self.now_s)
+        monkeypatch.setattr("scalelab.launch.stall.time", clock)
+        self.now_s = 9.0
+        self.silences = Silences()
+
+    def at(self, *seconds: float, **beats: object) -> dict[str, float]:
+        """Return the silence after several looks that saw the same heartbeats."""
+        found: dict[str, float] = {}
+        for self.now_s in seconds:
+            found = self.silences.update(beats)
+        return found
 
 
-def test_silence_counts_from_the_last_heartbeat() -> None:
-    silences = Silences()
-    assert looks(silences, 10, 11, 12, a=1, b=1) == {"a": 2, "b": 2}
-    assert looks(silences, 13, a=2, b=1) == {"a": 0, "b": 3}
+def test_silence_counts_from_the_last_heartbeat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = Looks(monkeypatch)
+    assert looks.at(10, 11, 12, a=1, b=1) == {"a": 2, "b": 2}
+    assert looks.at(13, a=2, b=1) == {"a": 0, "b": 3}
     # A node that left and came back begins anew.
-    assert looks(silences, 14, a=2) == {"a": 1}
-    assert looks(silences, 15, a=2, b=1) == {"a": 2, "b": 0}
+    assert looks.at(14, a=2) == {"a": 1}
+    assert looks.at(15, a=2, b=1) == {"a": 2, "b": 0}
 
 
-def test_a_driver_that_stands_still_blames_no_node() -> None:
-    silences = Silences()
-    assert looks(silences, 10, 11, a=1) == {"a": 1}
-    assert looks(silences, 1000, 1001, a=1) == {"a": 2}
+def test_a_driver_that_stands_still_blames_no_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = Looks(monkeypatch)
+    assert looks.at(10, 11, a=1) == {"a": 1}
+    # The look that should have come after a second counts as that second.
+    assert looks.at(1000, 1001, a=1) == {"a": 3}
     assert LISTEN_EVERY_S == 1
 
 

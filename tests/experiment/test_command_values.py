@@ -7,8 +7,9 @@ import re
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.experiment.command_values import Untold, untold_batches
+from scalelab.experiment.command_values import untold_batches
 from scalelab.experiment.spec import Experiment
+from scalelab.inputs.placeholders import Untold
 from scalelab.plan.expand import Plan, plan
 
 HEAD = "name: a\ngpus: 2\nsite: {device_type: cpu, gpus_per_node: 2}\n"

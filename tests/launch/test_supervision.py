@@ -19,7 +19,7 @@ from waiting import DEADLINE_S, wait_until
 from watching import is_running, read_pid
 
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch import processes, supervision
+from scalelab.launch import supervision
 from scalelab.launch.gang_agent import Cancellation
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
@@ -317,7 +317,7 @@ def test_server_that_starts_nothing_is_a_node_failure_and_is_killed(
 def test_server_that_does_not_reap_is_killed(
     play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "_KILL_PATIENCE_S", 0.2)
+    monkeypatch.setattr(supervision, "_KILL_PATIENCE_S", 0.2)
     server = play(limits=limits(timeout_s=0.1))
     server.start(0)
     result = server.supervisor.supervise()
@@ -328,8 +328,8 @@ def test_server_that_does_not_reap_is_killed(
 def test_process_that_survives_sigkill_is_given_up(
     play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "_KILL_PATIENCE_S", 0.2)
-    monkeypatch.setattr(processes, "signal_group", lambda pid, number: None)
+    monkeypatch.setattr(supervision, "_KILL_PATIENCE_S", 0.2)
+    monkeypatch.setattr(supervision, "signal_group", lambda pid, number: None)
     server = play(limits=limits(timeout_s=0.1))
     process = server.start(0)
     result = server.supervisor.supervise()

@@ -98,6 +98,21 @@ def test_boosted_trees_are_constant_beyond_the_data_and_near_it_within(
     assert within == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_interval_beyond_the_rows_holds_what_is_left_out(name: str) -> None:
+    def time(n: int, b: int) -> float:
+        return (0.01 + 0.002 * b) * n**0.4
+
+    law = law_named(name).fit(table(time))
+    asked = pd.DataFrame({"world_size": [16, 12, 32, 64], "local_batch_size": 32})
+    answer = law.predict(asked)
+    truth = [time(n, 32) for n in asked["world_size"]]
+    assert (answer["step_time_lo_s"] < truth).all()
+    assert (truth < answer["step_time_hi_s"]).all()
+    drawn = np.log(law.sample(asked)).std(axis=0)
+    assert drawn[3] > drawn[2] > drawn[0]
+
+
 def test_a_regressor_is_fitted_to_part_of_a_long_table(
     rng: np.random.Generator,
 ) -> None:

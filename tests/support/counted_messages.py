@@ -104,7 +104,7 @@ def pid_of(victim: str) -> int | None:
 
 def _is_server(pid: int) -> bool:
     with suppress(psutil.Error):
-        return "--control" in psutil.Process(pid).cmdline()
+        return "scalelab.launch.ranks.server" in psutil.Process(pid).cmdline()
     return False
 
 

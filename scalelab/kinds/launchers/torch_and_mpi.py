@@ -73,6 +73,16 @@ class _Torchrun(Launcher):
         return [f"{torchrun} {where} {per_node} {shlex.join(words)}"]
 
 
+# Names under which Open MPI tells programs what torchrun tells them by others.
+_OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "RANK",
+    "OMPI_COMM_WORLD_SIZE": "WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "LOCAL_WORLD_SIZE",
+    "OMPI_COMM_WORLD_NODE_RANK": "LOCAL_RANK",
+}
+
+
 class _Mpi(_Torchrun):
     name = "mpi"
     foreign_library = ForeignLibrary(
@@ -86,31 +96,18 @@ class _Mpi(_Torchrun):
     )
 
     def environment(self, process: LaunchedProcess) -> Mapping[str, str]:
-        return {
-            **super().environment(process),
-            "OMPI_COMM_WORLD_RANK": str(process.rank),
-            "OMPI_COMM_WORLD_SIZE": str(process.world_size),
-            "OMPI_COMM_WORLD_LOCAL_RANK": str(process.local_rank),
-            "OMPI_COMM_WORLD_LOCAL_SIZE": str(process.local_world_size),
-            "OMPI_COMM_WORLD_NODE_RANK": str(process.local_rank),
-        }
+        own = super().environment(process)
+        return {**own, **{name: own[of] for name, of in _OPEN_MPI.items()}}
 
     def job_lines(self, job: RecommendedJob) -> list[str]:
-        local_size = str(job.devices_per_node)
-        size = str(job.num_nodes * job.devices_per_node)
-        return job.start_per_device(
-            {
-                "RANK": "$rank",
-                "WORLD_SIZE": size,
-                "LOCAL_RANK": "$local_rank",
-                "LOCAL_WORLD_SIZE": local_size,
-                "OMPI_COMM_WORLD_RANK": "$rank",
-                "OMPI_COMM_WORLD_SIZE": size,
-                "OMPI_COMM_WORLD_LOCAL_RANK": "$local_rank",
-                "OMPI_COMM_WORLD_LOCAL_SIZE": local_size,
-                "OMPI_COMM_WORLD_NODE_RANK": "$local_rank",
-            }
-        )
+        own = {
+            "RANK": "$rank",
+            "WORLD_SIZE": str(job.num_nodes * job.devices_per_node),
+            "LOCAL_RANK": "$local_rank",
+            "LOCAL_WORLD_SIZE": str(job.devices_per_node),
+        }
+        of_mpi = {name: own[of] for name, of in _OPEN_MPI.items()}
+        return job.start_per_device({**own, **of_mpi})
 
 
 class _Srun(Launcher):

@@ -75,18 +75,17 @@ def run_rank(
     faulthandler.register(STACK_DUMP_SIGNAL, 2)
     bind_future_forks()
     sys.path[:0] = process.search_path
-    spec = AttemptSpec.from_json(task.spec)
-    identity = RankIdentity(**task.identity)
     progress = ProgressBoard(task.row + 1, board).reporter(task.row)
-    if spec.trial.saves_checkpoints:
+    if task.spec.trial.saves_checkpoints:
         heed_stop_signal()
     try:
-        result = imported(task.entry)(spec, identity, task.rendezvous, progress)
+        entry = imported(task.entry)
+        result = entry(task.spec, task.identity, task.rendezvous, progress)
         sys.stdout.flush()
         values = None if result is None else result.to_json()
         send(channel, {"kind": "returned", "rank": process.rank, "result": values})
     except BaseException as error:
-        report_failure(process, channel, error, spec)
+        report_failure(process, channel, error, task.spec)
         return 1
     return 0
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from scalelab.kinds.strategies import strategy_of
-from scalelab.launch.protocol import ProcessRequest, RankTask
+from scalelab.launch.protocol import ProcessRequest, RankIdentity, RankTask
 from scalelab.launch.rendezvous import network_environment
 from scalelab.records.attempt import AttemptSpec
 
@@ -18,7 +18,6 @@ def rank_requests(
     """
     devices = spec.placement.shares[node_rank].device_ids
     first_rank = spec.placement.first_rank(node_rank)
-    values = spec.to_json()
     env = {
         **network_environment(rendezvous, address),
         # Local rank i finds its device as cuda:i; CPU ranks find none.
@@ -31,16 +30,16 @@ def rank_requests(
             rank=first_rank + local_rank,
             task=RankTask(
                 entry=entry,
-                spec=values,
-                identity={
-                    "rank": first_rank + local_rank,
-                    "local_rank": local_rank,
-                    "world_size": spec.placement.world_size,
-                    "local_world_size": len(devices),
-                    "node_rank": node_rank,
-                    "num_nodes": len(spec.placement.shares),
-                    "device_id": device,
-                },
+                spec=spec,
+                identity=RankIdentity(
+                    rank=first_rank + local_rank,
+                    local_rank=local_rank,
+                    world_size=spec.placement.world_size,
+                    local_world_size=len(devices),
+                    node_rank=node_rank,
+                    num_nodes=len(spec.placement.shares),
+                    device_id=device,
+                ),
                 rendezvous=rendezvous,
                 row=local_rank,
             ),
@@ -64,7 +63,7 @@ def _server_requests(
     strategy = strategy_of(spec.trial.parallelism)
     for number in range(strategy.num_servers(world_size, spec.trial.options)):
         rank, row = world_size + number, len(ranks) + number
-        identity = {**task.identity, "rank": rank, "local_rank": row, "device_id": ""}
+        identity = replace(task.identity, rank=rank, local_rank=row, device_id="")
         yield replace(
             first,
             rank=rank,

@@ -16,7 +16,6 @@ import socket
 import sys
 import sysconfig
 import traceback
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -198,21 +197,16 @@ def watched_files() -> dict[str, int]:
 
 
 def main() -> None:
-    """Run a rank server, with the descriptors that its agent has passed on."""
-    parser = ArgumentParser(prog="python -m scalelab.launch.ranks.server")
-    parser.add_argument("--control", type=int, required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--entry")
-    parser.add_argument("--preload", nargs="*", default=[])
-    given = parser.parse_args()
-    die_with_parent(given.parent)
+    """Run a rank server: its agent's socket and process, the entry, the modules."""
+    descriptor, parent, entry, *modules = sys.argv[1:]
+    die_with_parent(int(parent))
     # A batch system sends SIGTERM to every process of a job; the agent decides.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     adopt_orphans()
-    if given.entry is not None:
-        importlib.import_module(given.entry)
-    preload(given.preload)
-    control = socket.socket(fileno=given.control)
+    if entry:
+        importlib.import_module(entry)
+    preload(modules)
+    control = socket.socket(fileno=int(descriptor))
     with os.fdopen(os.memfd_create("scalelab-files"), "w") as files:
         json.dump(watched_files(), files)
         files.flush()

@@ -74,11 +74,10 @@ class ServerProcess:
         self._lock = threading.Lock()
         self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "scalelab.launch.ranks.server"]
-        command += ["--control", str(far.fileno()), "--parent", str(os.getpid())]
-        command += ["--entry", entry_module] if entry_module else []
+        command += [str(far.fileno()), str(os.getpid()), entry_module or ""]
         with far, log.open("ab") as output:
             self._process = subprocess.Popen(
-                [*command, "--preload", *preload],
+                [*command, *preload],
                 pass_fds=(far.fileno(),),
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from scalelab.errors import FitError, SpecError
+from scalelab.errors import FitError
 from scalelab.inputs.target import Target
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.convergence.rows import ended_well, is_equal
@@ -38,7 +38,6 @@ from scalelab.laws.rows import (
 from scalelab.laws.step_time.physics import Configurations
 
 _NOISE, _PER_DOUBLING = 0.05, 0.06  # of the log step of one run; per doubling beyond
-_LEVEL_PRIOR, _LEVEL_SPREAD = 0.04, 0.1  # of one's own samples against a reference
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,12 +48,10 @@ class WholeRunLaw:
     pass_unit_s: float
     largest: float
     convergence: ConvergenceLaw
-    log_level: float
-    log_level_deviation: float
 
     @classmethod
-    def fit(cls, runs: pd.DataFrame, reference: pd.DataFrame | None = None) -> Self:
-        """Fit a series."""
+    def fit(cls, runs: pd.DataFrame) -> Self:
+        """Fit a series; rows without a time tell the samples of their batch alone."""
         known = _measured(runs)
         if known.empty:
             raise FitError(
@@ -62,12 +59,11 @@ class WholeRunLaw:
                 "samples_to_target, and its world_size and global_batch_size. Run at "
                 "least one end-to-end trial to its target."
             )
-        convergence = ConvergenceLaw.fit(known if reference is None else reference)
-        if len(convergence.curves) > 1:
-            raise SpecError(
-                f"The reference holds {len(convergence.curves)} convergence curves. "
-                "Give the rows of one rule and target."
-            )
+        trained = known[["global_batch_size", "samples_to_target"]]
+        alone = runs[~(numbers(runs, "time_to_target_s") > 0)]
+        convergence = ConvergenceLaw.fit(
+            pd.concat([trained, *([alone[trained.columns]] if len(alone) else [])])
+        )
         batch, samples = numbers(known, "global_batch_size"), known["samples_to_target"]
         step_s = (known["time_to_target_s"] * batch / samples).to_numpy(float)
         # in samples: of all the ways to explain two or three runs, the formulas then
@@ -75,14 +71,11 @@ class WholeRunLaw:
         at = Configurations.of(known)
         pass_s = step_s / at.accumulation
         pass_unit_s = float(np.median(pass_s))
-        level = (0.0, 0.0) if reference is None else _level(convergence, known)
         return cls(
             passes=tuple(learn(pass_s / pass_unit_s, at) for learn in MEDIAN_OF),
             pass_unit_s=pass_unit_s,
             largest=float(at.world_size.max()),
             convergence=convergence,
-            log_level=level[0],
-            log_level_deviation=level[1],
         )
 
     def predict(
@@ -93,7 +86,7 @@ class WholeRunLaw:
         batch = positive(configurations, "global_batch_size")
         step = np.median(self._each_step_s(configurations), axis=0)
         (curve,) = self.convergence.curves.values()
-        need = np.exp(np.median(curve.log_median(batch), axis=0) + self.log_level)
+        need = np.exp(np.median(curve.log_median(batch), axis=0))
         lo, hi = central(self.sample(configurations), interval)
         return configurations.assign(
             step_time_s=step,
@@ -106,20 +99,23 @@ class WholeRunLaw:
     def sample(self, configurations: pd.DataFrame) -> np.ndarray:
         """Draw the time to target of one further run, seconds, (n_draws, n)."""
         batch = positive(configurations, "global_batch_size")
+        steps = self.step_times(configurations)
+        return np.asarray(steps * self.samples(batch) / batch)
+
+    def step_times(self, configurations: pd.DataFrame) -> np.ndarray:
+        """Draw the step time of one further run, seconds, (n_draws, n)."""
         at = self._at(configurations)
         each = np.log(self._each_step_s(configurations))
         beyond = np.maximum(np.log2(at.world_size / self.largest), 0.0)
         low, high = np.quantile(each, [0.25, 0.75], axis=0)
         scatter = (high - low) / (2 * ndtri(0.75))  # of the middle formulas
         noise = np.sqrt(_NOISE**2 + (_PER_DOUBLING * beyond) ** 2 + scatter**2)
-        steps = np.median(each, axis=0) + noise * normals(SEED + 10)
-        return np.asarray(np.exp(steps) * self.samples(batch) / batch)
+        return np.asarray(np.exp(np.median(each, axis=0) + noise * normals(SEED + 10)))
 
     def samples(self, batch: np.ndarray) -> np.ndarray:
         """Draw the samples that one further run needs, (n_draws, n_batches)."""
         (key,) = self.convergence.curves
-        level = self.log_level + self.log_level_deviation * normals(SEED + 9)
-        return np.asarray(self.convergence.sample(key, batch) * np.exp(level))
+        return self.convergence.sample(key, batch)
 
     def _each_step_s(self, asked: pd.DataFrame) -> np.ndarray:
         # seconds, shape (n_formulas, n_configurations)
@@ -135,9 +131,11 @@ class WholeRunLaw:
 def measured_whole_runs(
     observations: pd.DataFrame, target: Target
 ) -> WholeRunLaw | None:
-    """Return the law of whole runs where training does not factorise; else None."""
+    """Return the law of whole runs where nothing else tells times; else None.
+
+    Training does not factorise, or a table tells times to the target alone.
+    """
     wanted = {
-        "kind": "end_to_end",
         "target_metric": target.metric,
         "metric_mode": str(target.mode),
         "target_value": target.value,
@@ -145,13 +143,20 @@ def measured_whole_runs(
     chosen = ended_well(observations)
     for name, value in wanted.items():
         chosen &= is_equal(observations, name, value)
-    runs = observations[chosen]
-    rules = {str(rule) for rule in cells(runs, "lr_rule")}
-    if any(way.factorises for way in strategies(runs)) or len(rules) != 1:
-        return None
+    is_timed = numbers(observations, "time_to_target_s") > 0
+    is_published = is_equal(observations, "kind", "imported")
+    if (chosen & is_published).any():
+        tells_steps = numbers(observations, "step_time_s") > 0
+        if (is_published & tells_steps & ~is_timed).any():
+            return None
+    else:
+        chosen &= is_equal(observations, "kind", "end_to_end")
+        if any(way.factorises for way in strategies(observations[chosen])):
+            return None
+    runs, timed = observations[chosen], observations[chosen & is_timed]
     # several curves would each be a law of its own
-    is_one = len(split_curves(runs)) == 1 and not _measured(runs).empty
-    return WholeRunLaw.fit(runs) if is_one else None
+    is_one = len(split_curves(timed)) == 1 and len({*cells(runs, "lr_rule")}) == 1
+    return WholeRunLaw.fit(runs) if is_one and len(_measured(runs)) else None
 
 
 def _measured(runs: pd.DataFrame) -> pd.DataFrame:
@@ -160,13 +165,3 @@ def _measured(runs: pd.DataFrame) -> pd.DataFrame:
     table["time_to_target_s"] = numbers(runs, "time_to_target_s")
     table = table[((table > 0) & (table < np.inf)).all(axis=1)].drop_duplicates()
     return table.sort_values([*table.columns], ignore_index=True)
-
-
-def _level(law: ConvergenceLaw, runs: pd.DataFrame) -> tuple[float, float]:
-    """Return how this series' samples lie to the reference's, and how well known."""
-    (curve,) = law.curves.values()
-    logs = curve.log_median(numbers(runs, "global_batch_size"))
-    error = np.log(numbers(runs, "samples_to_target")) - np.median(logs, axis=0)
-    precision = len(error) / _LEVEL_SPREAD**2 + 1 / _LEVEL_PRIOR**2
-    middle = float(np.median(error)) * len(error) / _LEVEL_SPREAD**2 / precision
-    return middle, float(precision**-0.5)

@@ -72,6 +72,9 @@ class StepTimeLaw:
         "and Yuan 2009; Qiao et al. 2021; Kennedy and O'Hagan 2001)"
     )
 
+    # Whether it predicts beyond the measured range what it predicts at its edge
+    is_flat: ClassVar[bool] = False
+
     curves: Mapping[CurveKey, FittedCurve]
     left_out: Mapping[str, int]
 

@@ -36,6 +36,7 @@ Kind = Literal[
     "accuracy_gap",
     "ruled_out",
     "accumulation_not_measured",
+    "flat",
     "extrapolated",
     "not_tried",
     "cut_to_an_epoch",
@@ -54,7 +55,7 @@ Kind = Literal[
     "import_doubted",
 ]
 # What the times of an answer are made of
-Contents = Literal["given", "steps", "steps_and_checkpoints", "all"]
+Contents = Literal["given", "steps", "steps_and_checkpoints", "all", "whole_runs"]
 # The subjects of notes
 NotedPart = Literal[
     "accuracy", "choice", "failed", "efficiency", "assumption", "unanswered"

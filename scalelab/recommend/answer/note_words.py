@@ -139,6 +139,8 @@ _CONTENTS: Mapping[Contents, str] = {
     "steps": "training steps",
     "steps_and_checkpoints": "training steps and checkpoints between them",
     "all": "all between two reported steps (evaluation too, unless it is set apart)",
+    "whole_runs": "whole runs to the target, whatever those contain: nothing tells "
+    "steps apart from them",
 }
 
 
@@ -205,8 +207,7 @@ _SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
         f"{note.devices()} ({note.of['basis']}): "
         f"{faster_for(note.of['speedup'], note.of['cost_ratio'])}."
     ),
-    "to_submit_now": "To submit now: {world_size:n {device}} ({allocation}, {basis}), "
-    "{takes:list}.",
+    "to_submit_now": f"To submit now: {_CONFIGURATION}: {{basis}}, {{takes:list}}.",
     "learned_from": "Step times were also learned from {num_curves:n curve} of "
     "{runs:list}: believed, not measured here.",
     "off_the_product": "{num_trials:n end-to-end trial} took {mean_error:+.0%} against "
@@ -250,6 +251,9 @@ _SENTENCES: Mapping[Kind, str | Callable[[_Note], str]] = {
     ),
     "accumulation_not_measured": "Accumulation was not measured: of the passes of a "
     "step, only the last is taken to exchange gradients.",
+    "flat": "{law} is flat beyond what was measured: on more than "
+    "{world_size:n {device}}, and at local batches outside {least:,} to {most:,}, a "
+    "pass takes as long as at the nearest measured ones.",
     "extrapolated": "Extrapolated: nothing was measured on {world_size:n {device}} "
     "with local batch {local_batch_size:,}. Try that briefly before the job.",
     "not_tried": "Not tried: local batch {local_batch_size} there; by measured peaks "

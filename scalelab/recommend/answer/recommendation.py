@@ -141,7 +141,7 @@ class OutlookRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knee:
-    """The knee: where the next doubling returns less than ``marginal_return``.
+    """The knee: from where more devices return less than ``marginal_return``.
 
     Parameters
     ----------

@@ -205,8 +205,8 @@ def what_diminishing_means(result: Recommendation) -> list[str]:
     if result.knee is None:
         return []
     return [
-        "Returns diminish where the next doubling gives less than "
-        f"{percent(result.knee.marginal_return)} of the ideal gain."
+        "Returns diminish where neither twice as many devices nor any larger number "
+        f"give {percent(result.knee.marginal_return)} of the ideal gain."
     ]
 
 

@@ -1,5 +1,6 @@
 """Scaling efficiency: samples per second and device, against the fewest measured."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -9,7 +10,6 @@ import pandas as pd
 from scalelab.inputs.numerals import Interval
 from scalelab.laws.interval import central
 from scalelab.laws.rows import CONFIGURATION, FitRows, configurations, split_curves
-from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.answer.recommendation import Scaling
 
 
@@ -22,12 +22,15 @@ class Baseline:
     """
 
     world_size: int
-    law: StepTimeLaw
-    # Configurations that were measured there, the fastest first
+    # Configurations that were measured there, the fastest first, and draws of the
+    # samples per second of one run of each, shape (n_draws, n_measured)
     measured: pd.DataFrame
+    rates: np.ndarray
 
     @classmethod
-    def of(cls, rows: FitRows, law: StepTimeLaw) -> Self:
+    def of(
+        cls, rows: FitRows, step_times: Callable[[pd.DataFrame], np.ndarray]
+    ) -> Self:
         """Find the smallest allocation among the rows of an answer."""
         size = rows.frame["world_size"].min()
         found = [
@@ -35,16 +38,22 @@ class Baseline:
             for key, frame in rows.curves.items()
         ]
         known = pd.concat([each for each in found if len(each)], ignore_index=True)
-        rates = _batches(known) / np.median(law.sample(known, one_run=True), axis=0)
-        measured = known.iloc[np.argsort(-rates, kind="stable")]
-        return cls(world_size=int(size), law=law, measured=measured)
+        rates = _batches(known) / step_times(known)
+        order = np.argsort(-np.median(rates, axis=0), kind="stable")
+        return cls(
+            world_size=int(size), measured=known.iloc[order], rates=rates[:, order]
+        )
 
     def compare(
-        self, row: pd.DataFrame, mass: float
+        self, row: pd.DataFrame, step_s: np.ndarray, mass: float
     ) -> tuple[Interval, Scaling | None]:
-        """Return the efficiency of one configuration, and what it compares."""
+        """Return the efficiency of one configuration, and what it compares.
+
+        ``step_s`` are draws of the step time of one run of it.
+        """
         (total,), (size,) = _batches(row), row["world_size"]
-        base = self.measured.iloc[[(_batches(self.measured) == total).argmax()]]
+        place = (_batches(self.measured) == total).argmax()
+        base = self.measured.iloc[[place]]
         (of_base,) = _batches(base)
         is_weak = of_base * size == total * self.world_size
         scaling: Scaling | None = "weak" if is_weak else "other"
@@ -55,13 +64,10 @@ class Baseline:
         at = [each[[*CONFIGURATION]].to_numpy(float).tolist() for each in (base, row)]
         if at[0] == at[1] and [*split_curves(base)] == [*split_curves(row)]:
             return Interval(value=1.0, lo=1.0, hi=1.0), scaling
-        # what a curve does not name is no column of its row
-        pair = pd.concat([each.dropna(axis=1) for each in (base, row)])
-        drawn = self.law.sample(pair, one_run=True)
-        rates = _batches(pair) / (drawn * pair["world_size"].to_numpy(float))
-        middle, shares = np.median(rates, axis=0), rates[:, 1] / rates[:, 0]
+        own = total / step_s / size
+        others = self.rates[:, place] / self.world_size
         # drawn about the ratio of the rates that a table shows
-        value = float(middle[1] / middle[0])
+        value, shares = float(np.median(own) / np.median(others)), own / others
         lo, hi = central(shares * (value / np.median(shares)), mass)
         return Interval(value=value, lo=float(lo), hi=float(hi)), scaling
 

@@ -56,21 +56,24 @@ def wait_share(rows: FitRows, configuration: pd.DataFrame) -> float:
 
 
 def marginal_return(time_s: np.ndarray, world_size: np.ndarray) -> np.ndarray:
-    """Return the speed-up gained per device added, by the doubling up to each size.
+    """Return the speed-up gained per device added, from each size to each larger one.
 
-    A size is compared with the largest of at most half of its devices, or with the
-    first: sizes in between, such as part of a further node, are no step to judge by.
+    A size less than twice as large is compared with the largest of at most half of its
+    devices, or with the first: sizes in between, such as part of a further node, are no
+    step to judge by.
 
     Returns
     -------
-    ndarray, shape (..., n_sizes - 1)
-        Of all sizes but the first: 1 where the time is halved by twice the devices, 0
-        where it does not change; it may be outside of [0, 1].
+    ndarray, shape (..., n_sizes, n_sizes)
+        From a row's size to a column's: 1 where the time is halved by twice the
+        devices, 0 where it does not change; it may be outside of [0, 1]. Minus infinity
+        where the column's size is not larger.
     """
-    there = np.arange(1, len(world_size))
-    here = _halved(world_size)[1:]
-    speed_up = time_s[..., here] / time_s[..., there]
-    return np.asarray((speed_up - 1) / (world_size[there] / world_size[here] - 1))
+    index = np.arange(len(world_size))
+    here = np.minimum(index[:, None], _halved(world_size))
+    speed_up = time_s[..., here] / time_s[..., None, :]
+    added = np.maximum(world_size / world_size[here] - 1, 1e-9)
+    return np.where(index > index[:, None], (speed_up - 1) / added, -np.inf)
 
 
 def _halved(world_size: np.ndarray) -> np.ndarray:
@@ -79,22 +82,12 @@ def _halved(world_size: np.ndarray) -> np.ndarray:
 
 
 def last_paying(time_s: np.ndarray, world_size: np.ndarray, least: float) -> np.ndarray:
-    """Return the index of the last world size before the first that does not pay.
+    """Return the index of the first world size from which no larger one pays.
 
-    A size does not pay if neither it nor any larger one within a doubling of the size
-    before it returns enough: part of a further node may cost what a whole one returns.
+    One poor doubling is no end where the next ones make up for it.
     """
-    if len(world_size) == 1:
-        return np.zeros(len(time_s), dtype=int)
-    pays = marginal_return(time_s, world_size) >= least
-    ends = np.searchsorted(world_size, 2 * world_size[:-1], side="right") - 1
-    fails = np.column_stack(
-        [
-            ~pays[:, size : max(end, size + 1)].any(axis=1)
-            for size, end in enumerate(ends)
-        ]
-    )
-    return np.where(fails.any(axis=1), fails.argmax(axis=1), len(world_size) - 1)
+    pays = (marginal_return(time_s, world_size) >= least).any(axis=-1)
+    return np.asarray((~pays).argmax(axis=-1))
 
 
 def find_knee(
@@ -103,7 +96,7 @@ def find_knee(
     support: np.ndarray,
     samples: np.ndarray,
     overhead_s: np.ndarray,
-    law: StepTimeLaw,
+    law: StepTimeLaw | None,
     least: float,
     rows: FitRows,
 ) -> Knee | None:
@@ -142,14 +135,17 @@ def _term(
     questions: pd.DataFrame,
     samples: np.ndarray,
     overhead_s: np.ndarray,
-    law: StepTimeLaw,
+    law: StepTimeLaw | None,
     rows: FitRows,
 ) -> str:
     """Name the cause of the most probable knee: the term that grows most there.
 
+    Without the law behind the times, which knows the terms, only their growth is named.
     No shape knows of input, which is in several terms, then. It is named where the
     wait that was measured grows by more than half of all that is lost there.
     """
+    if law is None:
+        return _WORDS["unexplained"]
     sizes = questions["world_size"].to_numpy(float)
     after_knee = 1 + int(np.bincount(index).argmax()) if len(index) else len(sizes) - 1
     pair = [int(_halved(sizes)[after_knee]), after_knee]

@@ -137,11 +137,10 @@ def look_ahead(
     asked = candidates.iloc[kept].reset_index(drop=True)
     samples, reached = samples[:, kept], reached[:, kept]
     total = frame["global_batch_size"].to_numpy(float)
-    if whole is not None:
-        one_run = expected = whole.sample(frame)
-    else:
+    one_run = knowledge.step_times(asked) * samples / total
+    expected = one_run
+    if whole is None:
         expected = law.sample(asked) * np.median(samples, axis=0) / total
-        one_run = law.sample(asked, one_run=True) * samples / total
         if knowledge.factorisation is not None:
             corrections = np.exp(knowledge.factorisation.draws())
             expected *= np.median(corrections)
@@ -218,6 +217,7 @@ def outlook_rows(
     def of(draws: np.ndarray) -> Interval:
         return between(draws, limits.interval)
 
+    drawn_s = knowledge.step_times(outlook.questions)
     rows = []
     for i, config in enumerate(outlook.frame.to_dict("records")):
         size, nodes = int(config["world_size"]), int(config["num_nodes"])
@@ -238,7 +238,7 @@ def outlook_rows(
         }
         tokens, peak_share = _per_sample(size, knowledge, config)
         asked = outlook.questions.iloc[[i]]
-        efficiency, scaling = baseline.compare(asked, limits.interval)
+        efficiency, scaling = baseline.compare(asked, drawn_s[:, i], limits.interval)
         row = OutlookRow(
             allocation=allocation_label(size, nodes),
             world_size=size,

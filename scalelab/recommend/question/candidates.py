@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import (
     Callable,
@@ -21,10 +22,10 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import SpecError
-from scalelab.experiment.command_values import Untold
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import Layout
+from scalelab.inputs.placeholders import Untold
 from scalelab.kinds.strategies import strategy_of
 from scalelab.kinds.strategy import TrialSizes
 from scalelab.laws.memory.law import MemoryLaw
@@ -92,13 +93,16 @@ def candidates(
     where: Sequence[Place],
     rule: BatchRule,
     untold: UntoldByProgram = MappingProxyType({}),
+    *,
+    of_whole_runs: bool = False,
 ) -> pd.DataFrame:
     """Return the candidates for each curve and allocation.
 
     These are the measured configurations that the rule allows and every split of an
     allowed batch. No split is returned for an allocation whose data-parallel size is
     unknown, or whose ranks the layout of the curve does not divide, nor one that the
-    strategy of the curve refuses or its command is not told of.
+    strategy of the curve refuses or its command is not told of. Of whole runs that tell
+    no data-parallel size, it is the largest that divides devices and batch.
     """
     frames = []
     for key, frame in measured.items():
@@ -118,6 +122,13 @@ def candidates(
                 splits = [s for s in splits if suits(place, s, parallel)]
                 splits = could_run(splits, parallel)
                 rows |= dict.fromkeys((*place, *split, parallel) for split in splits)
+            elif replica is None and of_whole_runs:
+                shares = {total: math.gcd(place[0], total) for total in rule.totals}
+                rows |= {
+                    (*place, total // parallel, 1, parallel): None
+                    for total, parallel in shares.items()
+                    if total // parallel <= batches[-1]
+                }
         table = pd.DataFrame(list(rows), columns=list(CONFIGURATION), dtype=int)
         # Whole numbers stay such where other curves have none.
         whole = {name: "Int64" for name, value in key if type(value) is int}

@@ -273,32 +273,34 @@ def choose(
         index = int(np.flatnonzero(paying).max())
         least = percent(constraints.min_marginal_return)
         rule = (
-            f"the largest {device_word} count at which every doubling still gave at "
-            f"least {least} of the ideal gain"
+            f"the largest {device_word} count up to which more of them gave at least "
+            f"{least} of the ideal gain"
         )
         if len(paying) == 1:
             rule = f"there is no other {device_word} count to choose"
         elif index == 0:
-            rule = f"the first doubling gives less than {least} of the ideal gain"
+            rule = f"more of them give less than {least} of the ideal gain"
         return Choice(index=index, meets=bool(sure[index]), rule=rule)
     resource = constraints.minimised(spent.known)
-    amount, then, among = spent.of(resource), TIME, sure
+    amount, among = spent.of(resource), sure
+    then = spent.time_s * spent.of(spent.cost)
     rule = (
         "of the allocations that meet the limits with a chance of at least "
         f"{percent(constraints.confidence)}, the one that {resource.least}"
     )
     if not sure.any():
         chances = np.where(eligible, counted_chances(probability), -1.0)
-        amount, then = constraints.excess(spent), resource
+        amount, then = constraints.excess(spent), amount
         among = chances == chances.max()
         which = "" if eligible.all() else " of those that may be chosen"
         rule = f"no allocation meets the limits; this one is the closest{which}"
     best = amount[among].min()
     is_tie = among & (amount <= best * (1 + CLEARLY))
-    index = int(np.lexsort((spent.of(then), ~measured, ~is_tie))[0])
+    index = int(np.lexsort((then, ~measured, ~is_tie))[0])
     if amount[index] > best:
-        tie = f"within {percent(CLEARLY)} of it"
-        rule += f"; {tie}, what was measured comes first, then what {then.least}"
+        rule += f"; within {percent(CLEARLY)} of it, what was measured comes first, "
+        weighed = "has the least product of time and spending"
+        rule += f"then what {weighed if sure.any() else resource.least}"
     return Choice(index=index, meets=bool(sure.any()), rule=rule)
 
 

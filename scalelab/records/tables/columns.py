@@ -13,20 +13,26 @@ from scalelab.records.tables.file import ForeignTable, ImportArguments, TableRow
 from scalelab.records.tables.names import (
     AMBIGUOUS_BATCHES,
     COUNT_OR_NAME,
+    LENGTHS,
     SETTABLE,
+    SPEEDS,
     Reading,
     is_axis,
     is_known,
     is_measured,
     known_names,
+    length_of_training,
     plain,
     reading_as,
     reading_of,
 )
 from scalelab.records.tables.values import failure, is_missing
 
+_ABOUT_DEVICES = frozenset(
+    {"world_size", "num_nodes", "gpus_per_node", "time_to_target_s", *SPEEDS}
+)
 # Each line: alternatives, one of which must be there, each a set of columns.
-_REQUIRED = (
+_REQUIRED: Sequence[Sequence[Sequence[str]]] = (
     (("world_size",), ("num_nodes", "gpus_per_node")),
     (("num_nodes",), ("gpus_per_node",)),
     (("local_batch_size",), ("global_batch_size",)),
@@ -45,7 +51,6 @@ _SETTING = re.compile(
 )
 _BEGINS_LIKE_A_NUMBER = re.compile(r"[+-]?[\d.]")
 _LEAST_NAMED = 3
-_SPEEDS = ("step_time_s", "throughput_samples_per_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,9 @@ def match_columns(table: ForeignTable, asked: ImportArguments) -> Matching:
 
     known = {ours: reading_of(ours) for ours in asked.column}
     mapped = {reading.column if reading else ours for ours, reading in known.items()}
+    named = {r.column for r in map(reading_of, table.names) if r} | mapped
+    told = named.union(asked.constant)
+    tells_length = "time_to_target_s" in told or told.isdisjoint(SPEEDS)
     derived: list[tuple[Reading, str]] = []
     unused: list[str] = []
     for theirs in table.names:
@@ -94,6 +102,8 @@ def match_columns(table: ForeignTable, asked: ImportArguments) -> Matching:
         if ours or theirs in asked.ignore:
             continue
         reading = reading_of(theirs) or _by_content(table, theirs)
+        if reading is None and tells_length:
+            reading = length_of_training(theirs)
         is_well_known = is_axis(theirs) or _lists_settings(table, theirs)
         is_setting = theirs in asked.axis or (reading is None and is_well_known)
         if is_setting and (reading is None or reading.column not in CURVE_COLUMNS):
@@ -106,13 +116,13 @@ def match_columns(table: ForeignTable, asked: ImportArguments) -> Matching:
             claim(reading.column, theirs, reading)
     # the most direct one of columns that tell the same is read
     for reading, theirs in sorted(derived, key=lambda each: each[0].directness):
-        is_batch = reading.column == "global_batch_size"
-        same = {reading.column} if is_batch else {*_SPEEDS}
+        same = {*SPEEDS} if reading.column in SPEEDS else {reading.column}
         if same.isdisjoint(columns):
             claim(reading.column, theirs, reading)
         else:
             unused.append(theirs)
     _check_required(table, {*columns, *asked.constant}, unused)
+    columns |= _in_samples(table, columns, asked)
     columns |= _as_asked(table, columns, asked)
     return Matching(columns, options, tuple(unused))
 
@@ -170,6 +180,29 @@ def _as_asked(
     return {name: changed}
 
 
+def _in_samples(
+    table: ForeignTable, columns: Mapping[str, Reading], asked: ImportArguments
+) -> dict[str, Reading]:
+    found, size = columns.get("samples_to_target"), asked.samples_per_epoch
+    is_in_epochs = found is not None and found.is_in_epochs
+    if size is not None and not is_in_epochs:
+        raise SpecError(
+            f"{table.path}: {Option('samples_per_epoch', size)} is said of epochs to a "
+            f"target, but none are read from its columns, {listed(table.names)}.",
+            "Leave the option out, or name the column "
+            f"({Option('column', 'THEIRS', key='epochs_to_target')}).",
+        )
+    if found is None or not is_in_epochs:
+        return {}
+    if size is None:
+        raise SpecError(
+            f"{table.path}: {shown(found.theirs)} counts epochs, and nothing says how "
+            "many samples one has.",
+            f"Say {Option('samples_per_epoch', 1281167)}.",
+        )
+    return {"samples_to_target": replace(found, factor=size, unit="epochs")}
+
+
 def _check_names(table: ForeignTable, asked: ImportArguments) -> None:
     for name in (*asked.column, *asked.constant):
         is_unit = name in asked.column and reading_of(name) is not None
@@ -193,9 +226,15 @@ def _check_names(table: ForeignTable, asked: ImportArguments) -> None:
 
 
 def _check_required(table: ForeignTable, given: set[str], others: list[str]) -> None:
+    tells_length = not given.isdisjoint(LENGTHS)
+    required = _REQUIRED
+    if tells_length and "time_to_target_s" in given:
+        given = {*given, "step_time_s"}
+    elif tells_length and given.isdisjoint(_ABOUT_DEVICES):
+        required = ((("global_batch_size",),),)
     missing = [
         alternatives
-        for alternatives in _REQUIRED
+        for alternatives in required
         if not any(given.issuperset(names) for names in alternatives)
     ]
     if not missing:
@@ -206,6 +245,8 @@ def _check_required(table: ForeignTable, given: set[str], others: list[str]) -> 
     )
     example = missing[0][0][0]
     wanted = {name for each in missing for names in each for name in names} - given
+    if "time_to_target_s" in given and not tells_length:
+        wanted.add("samples_to_target")
     lacks = f"{table.path} lacks columns that a measurement needs: {needs}."
     raise SpecError(
         " ".join([lacks, *_hints(table, wanted, others)]),
@@ -235,12 +276,19 @@ def _hints(table: ForeignTable, wanted: set[str], others: list[str]) -> Iterator
             yield (
                 f"{shown(theirs)} seems to be the time of an epoch or a training; "
                 "needed is that of a step (time / number of steps), or samples per "
-                "second."
+                "second. If it is of a training to a target, "
+                f"{Option('column', theirs, key='time_to_target_s')} says so."
             )
         elif not _SPREAD.fullmatch(name) and (
             close := difflib.get_close_matches(name, known, n=1, cutoff=0.75)
         ):
             yield f"{shown(theirs)} looks like {known[close[0]]}."
+    if "samples_to_target" in wanted:
+        yield (
+            "Beside the time of a training to its target, how long that is must be "
+            "known: its samples, its steps, or its epochs with "
+            f"{Option('samples_per_epoch', 1281167)}."
+        )
     if wanted & {"num_nodes", "gpus_per_node"}:
         yield (
             "If all nodes are alike and filled, "
@@ -280,7 +328,7 @@ def melted(table: ForeignTable, asked: ImportArguments) -> ForeignTable:
         )
     ((ours, cells),) = asked.melt.items()
     known = reading_of(cells)
-    if ours not in SETTABLE or known is None or known.column not in _SPEEDS:
+    if ours not in SETTABLE or known is None or known.column not in SPEEDS:
         raise SpecError(
             f"{Option('melt', cells, key=ours)}: the first is a column of ours that "
             f"the names of {table.path.name}'s columns hold, such as world_size, "

@@ -9,16 +9,18 @@ from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.wording import Option, Placeholder
 from scalelab.records.columns import OPTION_PREFIX
-from scalelab.records.tables.names import SHARED, Reading, plain
+from scalelab.records.tables.names import LENGTHS, SHARED, SPEEDS, Reading, plain
 
 _TOKENS = Option("tokens_per_sample", Placeholder("N"))
+_DEVICES = frozenset({"world_size", "num_nodes"})
 _SLICE = re.compile(r"(v\d+\w*)-\d+", re.IGNORECASE)
 _TPU = re.compile(r"(.*\W)?(tpu|trillium|ironwood)([\Wv].*)?|v[2-7][ep]?(-\d+)?")
 
 
 def complete(values: dict[str, Any], readings: Mapping[str, Reading]) -> dict[str, Any]:
     """Derive what follows from what is given, and check that it fits together."""
-    values = {**values, **_devices(values)}
+    if is_placed := not _DEVICES.isdisjoint(values):
+        values = {**values, **_devices(values)}
     batch, throughput = map(
         readings.get, ("global_batch_size", "throughput_samples_per_s")
     )
@@ -26,13 +28,32 @@ def complete(values: dict[str, Any], readings: Mapping[str, Reading]) -> dict[st
     if batch is not None and batch.is_in_tokens and tokens is not None:
         length = values.get("sequence_length")
         values["global_batch_size"] = _batch_in_samples(tokens, length)
-    values |= _batch(values)
+    if is_placed:
+        values |= _batch(values)
+    values |= _length(values)
     measured = (Outcome.COMPLETED, Outcome.TARGET_NOT_REACHED, Outcome.PRUNED)
     if values.get("outcome", Outcome.COMPLETED) in measured:
         if throughput is not None:
             values["throughput_samples_per_s"] = _in_samples_of_all(values, throughput)
+        tells_time = any(map(values.get, SPEEDS))
+        if not tells_time and values.get("samples_to_target"):
+            return {**values, "kind": "convergence"}
         values |= _times(values)
     return values
+
+
+def _length(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the samples that a training to its target saw, and its throughput."""
+    samples, steps = map(values.get, LENGTHS)
+    if samples is None and steps is None:
+        return {}
+    _require(values, "global_batch_size")
+    samples = samples or steps * values["global_batch_size"]
+    seconds = values.get("time_to_target_s")
+    if seconds is None or any(map(values.get, SPEEDS)):
+        return {"samples_to_target": samples}
+    rate = {"throughput_samples_per_s": samples / seconds}
+    return {"samples_to_target": samples, **rate}
 
 
 def _devices(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,6 +168,10 @@ def _batch(values: Mapping[str, Any]) -> dict[str, int]:
         accumulation = accumulation or 1
         shares = parallel * accumulation
         local, rest = divmod(values["global_batch_size"], shares)
+        if rest and values.get("time_to_target_s"):
+            # devices that share a copy of the model, as many as the batch asks for
+            parallel = shares = math.gcd(parallel, values["global_batch_size"])
+            local, rest = values["global_batch_size"] // shares, 0
         if rest:
             raise SpecError(
                 f"global_batch_size={total} does not divide by data_parallel_size="
@@ -168,6 +193,7 @@ def _batch(values: Mapping[str, Any]) -> dict[str, int]:
         "local_batch_size": local,
         "gradient_accumulation_steps": accumulation,
         "global_batch_size": product,
+        "data_parallel_size": parallel,
     }
 
 

@@ -67,6 +67,7 @@ class ImportArguments(Section):
     )
     per_device: Flag = False
     tokens_per_sample: PlainCount = None
+    samples_per_epoch: PlainCount = None
     decimal: Annotated[str | None, BeforeValidator(_decimal)] = None
     header_row: PlainCount = None
     accept_doubts: Flag = False

@@ -12,6 +12,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import shown
+from scalelab.inputs.target import MetricMode, Target
 from scalelab.inputs.wording import Option
 from scalelab.records.columns import (
     COLUMNS_BY_NAME,
@@ -31,7 +32,7 @@ from scalelab.records.tables.file import (
     lines_listed,
     read_table,
 )
-from scalelab.records.tables.names import Reading
+from scalelab.records.tables.names import LENGTHS, SPEEDS, Reading
 from scalelab.records.tables.values import (
     decimal_sign,
     failure,
@@ -42,7 +43,12 @@ from scalelab.records.tables.values import (
 )
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-_SPEEDS = ("step_time_s", "throughput_samples_per_s")
+# What the target is called where the table does not name it
+_UNNAMED = {
+    "target_metric": "target_reached",
+    "metric_mode": "max",
+    "target_value": 1.0,
+}
 _CONFIGURATION = (
     "workload dataset parallelism device_type device_name num_nodes gpus_per_node "
     "world_size data_parallel_size placement threads_per_rank local_batch_size "
@@ -69,27 +75,32 @@ def import_table(asked: ImportArguments) -> RunStore:
     reader = _Reader(foreign, matching, asked)
     rows = list(reader.rows(run_directory.absolute().name))
     if not rows:
+        told = (*SPEEDS, "time_to_target_s", *LENGTHS)
         raise SpecError(
             f"{table}: no row has a step time or a throughput. Fill the column "
-            f"{shown(next(filter(None, map(matching.theirs.get, _SPEEDS))))}, or name "
+            f"{shown(next(filter(None, map(matching.theirs.get, told))))}, or name "
             f"another one with {Option('column')}."
         )
     curves = Curves.of(rows)
-    refused, said = doubtful(matching, curves, rows, asked.constant)
+    placed = [row for row in rows if "world_size" in row.values]
+    refused, said = doubtful(matching, curves, placed, asked.constant)
     if refused and not asked.accept_doubts:
         more = f" (1 of {len(refused)} doubts)" if len(refused) > 1 else ""
         raise SpecError(
             f"{table}{more}: {refused[0]}",
             f"To import the table as it is, say {Option('accept_doubts', True)}.",
         )
+    target = _target(rows)
     source = {
         "table": table.name,
         "sha256": foreign.sha256,
         "columns": matching.theirs,
         "constants": {name: str(said) for name, said in asked.constant.items()},
         "unused": list(matching.unused),
+        **({"target": target} if target else {}),
         "told": [
-            curves.sentence,
+            *([curves.sentence] if curves.rows else []),
+            *_how_they_train(rows, target),
             *_how_read(matching),
             *foreign.passed_over,
             *reader.sentences(rows),
@@ -120,7 +131,9 @@ class _Reader:
         self._without_time: list[int] = []
         kinds = {ours: COLUMNS_BY_NAME[ours].kind for ours in matching.columns}
         numbers = {
-            reading.theirs: kinds[ours] == "integer" and reading.factor == 1
+            reading.theirs: kinds[ours] == "integer"
+            and reading.factor == 1
+            and ours not in LENGTHS
             for ours, reading in matching.columns.items()
             if kinds[ours] in ("integer", "number")
         }
@@ -169,6 +182,9 @@ class _Reader:
             )
             values.setdefault("repeat", repeats[configuration])
             repeats[configuration] += 1
+            if values.get("samples_to_target"):
+                named = {} if values.get("target_metric") else _UNNAMED
+                values |= {"reached_target": True, **named}
             trial = f"{values['repeat']}{configuration}"
             values["trial_id"] = hashlib.sha256(trial.encode()).hexdigest()[:12]
             if (first := lines.setdefault(values["trial_id"], each.line)) != each.line:
@@ -191,7 +207,8 @@ class _Reader:
         failed = Counter(
             row.values["outcome"]
             for row in rows
-            if row.values.get("step_time_s") is None
+            if row.values["outcome"] != Outcome.COMPLETED
+            and row.values.get("step_time_s") is None
         )
         for outcome, count in failed.items():
             words = str(outcome).replace("_", " ")
@@ -203,7 +220,7 @@ class _Reader:
         outcome = None
         for name, reading in self._matching.columns.items():
             text = row.cells[reading.theirs]
-            if name in (*_SPEEDS, "gpu_memory_peak_bytes") and (
+            if name in (*SPEEDS, "time_to_target_s", "gpu_memory_peak_bytes") and (
                 failed := failure(text)
             ):
                 outcome = failed
@@ -211,12 +228,15 @@ class _Reader:
                 values[name] = value
         has_ended = values.get("outcome", Outcome.COMPLETED) != Outcome.COMPLETED
         if outcome is None:
-            if has_ended or not values.keys().isdisjoint(_SPEEDS):
+            told = {*values} & {*SPEEDS, *LENGTHS}
+            if "time_to_target_s" in values:
+                told |= {*self._fixed} & {*LENGTHS}
+            if has_ended or told:
                 return values
             if not any(map(remarks_out_of_memory, row.cells.values())):
                 return None
             outcome = str(Outcome.OUT_OF_MEMORY)
-        return {**values, **dict.fromkeys(_SPEEDS), "outcome": outcome}
+        return {**values, **dict.fromkeys(SPEEDS), "outcome": outcome}
 
     def _cell(self, line: int, reading: Reading, text: str) -> Any:
         try:
@@ -252,8 +272,16 @@ def _refuse_gaps(table: ForeignTable, matching: Matching) -> None:
         for ours, theirs in matching.theirs.items()
         if ours in CURVE_COLUMNS or ours in matching.options
     }
+    columns = matching.columns
+    places = [columns[n].theirs for n in ("world_size", "num_nodes") if n in columns]
+    placed = [row for row in table.rows if any(map(row.cells.get, places))]
     for name, is_needed in names.items():
-        cells = {row.line: row.cells[name] for row in table.rows}
+        # what tells the samples of a batch alone has no device
+        is_of_device = name in map(matching.theirs.get, ("device_name", "device_type"))
+        cells = {
+            row.line: row.cells[name]
+            for row in (placed if is_of_device else table.rows)
+        }
         empty = [line for line, cell in cells.items() if not cell]
         filled = [line for line, cell in cells.items() if cell]
         if not empty or not filled:
@@ -290,6 +318,32 @@ def _how_read(matching: Matching) -> Iterator[str]:
         names = ", ".join(map(shown, matching.unused))
         setting = Option("axis", ["NAME"])
         yield f"Not read: {names}. {setting} says that one is a setting."
+
+
+def _target(rows: Sequence[ImportedRow]) -> str | None:
+    """Return the one target of a table's trainings; None: none, or several."""
+    told = {
+        tuple(map(row.values.get, _UNNAMED))
+        for row in rows
+        if row.values.get("samples_to_target")
+    }
+    if len(told) != 1 or None in (only := told.pop()):
+        return None
+    metric, mode, value = only
+    text = f"{metric} {'>=' if mode == MetricMode.MAX else '<='} {value!r}"
+    Target.parse(text)
+    return text
+
+
+def _how_they_train(rows: Sequence[ImportedRow], target: str | None) -> Iterator[str]:
+    trained = [row for row in rows if row.values.get("samples_to_target")]
+    if not trained:
+        return
+    alone = [row for row in trained if row.values["kind"] == "convergence"]
+    untimed = f", {len(alone):,} without its time" if alone else ""
+    said = f": {Target.parse(target)}" if target else ""
+    count = counted(len(trained), "row")
+    yield f"{count} tell how long training takes to a target{untimed}{said}."
 
 
 def _constant(name: str, text: str) -> Any:

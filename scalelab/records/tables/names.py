@@ -62,6 +62,10 @@ ALIASES: Mapping[str, Sequence[str]] = {
     }.items()
 }
 
+SPEEDS = ("step_time_s", "throughput_samples_per_s")
+# How long a training took until its target, besides its time.
+LENGTHS = ("samples_to_target", "steps_to_target")
+
 # Names that hold a number of devices in one table and their name in another.
 COUNT_OR_NAME = frozenset(
     "gpu gpus device devices accelerator accelerators tpu".split()
@@ -147,6 +151,11 @@ _PEAKS = (
     "max_memory_allocated max_memory_reserved peak_memory_reserved max_gpu_memory "
     "gpu_peak_memory memory_peak peak_vram peak_memory_per_gpu"
 ).split()
+_ENDS = (
+    "target train result quality accuracy converge convergence solution completion"
+).split()
+# Lengths of a training only in a table that tells its time, or no speed.
+BARE_LENGTHS = "samples epochs steps iterations".split()
 _PER_SECOND = ("per_s", "per_sec", "per_second", "s", "sec", "second")
 _SAMPLES = (
     "samples sample images image imgs img pictures examples sequences seqs seq "
@@ -167,18 +176,20 @@ class Reading:
     is_step_rate: bool = False  # steps per second, for ``step_time_s``
     is_per_device: bool = False
     is_in_tokens: bool = False
+    is_in_epochs: bool = False
     theirs: str = ""  # the foreign column, once one is found that says this
 
     @property
     def directness(self) -> tuple[bool, ...]:
         """Orders columns that tell the same; the first one of them is read."""
-        is_speed = self.column != "global_batch_size"
+        is_speed = self.column in SPEEDS
         return is_speed, self.is_in_tokens, not self.is_step_rate, self.is_per_device
 
     @property
     def is_derived(self) -> bool:
         """Another column that tells the same directly is read instead."""
-        return self.is_step_rate or self.is_per_device or self.is_in_tokens
+        is_of_one = self.is_step_rate or self.is_per_device
+        return is_of_one or self.is_in_tokens or self.is_in_epochs
 
 
 def plain(name: str) -> str:
@@ -203,6 +214,12 @@ def known_names() -> Mapping[str, Reading]:
     for name, reading in itertools.chain(_without_units(), _in_units(), _throughputs()):
         found.setdefault(name, reading)
     return found
+
+
+def length_of_training(name: str) -> Reading | None:
+    """Return what ``epochs`` and the like say in a table of times to a target."""
+    name = plain(name)
+    return reading_of(f"{name}_to_target") if name in BARE_LENGTHS else None
 
 
 def is_known(name: str) -> bool:
@@ -262,9 +279,20 @@ def _without_units() -> Iterator[tuple[str, Reading]]:
         for per in _PER_SECOND if item in ("steps", "its", "it") else _PER_SECOND[:3]:
             yield f"{item}_{per}", Reading("step_time_s", is_step_rate=True)
 
+    for end in _ENDS:
+        for name in (f"to_{end}", f"until_{end}"):
+            yield f"samples_{name}", Reading("samples_to_target")
+            yield f"epochs_{name}", Reading("samples_to_target", is_in_epochs=True)
+            for steps in ("steps", "iterations"):
+                yield f"{steps}_{name}", Reading("steps_to_target")
+
 
 def _in_units() -> Iterator[tuple[str, Reading]]:
     for unit, factor in _SECONDS.items():
+        for end in _ENDS:
+            of_training = Reading("time_to_target_s", factor, unit)
+            yield f"time_to_{end}_{unit}", of_training
+            yield f"{unit}_to_{end}", of_training
         for column in filter(_is_duration, SETTABLE):
             yield f"{column.removesuffix('_s')}_{unit}", Reading(column, factor, unit)
         step = Reading("step_time_s", factor, unit)

@@ -15,7 +15,7 @@ from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
 from scalelab.records.columns import COLUMNS_BY_NAME
 from scalelab.records.tables.file import ForeignTable
-from scalelab.records.tables.names import Reading
+from scalelab.records.tables.names import LENGTHS, Reading
 
 _SPACES = re.compile("[\u00a0\u2009\u202f']")
 _BETWEEN_DIGITS = re.compile(r"(?<=\d) (?=\d{3}(\D|$))")
@@ -112,11 +112,11 @@ _MAX_STEP_TIME_S = 86_400.0
 _COUNTS = frozenset(
     "num_nodes world_size data_parallel_size threads_per_rank local_batch_size "
     "gradient_accumulation_steps global_batch_size normalization_batch_size "
-    "sequence_length".split()
+    "sequence_length samples_to_target steps_to_target".split()
 )
 _POSITIVE = frozenset(
     "gpus_per_node step_time_s step_time_lo_s step_time_hi_s throughput_samples_per_s "
-    "base_learning_rate learning_rate".split()
+    "base_learning_rate learning_rate time_to_target_s".split()
 )
 _SIGNED = frozenset({"target_value", "final_metric"})
 _CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -172,7 +172,7 @@ def parse_cell(reading: Reading, text: str, decimal: str) -> Any:
     if is_missing(text):
         return None
     text, factor = _without_unit(reading, plain_number(text, decimal))
-    if factor == 1 and not reading.is_step_rate:
+    if factor == 1 and not reading.is_step_rate and name not in LENGTHS:
         return parse(name, text)
     value = _number(text)
     if reading.is_step_rate and value <= 0:

@@ -1,7 +1,7 @@
 """Compilation of the model by ``torch.compile``, before the first step."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -56,12 +56,18 @@ def unchanged(model: nn.Module, device: torch.device) -> Iterator[None]:
     That is the state of random generators and of buffers such as batch-norm statistics.
     """
     random = random_state(device)
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    yield
+    with kept(model.buffers()):
+        yield
     restore_random_state(random, device)
-    with torch.no_grad():
-        for buffer, before in buffers:
-            buffer.copy_(before)
+
+
+@contextmanager
+def kept(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Give the tensors back, after the block, the values that they have before it."""
+    own = [(tensor.detach(), tensor.detach().clone()) for tensor in tensors]
+    yield
+    for tensor, value in own:
+        tensor.copy_(value)
 
 
 @contextmanager

@@ -50,13 +50,9 @@ EXCHANGES: dict[str, Exchange] = {
 class DdpModel(SpreadModel):
     """``DistributedDataParallel``; on one rank the plain module without exchange.
 
-    Parameters
-    ----------
-    bucket_cap_mb
-        Size of the pieces in which gradients are exchanged, in MiB; None: torch's own.
-    static_graph
-        Every pass uses the same parameters in the same order, which saves torch the
-        search for them. The first pass must exchange.
+    Gradients are exchanged in pieces of ``bucket_cap_mb`` MiB, or of torch's own size.
+    With ``static_graph`` every pass uses the same parameters in the same order, which
+    saves torch the search for them; the first pass must exchange.
     """
 
     def __init__(

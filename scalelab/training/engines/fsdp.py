@@ -32,11 +32,7 @@ GATHERED = StateDictOptions(full_state_dict=True, cpu_offload=True)
 class FsdpModel(SpreadModel):
     """A module whose parameters torch's FSDP2 has sharded; on one rank, a plain one.
 
-    Parameters
-    ----------
-    mesh
-        The ranks: those of a shard group, or replicas x shard group. None: there is
-        only one rank.
+    The mesh is that of a shard group, or of replicas x shard group; None: one rank.
     """
 
     def __init__(

@@ -10,9 +10,11 @@ from torch import nn
 
 from scalelab.experiment.trial import TrialKind
 from scalelab.kinds.strategies import LocalSgd
+from scalelab.training.engines.compiling import kept
 from scalelab.training.engines.ddp import DdpModel
 from scalelab.training.engines.spread import Observers, SpreadModel
 from scalelab.training.engines.training import TrainingEngine
+from scalelab.training.evaluation import exchange_whole
 from scalelab.training.probes.meter import Phase
 
 
@@ -71,21 +73,16 @@ def average(
     tensors: Iterable[torch.Tensor], group: dist.ProcessGroup | None = None
 ) -> None:
     """Give every rank the mean of all ranks; whole numbers stay each rank's own."""
-    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
-    for dtype in dict.fromkeys(tensor.dtype for tensor in floating):
-        alike = [tensor.detach() for tensor in floating if tensor.dtype == dtype]
-        flat = torch.cat([tensor.reshape(-1) for tensor in alike])
-        dist.all_reduce(flat.div_(dist.get_world_size(group)), group=group)
-        parts = torch.split(flat, [tensor.numel() for tensor in alike])
-        for tensor, part in zip(alike, parts, strict=True):
-            tensor.copy_(part.view_as(tensor))
+    size = dist.get_world_size(group)
+    exchange_whole(
+        filter(torch.is_floating_point, tensors),
+        lambda flat: dist.all_reduce(flat.div_(size), group=group),
+    )
 
 
 @contextmanager
 def averaged(tensors: list[torch.Tensor]) -> Iterator[None]:
     """Hold the means of all ranks in the tensors for the duration of the block."""
-    own = [tensor.detach().clone() for tensor in tensors]
-    average(tensors)
-    yield
-    for tensor, value in zip(tensors, own, strict=True):
-        tensor.detach().copy_(value)
+    with kept(tensors):
+        average(tensors)
+        yield

@@ -2,14 +2,13 @@
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
 from scalelab.kinds.strategies import ParameterServer
+from scalelab.training.engines.compiling import kept
 from scalelab.training.engines.local_sgd import averaged
 from scalelab.training.engines.spread import Observers, SpreadModel
 from scalelab.training.engines.training import TrainingEngine
@@ -158,17 +157,11 @@ class ParameterServerEngine(TrainingEngine):
         if self._link is None:
             return super().evaluate(step)
         served, _, staleness = self._link.read(self._fetched)
-        with averaged(list(self._model.buffers())), self._holding(served):
+        buffers = list(self._model.buffers())
+        with averaged(buffers), kept(self._model.parameters()):
+            fill(self._model.parameters(), served)
             metrics = super().evaluate(step)
         return metrics | _columns(staleness) if self.context.is_first else metrics
-
-    @contextmanager
-    def _holding(self, parameters: torch.Tensor) -> Iterator[None]:
-        own = [each.detach().clone() for each in self._model.parameters()]
-        fill(self._model.parameters(), parameters)
-        yield
-        for parameter, value in zip(self._model.parameters(), own, strict=True):
-            parameter.detach().copy_(value)
 
     def description(self) -> dict[str, Any]:
         """Return the columns known without measuring, and how stale messages were."""

@@ -35,10 +35,7 @@ class PowerSgd:
     is not finite on some rank is not finite on any rank, and changes nothing that is
     kept.
 
-    Parameters
-    ----------
-    rank
-        Columns of P and Q, at least 1; not the rank of a process.
+    ``rank`` is the number of columns of P and Q, not that of a process.
 
     References
     ----------
@@ -155,16 +152,10 @@ def is_compressed(shape: Sequence[int], rank: int) -> bool:
 
 @dataclass(slots=True)
 class _Kept:
-    """What is kept of a parameter from one step to the next.
-
-    Parameters
-    ----------
-    right : Tensor, shape (m, rank)
-        Q, the right matrix of the last product; the same on all ranks.
-    """
+    """What is kept of a parameter from one step to the next."""
 
     error: torch.Tensor
-    right: torch.Tensor
+    right: torch.Tensor  # Q of the last product, shape (m, rank), alike on all ranks
 
 
 class _Exchange:

@@ -10,29 +10,20 @@ from torch import nn
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observers:
-    """Observers of gradients, which a spread model reports to.
+    """Observers of gradients, which a spread model reports to."""
 
-    Parameters
-    ----------
-    on_own_gradients_ready
-        Called when the last of the rank's own gradients exists and only the exchange
-        is left; at most once per backward pass.
-    on_own_gradients
-        Called with each piece of the rank's own gradients before the exchange; None:
-        the exchange takes no detour over Python.
-    """
-
+    # Called when the last of the rank's own gradients exists and only the exchange is
+    # left; at most once per backward pass.
     on_own_gradients_ready: Callable[[], None]
+    # Called with each piece of the rank's own gradients before the exchange; None: the
+    # exchange takes no detour over Python.
     on_own_gradients: Callable[[torch.Tensor], None] | None = None
 
 
 class SpreadModel:
     """A model spread over ranks; this one's gradients stay on the rank.
 
-    Attributes
-    ----------
-    model
-        The module to call in training; its parameters are those of the plain module.
+    In training ``model`` is called, whose parameters are those of the plain module.
     """
 
     def __init__(self, model: nn.Module) -> None:

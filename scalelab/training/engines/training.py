@@ -19,7 +19,7 @@ from scalelab.training.engines.slow_rank import SlowRank
 from scalelab.training.engines.spread import Observers, SpreadModel
 from scalelab.training.order import Share
 from scalelab.training.probes.meter import Phase, StepClock
-from scalelab.training.probes.noise_probe import NoiseProbe
+from scalelab.training.probes.noise_scale import NoiseProbe
 from scalelab.training.seeds import MODEL_STREAM, rank_stream, seed_everything
 from scalelab.training.step_plan import TrainingPlan
 from scalelab.training.workloads.base import Workload

@@ -13,20 +13,13 @@ from torch.utils.data import Dataset
 from scalelab.errors import SpecError
 from scalelab.training.feeding.declared_store import DeclaredStore
 from scalelab.training.feeding.pictures import Picture
-from scalelab.training.feeding.reader import PictureReader
-from scalelab.training.feeding.stream import SampleStream
+from scalelab.training.feeding.stream import PictureReader, SampleStream
 
 Sample = tuple[torch.Tensor, int]
 
 
 class Pictures(Dataset[Sample]):
-    """Pictures with their classes: uint8 of shape (3, size, size), and a number.
-
-    Parameters
-    ----------
-    store
-        What reading takes; None: as long as it does.
-    """
+    """Pictures with their classes: uint8 of shape (3, size, size), and a number."""
 
     def __init__(
         self,

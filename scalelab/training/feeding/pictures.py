@@ -27,13 +27,7 @@ SMALLEST_IMAGE = 8
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Where the bytes of a picture are.
-
-    Parameters
-    ----------
-    offset, size
-        Its bytes in that file.
-    """
+    """Where the bytes of a picture are."""
 
     name: str
     path: str

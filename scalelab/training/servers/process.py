@@ -31,11 +31,8 @@ def run_server(
 class Server:
     """Answers the requests of workers, one after the other.
 
-    Parameters
-    ----------
-    progress
-        Called with the step at which the series of the workers is to end. A server
-        that nobody asks for long is then not taken for one that lags behind.
+    ``progress`` is called with the step at which the series of the workers is to end: a
+    server that nobody asks for long is then not taken for one that lags behind.
     """
 
     def __init__(

@@ -55,10 +55,7 @@ class ServedParameters:
 class Pace:
     """The steps that each worker has begun, and who has to wait for the slowest.
 
-    Parameters
-    ----------
-    bound
-        Steps by which a worker may be ahead of the slowest one; None: any.
+    A worker may be ahead of the slowest one by ``bound`` steps; None: by any.
 
     References
     ----------

@@ -36,22 +36,12 @@ _OWN_COLUMNS = ("communication_window",)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TwinRow:
-    """What the twin of one planned configuration did.
-
-    Parameters
-    ----------
-    metrics
-        Held-out metrics at the end; empty where parameters were no numbers before the
-        first evaluation.
-    diverges
-        Parameters were no longer finite numbers, or ``val_loss`` ended above that of
-        the untrained model.
-    """
+    """What the twin of one planned configuration did."""
 
     trial: Trial
     rate: float
     num_samples: int
-    metrics: dict[str, float]
+    metrics: dict[str, float]  # at the end; empty: no longer finite before any
     staleness_mean: float
     staleness_max: int
     diverges: bool

@@ -79,16 +79,10 @@ class VirtualEvaluation:
 
 @dataclass(slots=True)
 class Course:
-    """The course of a training in virtual time.
-
-    Parameters
-    ----------
-    staleness
-        Of all messages; empty where workers are synchronous.
-    """
+    """The course of a training in virtual time."""
 
     evaluations: list[VirtualEvaluation] = field(default_factory=list)
-    staleness: Staleness = field(default_factory=Staleness)
+    staleness: Staleness = field(default_factory=Staleness)  # empty: synchronous
 
 
 def asynchronous(

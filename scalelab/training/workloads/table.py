@@ -14,10 +14,6 @@ class BuiltInWorkload:
 
     Parameters
     ----------
-    path
-        Of its class, ``module:attribute``.
-    preload
-        Modules that its class imports when it is first used.
     check
         Path of a function without torch that refuses parameters before anything runs;
         see :func:`~scalelab.training.workloads.transformer_shape.check_transformer`.

@@ -28,6 +28,8 @@ BESIDE = {
     "of_doublings": False,
     "world_size": 32,
     "allocation": "4x8",
+    "local_batch_size": 16,
+    "gradient_accumulation_steps": 1,
     "basis": "measured",
     "takes": ["5 h", "160 GPU-h"],
     "probability": 0.88,
@@ -91,7 +93,7 @@ SAID: list[tuple[Kind, dict[str, Any], str]] = [
     (
         "to_submit_now",
         BESIDE,
-        "To submit now: 32 GPUs (4x8, measured), 5 h, 160 GPU-h.",
+        "To submit now: 32 GPUs (4x8), local batch 16: measured, 5 h, 160 GPU-h.",
     ),
     (
         "programs",
@@ -250,6 +252,13 @@ SAID: list[tuple[Kind, dict[str, Any], str]] = [
         {},
         "Accumulation was not measured: of the passes of a step, only the last is "
         "taken to exchange gradients.",
+    ),
+    (
+        "flat",
+        {"law": "xgboost", "world_size": 64, "least": 16, "most": 128},
+        "xgboost is flat beyond what was measured: on more than 64 GPUs, and at local "
+        "batches outside 16 to 128, a pass takes as long as at the nearest measured "
+        "ones.",
     ),
     (
         "extrapolated",

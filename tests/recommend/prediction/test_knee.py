@@ -15,25 +15,32 @@ SIZES = np.array([1.0, 2.0, 4.0, 8.0])
 
 def test_marginal_return_of_ideal_and_of_useless_doublings() -> None:
     times = np.array([8.0, 4.0, 4.0, 3.0])
-    expected = [1.0, 0.0, 1 / 3]
-    assert marginal_return(times, SIZES) == pytest.approx(expected)
+    found = marginal_return(times, SIZES)
+    assert found[[0, 1, 2], [1, 2, 3]] == pytest.approx([1.0, 0.0, 1 / 3])
+    assert found[[0, 0, 1], [2, 3, 3]] == pytest.approx([1 / 3, 5 / 21, 1 / 9])
 
 
 def test_marginal_return_counts_per_device_added() -> None:
     # 3 times the devices, 2 times as fast: half of the two added paid
-    assert marginal_return(np.array([6.0, 3.0]), np.array([1.0, 3.0])) == 0.5
+    assert marginal_return(np.array([6.0, 3.0]), np.array([1.0, 3.0]))[0, 1] == 0.5
 
 
-def test_the_last_paying_size_is_before_the_first_that_fails() -> None:
+def test_the_last_paying_size_is_the_first_from_which_no_larger_one_pays() -> None:
     times = np.array([[8, 4, 4, 2], [8, 4, 2, 1], [8, 7, 3, 1]], dtype=float)
-    assert last_paying(times, SIZES, 0.5).tolist() == [1, 3, 0]
+    assert last_paying(times, SIZES, 0.5).tolist() == [1, 3, 3]
+
+
+def test_a_poor_doubling_is_no_end_where_the_next_ones_make_up_for_it() -> None:
+    # 57% of the second device's gain, then all of it: eight are 73% of eight times one
+    times = np.array([[8.0, 5.1, 2.6, 1.3], [8.0, 5.1, 3.2, 1.8]])
+    assert last_paying(times, SIZES, 0.7).tolist() == [3, 0]
 
 
 def test_part_of_a_further_node_is_no_step_to_judge_by() -> None:
     sizes = np.array([1.0, 2.0, 4.0, 5.0, 8.0])
     # The fifth device is on a second node: it costs more than it gives.
     times = np.array([[8.0, 4.0, 2.0, 2.1, 1.1]])
-    assert marginal_return(times, sizes)[0, 2:] == pytest.approx(
+    assert marginal_return(times, sizes)[0, 2, 3:] == pytest.approx(
         [(4.0 / 2.1 - 1) / 1.5, 2.0 / 1.1 - 1]
     )
     assert last_paying(times, sizes, 0.7).tolist() == [4]

@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scalelab.experiment.command_values import Untold
+from scalelab.inputs.placeholders import Untold
 from scalelab.laws.rows import configurations
 from scalelab.recommend.question.batches import AskedBatch, BatchRule
 from scalelab.recommend.question.candidates import (

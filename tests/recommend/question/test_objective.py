@@ -176,7 +176,7 @@ def test_only_what_is_eligible_is_chosen() -> None:
     ("paying", "rule"),
     [
         ([True], "there is no other GPU count to choose"),
-        ([True, False], "the first doubling gives less than 70% of the ideal gain"),
+        ([True, False], "more of them give less than 70% of the ideal gain"),
     ],
 )
 def test_no_doubling_is_praised_where_none_paid(paying: list[bool], rule: str) -> None:

@@ -25,6 +25,6 @@ def run_of(tmp_path: Path) -> Callable[..., Run]:
     def run_of(text: str, **options: Any) -> Run:
         path = tmp_path / "resnet50.csv"
         path.write_text(text)
-        return import_table(path, tmp_path / "run", **options)
+        return import_table(path, **{"directory": tmp_path / "run", **options})
 
     return run_of

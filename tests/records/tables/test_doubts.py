@@ -487,7 +487,7 @@ def test_devices_of_one_node_are_not_those_of_all(run_of: Import) -> None:
     assert run.observations["world_size"].tolist() == [8, 16, 32]
 
 
-@pytest.mark.parametrize("name", ["Epoch time (s)", "Time to train (min)"])
+@pytest.mark.parametrize("name", ["Epoch time (s)", "Total time (min)"])
 def test_longer_times_are_not_taken_for_a_step(run_of: Import, name: str) -> None:
     columns = plain_columns(**{name: lambda row: 100})
     del columns["step_time_s"]
@@ -495,7 +495,8 @@ def test_longer_times_are_not_taken_for_a_step(run_of: Import, name: str) -> Non
         run_of(csv(columns))
     assert (
         f"{name!r} seems to be the time of an epoch or a training; needed is that of "
-        "a step (time / number of steps), or samples per second."
+        "a step (time / number of steps), or samples per second. If it is of a "
+        f"training to a target, --column time_to_target_s={name!r} says so."
     ) in str(caught.value)
     assert f"{name!r} looks like" not in str(caught.value)
 

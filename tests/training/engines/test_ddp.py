@@ -10,7 +10,7 @@ from torch import nn
 from scalelab.training.engines.ddp import DdpModel
 from scalelab.training.engines.spread import Observers
 from scalelab.training.order import Share
-from scalelab.training.probes.noise_probe import NoiseProbe
+from scalelab.training.probes.noise_scale import NoiseProbe
 
 
 def two_passes(context: Any) -> Any:

@@ -18,7 +18,6 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.launch.gang_agent import NodeAgent
-from scalelab.launch.protocol import RankIdentity
 from scalelab.launch.ranks.requests import rank_requests
 from scalelab.launch.timing import Limits
 from scalelab.training import checkpoint
@@ -155,7 +154,7 @@ def test_servers_run_beside_rank_0_without_a_device(tmp_path: Path) -> None:
     ]
     assert [[each.rank for each in node] for node in nodes] == [[0, 1, 3, 4], [2]]
     server = nodes[0][2]
-    assert RankIdentity(**server.task.identity).is_server  # type: ignore[union-attr]
+    assert server.task.identity.is_server  # type: ignore[union-attr]
     assert (server.cores, server.env["CUDA_VISIBLE_DEVICES"]) == ((), "")
     assert server.log is not None
     assert server.log.endswith("rank-3.log")

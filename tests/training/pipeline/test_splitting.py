@@ -8,11 +8,10 @@ from torch import nn
 from scalelab.errors import SpecError
 from scalelab.training.pipeline.splitting import split, tied_parameters
 from scalelab.training.workloads.base import Workload
-from scalelab.training.workloads.decoder import Decoder
 from scalelab.training.workloads.digits_mlp import DigitsMlp
 from scalelab.training.workloads.resnet_cifar import CifarResnet, ResnetCifar
 from scalelab.training.workloads.synthetic_images import SyntheticImages
-from scalelab.training.workloads.transformer_lm import TransformerLm
+from scalelab.training.workloads.transformer_lm import Decoder, TransformerLm
 
 
 def test_the_costliest_stage_is_as_cheap_as_can_be(rng: np.random.Generator) -> None:

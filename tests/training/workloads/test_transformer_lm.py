@@ -17,8 +17,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.records.observations import row
 from scalelab.training.order import SampleOrder
 from scalelab.training.seeds import MODEL_STREAM, seed_everything
-from scalelab.training.workloads.decoder import Decoder
-from scalelab.training.workloads.transformer_lm import TransformerLm
+from scalelab.training.workloads.transformer_lm import Decoder, TransformerLm
 from scalelab.training.workloads.transformer_shape import TransformerShape
 
 SMALL = {"layers": 2, "width": 32, "heads": 2, "sequence_length": 16}
