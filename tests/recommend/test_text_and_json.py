@@ -66,7 +66,8 @@ def leaves(value: Any) -> Iterator[float]:
 
 
 def unsaid(text: str, values: Iterable[float]) -> list[Figure]:
-    """Return the figures of a text that are none of some values."""
+    """Return the figures of a text that are none of some values, nor 100%."""
+    values = (*values, 1.0) if "over 100%" in text else values
     known = np.array([*values])
     known = np.concatenate([known, -known])
     return [
@@ -155,7 +156,8 @@ def _sentences(answer: Answer, values: Mapping[str, Any]) -> Iterator[str]:
         if said not in from_facts and (found := unsaid(said, known)):
             yield f"{said!r}: {found}"
     chosen = next(row for row in values["rows"] if row["is_chosen"])
-    if unsaid(answer.sentences[0], leaves([chosen, values["limits"]])):
+    names = [values["limits"], values["device_name"]]
+    if unsaid(answer.sentences[0], leaves([chosen, *names])):
         if values["meets_constraints"]:
             yield f"{answer.sentences[0]!r} is not the chosen row"
     marked = re.findall(r"^ *>(\d+)", answer_text(answer, WIDE), re.MULTILINE)
@@ -187,7 +189,9 @@ def _named(values: Mapping[str, Any]) -> Iterator[str]:
         if kind in NAMED and (row := rows.get(at)):
             if unsaid(fact["takes"][0], [fact["time_s"]]):
                 yield f"{kind}: {fact['takes'][0]} against {fact['time_s']}"
-            same = row["batch"]["global_batch_size"] == fact["global_batch_size"]
+            same = (row["settings"], row["batch"]["global_batch_size"]) == (
+                *(fact["settings"], fact["global_batch_size"]),
+            )
             if same and not np.isclose(row["time_s"]["value"], fact["time_s"]):
                 yield f"{kind}: {fact['time_s']} against {row['time_s']}"
             if same and row["basis"] != fact["basis"]:
