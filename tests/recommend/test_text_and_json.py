@@ -26,7 +26,7 @@ SCALES = {
     "h": 3600.0,
     "days": 86400.0,
     "%": 0.01,
-    "GPU-s": 1 / 3600,
+    **dict.fromkeys(("GPU-s", "core-s", "emulated GPU-s"), 1 / 3600),
     "GiB": 2.0**30,
     "Gbit/s": 1.25e8,
 }
@@ -95,7 +95,9 @@ def _facts(answer: Answer) -> Iterator[Any]:
         shares = [1 - v if isinstance(v, float) else v for v in values.values()]
         ratios = [1 / v for v in values.values() if isinstance(v, float) and v]
         more = [v - 1 for v in values.values() if isinstance(v, float)]
-        known = [*leaves(values), *leaves(shares), *ratios, *more, 0.99]
+        # a confidence that a chance suffices for is rounded down
+        sure = min(int(100 * values.get("probability", 0)), 99) / 100
+        known = [*leaves(values), *leaves(shares), *ratios, *more, sure]
         said = in_words(fact, answer.device_word)
         if found := unsaid(said, known):
             yield fact, said, found
