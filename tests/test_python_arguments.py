@@ -49,6 +49,10 @@ def run(tmp_path: Path) -> Run:
         ({"job": {"colour": 3}}, "recommend: unknown key 'job.colour'."),
         ({"batch": 2.5}, "recommend: batch=2.5 must be a whole number."),
         ({"max_batch": True}, "recommend: max_batch=True must be a whole number."),
+        (
+            {"local_batch": 10**10},
+            "local_batch=10000000000 must be at most 1,000,000,000.",
+        ),
         ({"gpus": "8"}, "recommend: gpus='8' must be a whole number. Numbers of devi"),
         ({"gpus": "8,16"}, "gpus='8,16' is one text. A list needs brackets: [8, 16]."),
         ({"gpus": 0}, "recommend: gpus=0 must be at least 1."),

@@ -118,8 +118,11 @@ def run(
         if value:
             arguments += [name] if value is True else [name, value]
     if detach:
-        _detach(asked, arguments)
-        return
+        from scalelab.running import detached
+
+        apart = detached.detach(asked, arguments)
+        typer.echo(apart.text, err=bool(apart.exit_code))
+        raise typer.Exit(apart.exit_code)
     interrupts = _Interrupts()
     job = arguments if as_driver_job else None
     summary = _run(asked, budget, interrupts, is_quiet=quiet, job=job)
@@ -196,15 +199,6 @@ def try_out(
     if not tried.is_well:
         raise typer.Exit(NOT_ALL_WELL)
     typer.echo(f"Next: scalelab sweep {experiment}")
-
-
-def _detach(asked: Sweep, arguments: list[str]) -> None:
-    from scalelab.running.detached import detach
-
-    detached = detach(asked, arguments)
-    typer.echo(detached.text, err=bool(detached.exit_code))
-    if detached.exit_code:
-        raise typer.Exit(detached.exit_code)
 
 
 def _run(

@@ -1,8 +1,7 @@
 """The training job that the recommendation is for: its length or its target."""
 
-from __future__ import annotations
-
 import math
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -50,7 +49,7 @@ class Job(Section):
     )
 
     @model_validator(mode="after")
-    def _says_how_much(self) -> Job:
+    def _says_how_much(self) -> Self:
         given = [name for name in _AMOUNTS if getattr(self, name) is not None]
         if len(given) > 1:
             raise SpecError(

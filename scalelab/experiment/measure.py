@@ -1,12 +1,10 @@
 """What is measured: families of trials, how long each runs, and where it reports."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -109,14 +107,12 @@ class Measure(Section):
         ),
     )
 
-    @model_validator(mode="after")
-    def _has_one_cap(self) -> Measure:
-        if self.max_samples and self.max_epochs:
-            raise SpecError("max_samples and max_epochs both cap a trial. Keep one.")
-        return self
-
     def check(self, job: Job | None) -> None:
         """Refuse families of trials that would never end, given the job."""
+        if self.max_samples and self.max_epochs:
+            raise SpecError(
+                "measure: max_samples and max_epochs both cap a trial. Keep one."
+            )
         if self.max_epochs and not (job and job.samples_per_epoch):
             raise SpecError("measure.max_epochs needs job.samples_per_epoch. Add it.")
         for kind in self.kind:
@@ -231,7 +227,7 @@ class Metrics(Section):
         return values
 
     @model_validator(mode="after")
-    def _has_one_place(self) -> Metrics:
+    def _has_one_place(self) -> Self:
         places = (self.jsonl, self.regex, self.csv, self.tensorboard)
         if sum(each is not None for each in places) != 1:
             raise SpecError(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalelab.errors import SpecError
+from scalelab.inputs.fields import several
 from scalelab.inputs.problems import one_of, shown
 
 
@@ -197,12 +198,6 @@ def expanded(values: Mapping[str, Any]) -> dict[str, Any]:
     row = PRESETS[name]
     return {
         **values,
-        "regex": [*row.regex, *_listed(values.get("regex"))],
-        "evaluation": [*row.evaluation, *_listed(values.get("evaluation"))],
+        "regex": [*row.regex, *several(values.get("regex"))],
+        "evaluation": [*row.evaluation, *several(values.get("evaluation"))],
     }
-
-
-def _listed(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list | tuple) else [value]

@@ -1,10 +1,8 @@
 """Learning rates: scaling with the global batch or staleness, and warm-up."""
 
-from __future__ import annotations
-
 import math
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -43,7 +41,7 @@ class Warmup(Section):
     steps: Count | None = Field(default=None, description="Optimiser steps.")
 
     @model_validator(mode="after")
-    def _has_one_length(self) -> Warmup:
+    def _has_one_length(self) -> Self:
         lengths = (self.epochs, self.samples, self.steps)
         if sum(value is not None for value in lengths) != 1:
             raise SpecError("must have exactly one of epochs, samples and steps.")
@@ -89,7 +87,7 @@ class Rates(Section):
         )
 
     @model_validator(mode="after")
-    def _scales_from_somewhere(self) -> Rates:
+    def _scales_from_somewhere(self) -> Self:
         of_batch = (LearningRateRule.LINEAR, LearningRateRule.SQRT)
         scaling = [rule for rule in self.rule if rule in of_batch]
         if scaling and self.at_batch is None:

@@ -1,12 +1,10 @@
 """The smaller sections of an experiment: program, code, metrics, thresholds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import StrEnum
 from itertools import product
 from pathlib import PurePosixPath
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     ConfigDict,
@@ -120,7 +118,7 @@ class Stop(Section):
     )
 
     @model_validator(mode="after")
-    def _is_short(self) -> Stop:
+    def _is_short(self) -> Self:
         if self.grace > MAX_GRACE_S:
             raise SpecError(
                 f"grace={self.grace:g}s must be at most {MAX_GRACE_S:g}s: what ends a "
@@ -144,7 +142,7 @@ class Code(Section):
     )
 
     @model_validator(mode="after")
-    def _stays_below_root(self) -> Code:
+    def _stays_below_root(self) -> Self:
         for path in map(PurePosixPath, self.snapshot):
             if path.is_absolute() or ".." in path.parts or "\0" in str(path):
                 raise SpecError(
@@ -216,7 +214,7 @@ class DataRanks(Section):
         )
 
     @model_validator(mode="after")
-    def _has_one_rest(self) -> DataRanks:
+    def _has_one_rest(self) -> Self:
         if (self.replicate is None) == (self.shard is None):
             both = "both rest" if self.shard is None else "both numbers"
             raise SpecError(

@@ -1,7 +1,5 @@
 """The experiment of a user: read from YAML and checked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -36,7 +34,7 @@ class Experiment(ExperimentKeys):
         return self
 
     @classmethod
-    def from_file(cls, path: str | Path) -> Experiment:
+    def from_file(cls, path: str | Path) -> Self:
         """Read an experiment from a YAML file."""
         path = Path(path)
         return cls.from_text(
@@ -46,7 +44,7 @@ class Experiment(ExperimentKeys):
     @classmethod
     def from_text(
         cls, text: str, *, source: str = "experiment", directory: Path | None = None
-    ) -> Experiment:
+    ) -> Self:
         """Read an experiment from YAML text."""
         experiment = validated(cls, parse_document(text, source=source), source=source)
         experiment._directory = directory or Path()

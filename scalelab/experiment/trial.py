@@ -1,13 +1,11 @@
 """A trial: one configuration, one seed, one repeat; and its batch arithmetic."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
@@ -201,7 +199,7 @@ class Trial:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Trial:
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Rebuild a trial from :meth:`to_json`."""
         rate, layout = values.get("learning_rate"), values.get("layout")
         measurement = dict(values["measurement"])

@@ -1,6 +1,5 @@
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Self
 
 from scalelab.errors import SpecError
 
@@ -21,7 +20,7 @@ class Allocation:
         object.__setattr__(self, "devices_per_node", ordered)
 
     @classmethod
-    def packed(cls, num_devices: int, devices_on_node: int) -> Allocation:
+    def packed(cls, num_devices: int, devices_on_node: int) -> Self:
         """Pack devices on as few nodes as possible.
 
         >>> Allocation.packed(6, devices_on_node=4)

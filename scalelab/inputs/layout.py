@@ -1,11 +1,9 @@
 """A layout: how a program that splits its model by itself spreads it over the ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
@@ -75,7 +73,7 @@ class Layout:
     micro_batches: str = MicroBatches.ACCUMULATION.value
 
     @classmethod
-    def of_degrees(cls, named: Mapping[str, object]) -> Layout | None:
+    def of_degrees(cls, named: Mapping[str, object]) -> Self | None:
         """Return the layout whose degrees are among named values.
 
         None where one is missing, as in a table that somebody else measured.

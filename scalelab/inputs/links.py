@@ -1,9 +1,8 @@
 """Links between nodes as users write them: ``100Gbit/s``, ``12.5GB/s 5us``."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
+from typing import Self
 
 from scalelab.errors import SpecError
 
@@ -27,7 +26,7 @@ class Link:
     latency_s: float | None = None  # time of the smallest message; None: not stated
 
     @classmethod
-    def parse(cls, text: str) -> Link:
+    def parse(cls, text: str) -> Self:
         """Read a bandwidth, and after it a latency if one is stated."""
         found = _LINK.fullmatch(text)
         bandwidth, latency = found.groups() if found else (text, None)

@@ -1,7 +1,5 @@
 """Targets and conditions: a held-out metric and the value it is held against."""
 
-from __future__ import annotations
-
 import math
 import operator
 import re
@@ -9,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 from scalelab.errors import SpecError
 
@@ -37,7 +36,7 @@ class Target:
     value: float
 
     @classmethod
-    def parse(cls, text: str) -> Target:
+    def parse(cls, text: str) -> Self:
         """Read a target as users write it."""
         rule = (
             "is not a target. A target is a metric, >= or <=, and a number, such as "
@@ -67,7 +66,7 @@ class Condition:
     value: float
 
     @classmethod
-    def parse(cls, text: str) -> Condition:
+    def parse(cls, text: str) -> Self:
         """Read a condition as users write it."""
         rule = (
             "is not a condition. A condition is a metric, one of >=, <=, > and <, and "

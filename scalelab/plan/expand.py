@@ -7,7 +7,7 @@ replace one product; ``product: true`` asks for the product.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -120,7 +120,13 @@ def _where_convergence_runs(
         local, total = found.local_batch_size, found.global_batch_size
         held = local if experiment.has_batch_norm else None
         workers = None
-        place = _place_for(setup, of_setup[setup], local, total, limit)
+        fitting = [
+            place
+            for place in sorted(of_setup[setup], key=lambda place: place.world_size)
+            if total % (local * setup.data_parallel_size(place)) == 0
+        ]
+        allowed = [place for place in fitting if place.world_size <= limit]
+        place = allowed[-1] if allowed else fitting[0]
         if {**parameters, **setup.options}.get("sync_batch_norm", False):
             place = found.allocation
             held = local * setup.data_parallel_size(place)
@@ -134,18 +140,6 @@ def _where_convergence_runs(
         chosen.values(),
         key=lambda item: (item.global_batch_size, item.local_batch_size),
     )
-
-
-def _place_for(
-    setup: Setup, places: Iterable[Allocation], local: int, total: int, limit: int
-) -> Allocation:
-    fitting = [
-        place
-        for place in sorted(places, key=lambda place: place.world_size)
-        if total % (local * setup.data_parallel_size(place)) == 0
-    ]
-    allowed = [place for place in fitting if place.world_size <= limit]
-    return allowed[-1] if allowed else fitting[0]
 
 
 def trial_of(

@@ -1,7 +1,5 @@
 """The built-in trial source: all trials of an experiment, in a fixed order."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from scalelab.errors import ScaleLabError, SpecError
 from scalelab.experiment.checks import check_kinds
@@ -24,9 +25,13 @@ _CORRECT = (
     "Correct the source, then run the same command again: what has ended is recorded "
     "and does not run again."
 )
-# Kind, devices, nodes, local batch, accumulation; then settings: precision,
-# parallelism, node group, program.
-_Work = tuple[str, int, int, int, int, str, str, str | None, str | None]
+# What tells the work of two trials apart: the kind, sizes, then settings.
+_WORK = (
+    *("kind", "world_size", "num_nodes"),
+    *("local_batch_size", "gradient_accumulation_steps"),
+    *("precision", "parallelism", "node_group", f"options.{PROGRAM}"),
+)
+_SETTINGS = _WORK.index("precision")
 
 
 class Durations:
@@ -36,7 +41,7 @@ class Durations:
     """
 
     def __init__(self, rows: Iterable[Observation] = ()) -> None:
-        self._seconds: dict[_Work, float] = {}
+        self._seconds: dict[tuple[Any, ...], float] = {}
         for row in rows:
             self.learn(row)
 
@@ -48,17 +53,7 @@ class Durations:
         held, outcome = row.get("allocated_gpu_s"), Outcome(row["outcome"])
         if held is None or outcome is Outcome.PRUNED or not outcome.is_measurement:
             return
-        work = (
-            row["kind"],
-            row["world_size"],
-            row["num_nodes"],
-            row["local_batch_size"],
-            row["gradient_accumulation_steps"],
-            row["precision"],
-            row["parallelism"],
-            row.get("node_group"),
-            row.get(f"options.{PROGRAM}"),
-        )
+        work = tuple(row.get(name) for name in _WORK)
         self._seconds[work] = held / row["world_size"]
 
     def estimate(self, trial: Trial) -> float | None:
@@ -81,11 +76,12 @@ class Durations:
             return self._seconds[work]
         alike = [known for known in self._seconds if known[0] == work[0]]
 
-        def distance(known: _Work) -> tuple[int, float]:
+        def distance(known: tuple[Any, ...]) -> tuple[int, float]:
             # By settings first, then by doublings in size.
-            settings = sum(a != b for a, b in zip(known[5:], work[5:], strict=True))
-            sizes = zip(known[1:5], work[1:5], strict=True)
-            return settings, sum(abs(math.log2(a / b)) for a, b in sizes)
+            pairs = list(zip(known, work, strict=True))
+            sizes, settings = pairs[1:_SETTINGS], pairs[_SETTINGS:]
+            doublings = sum(abs(math.log2(a / b)) for a, b in sizes)
+            return sum(a != b for a, b in settings), doublings
 
         return self._seconds[min(alike, key=distance)] if alike else None
 

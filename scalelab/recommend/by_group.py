@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError, SpecError
-from scalelab.inputs.document import Scalar
 from scalelab.laws.rows import FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.advice import recommend
@@ -38,7 +37,10 @@ def answer(
     problems: dict[str | None, FitError | SpecError] = {}
     rows = prepared(observations)
     frame = rows.observations
-    groups = _groups(frame, question.select)
+    known = frame.get(NODE_GROUP, pd.Series(dtype=object)).dropna().unique()
+    groups: Sequence[str | None] = tuple(map(str, known)) or (None,)
+    if NODE_GROUP in question.select:
+        groups = (str(question.select[NODE_GROUP]),)
     own = {
         group: rows
         if group is None
@@ -71,15 +73,6 @@ def answer(
         objective=f"{answers[best].objective}; of the node groups, {rule}",
         facts=(*answers[best].facts, *missing),
     )
-
-
-def _groups(
-    observations: pd.DataFrame, select: Mapping[str, Scalar]
-) -> Sequence[str | None]:
-    if NODE_GROUP in select:
-        return (str(select[NODE_GROUP]),)
-    known = observations.get(NODE_GROUP, pd.Series(dtype=object)).dropna()
-    return tuple(map(str, known.unique())) or (None,)
 
 
 def _in_group(

@@ -1,11 +1,9 @@
 """The knowledge behind an answer: its subject, measurements, and fitted laws."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -155,7 +153,7 @@ class History:
     @classmethod
     def of(
         cls, runs: Sequence[tuple[str, pd.DataFrame]], *, is_asked: bool = True
-    ) -> History | None:
+    ) -> Self | None:
         """Join runs, each given by its name and its rows; None without any run."""
         if not runs:
             return None

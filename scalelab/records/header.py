@@ -20,7 +20,7 @@ from typing import Any, Self
 from scalelab.errors import SchemaError, StoreError
 from scalelab.experiment.fingerprint import of_programs, program_key
 from scalelab.experiment.hidden import is_hidden, is_recorded_as, recorded_as
-from scalelab.experiment.program import CommandProgram, Program
+from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.document import with_values
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.records.attempt import AttemptSpec
@@ -194,14 +194,14 @@ def recorded_experiment(
     return text, recorded
 
 
-def recorded_program(spec: AttemptSpec, fingerprint: Mapping[str, Any]) -> Program:
-    """Return an attempt's program as records have it, by the run's fingerprint."""
+def recorded_spec(spec: AttemptSpec, fingerprint: Mapping[str, Any]) -> AttemptSpec:
+    """Return an attempt as records have it, by the run's fingerprint."""
     program, name = spec.program, spec.trial.program
     if isinstance(program, CommandProgram) and (program.env or program.inherited):
         own = _env(fingerprint, program_key(name)) if name else {}
         env = recorded_as(program.env, {**_env(fingerprint, None), **own})
-        return replace(program, env=env, inherited={})
-    return program
+        return replace(spec, program=replace(program, env=env, inherited={}))
+    return spec
 
 
 def write_values(

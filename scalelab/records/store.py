@@ -23,7 +23,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -48,7 +47,7 @@ from scalelab.records.header import (
     RunHeader,
     read_header,
     recorded_experiment,
-    recorded_program,
+    recorded_spec,
     restored,
     write_values,
 )
@@ -310,7 +309,7 @@ class RunStore(RunReader):
         key = (spec.trial.trial_id, spec.number)
         files = AttemptFiles(self.attempt_directory(*key))
         content = recorded = encode_json(spec.to_json())
-        if (shown := self._recorded(spec)) is not spec:
+        if (shown := recorded_spec(spec, self.fingerprint)) is not spec:
             recorded = encode_json(shown.to_json())
         write_spec(files, recorded)
         try:
@@ -319,10 +318,6 @@ class RunStore(RunReader):
             shutil.rmtree(files.directory, ignore_errors=True)
             raise
         return SpecText(content.decode())
-
-    def _recorded(self, spec: AttemptSpec) -> AttemptSpec:
-        program = recorded_program(spec, self.fingerprint)
-        return spec if program is spec.program else replace(spec, program=program)
 
     def finish(
         self, spec: AttemptSpec, result: AttemptResult, *, replace: bool = False
@@ -336,7 +331,7 @@ class RunStore(RunReader):
         ``replace`` says that ``result`` does.
         """
         self._fence()
-        spec = self._recorded(spec)
+        spec = recorded_spec(spec, self.fingerprint)
         key = (spec.trial.trial_id, spec.number)
         files = AttemptFiles(self.attempt_directory(*key))
         counts = None if replace else measured_meanwhile(files, result)

@@ -16,7 +16,7 @@ from scalelab.report.subject import Labels, ReportSubject
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plot:
-    """A plot: its table, its figure and its sentence."""
+    """A plot: its table, its figure and its sentence; of a run, its figure."""
 
     title: str
     table: Callable[[ReportSubject], pd.DataFrame]
@@ -36,67 +36,17 @@ class Plot:
             return _ONLY_IDEAL
         return _ONE_COUNT if table["world_size"].nunique() == 1 else None
 
+    def __get__(self, figures: "Figures", owner: type["Figures"]) -> go.Figure:
+        table, labels = self.table(figures.subject), figures.subject.labels
+        if reason := self.why_not(table):
+            return empty_figure(self.title, reason, labels)
+        return self.figure(table, labels)
+
 
 _NOT_MEASURED = "No trial measured a step time that may be used."
 _NO_ANSWER = "There is no recommendation, so the time for the whole job is unknown."
 _ONLY_IDEAL = "No efficiency is known: what the baseline took is open."
 _ONE_COUNT = "There is one number of devices only: a curve needs two."
-
-PLOTS: Mapping[str, Plot] = MappingProxyType(
-    {
-        "throughput": Plot(
-            title="Throughput",
-            table=scaling.throughput_table,
-            figure=scaling.throughput_figure,
-            sentence=scaling.throughput_sentence,
-            missing=_NOT_MEASURED,
-        ),
-        "speedup": Plot(
-            title="Speedup of the job",
-            table=scaling.speedup_table,
-            figure=scaling.speedup_figure,
-            sentence=scaling.speedup_sentence,
-            missing=_NOT_MEASURED,
-        ),
-        "efficiency": Plot(
-            title="Scaling efficiency",
-            table=scaling.efficiency_table,
-            figure=scaling.efficiency_figure,
-            sentence=scaling.efficiency_sentence,
-            missing=_NOT_MEASURED,
-        ),
-        "time_and_gpu_hours": Plot(
-            title="Time and device-hours",
-            table=budget.budget_table,
-            figure=budget.budget_figure,
-            sentence=budget.budget_sentence,
-            missing=_NO_ANSWER,
-        ),
-        "trade_off": Plot(
-            title="Time against device-hours",
-            table=budget.budget_table,
-            figure=budget.trade_off_figure,
-            sentence=budget.trade_off_sentence,
-            missing=_NO_ANSWER,
-        ),
-        "samples_to_target": Plot(
-            title="Samples to target",
-            table=samples.samples_table,
-            figure=samples.samples_figure,
-            sentence=samples.samples_sentence,
-            missing="No trial was run to a target: samples to target are not measured.",
-            is_curve=False,
-        ),
-        "step_phases": Plot(
-            title="Where a step's time goes",
-            table=phases.phase_table,
-            figure=phases.phase_figure,
-            sentence=phases.phase_sentence,
-            missing="No trial recorded the phases of its steps.",
-            is_curve=False,
-        ),
-    }
-)
 
 
 class Figures:
@@ -109,50 +59,72 @@ class Figures:
         what was measured.
     """
 
+    # Samples per second by device count, with the ideal line.
+    throughput = Plot(
+        title="Throughput",
+        table=scaling.throughput_table,
+        figure=scaling.throughput_figure,
+        sentence=scaling.throughput_sentence,
+        missing=_NOT_MEASURED,
+    )
+    # How many times faster the job is than at the baseline, and the ideal.
+    speedup = Plot(
+        title="Speedup of the job",
+        table=scaling.speedup_table,
+        figure=scaling.speedup_figure,
+        sentence=scaling.speedup_sentence,
+        missing=_NOT_MEASURED,
+    )
+    # Speedup as a share of the ideal one.
+    efficiency = Plot(
+        title="Scaling efficiency",
+        table=scaling.efficiency_table,
+        figure=scaling.efficiency_figure,
+        sentence=scaling.efficiency_sentence,
+        missing=_NOT_MEASURED,
+    )
+    # Time and device-hours for the whole job by device count.
+    time_and_gpu_hours = Plot(
+        title="Time and device-hours",
+        table=budget.budget_table,
+        figure=budget.budget_figure,
+        sentence=budget.budget_sentence,
+        missing=_NO_ANSWER,
+    )
+    # Time against device-hours, with the rows that no other row beats.
+    trade_off = Plot(
+        title="Time against device-hours",
+        table=budget.budget_table,
+        figure=budget.trade_off_figure,
+        sentence=budget.trade_off_sentence,
+        missing=_NO_ANSWER,
+    )
+    # Training samples to the target by global batch size.
+    samples_to_target = Plot(
+        title="Samples to target",
+        table=samples.samples_table,
+        figure=samples.samples_figure,
+        sentence=samples.samples_sentence,
+        missing="No trial was run to a target: samples to target are not measured.",
+        is_curve=False,
+    )
+    # Phases of a step by device count.
+    step_phases = Plot(
+        title="Where a step's time goes",
+        table=phases.phase_table,
+        figure=phases.phase_figure,
+        sentence=phases.phase_sentence,
+        missing="No trial recorded the phases of its steps.",
+        is_curve=False,
+    )
+
     def __init__(
         self, observations: Observed, recommendation: Recommendation | None = None
     ) -> None:
-        self._subject = ReportSubject.of(observations, recommendation)
+        self.subject = ReportSubject.of(observations, recommendation)
         show_in_exports()
 
-    @property
-    def throughput(self) -> go.Figure:
-        """Samples per second by device count, with the ideal line."""
-        return self._drawn("throughput")
 
-    @property
-    def speedup(self) -> go.Figure:
-        """How many times faster the job is than at the baseline, and the ideal."""
-        return self._drawn("speedup")
-
-    @property
-    def efficiency(self) -> go.Figure:
-        """Speedup as a share of the ideal one."""
-        return self._drawn("efficiency")
-
-    @property
-    def time_and_gpu_hours(self) -> go.Figure:
-        """Time and device-hours for the whole job by device count."""
-        return self._drawn("time_and_gpu_hours")
-
-    @property
-    def trade_off(self) -> go.Figure:
-        """Time against device-hours, with the rows that no other row beats."""
-        return self._drawn("trade_off")
-
-    @property
-    def samples_to_target(self) -> go.Figure:
-        """Training samples to the target by global batch size."""
-        return self._drawn("samples_to_target")
-
-    @property
-    def step_phases(self) -> go.Figure:
-        """Phases of a step by device count."""
-        return self._drawn("step_phases")
-
-    def _drawn(self, name: str) -> go.Figure:
-        plot = PLOTS[name]
-        table = plot.table(self._subject)
-        if reason := plot.why_not(table):
-            return empty_figure(plot.title, reason, self._subject.labels)
-        return plot.figure(table, self._subject.labels)
+PLOTS: Mapping[str, Plot] = MappingProxyType(
+    {name: each for name, each in vars(Figures).items() if isinstance(each, Plot)}
+)

@@ -58,7 +58,6 @@ def render(
     evidence: Evidence | None = None,
     results: tables.Results | None = None,
     accepted: str = "",
-    provenance: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the report as HTML; ``evidence`` is given where no answer holds it."""
     if recommendation is not None:
@@ -114,7 +113,7 @@ def render(
         )
         - sum(1 + len(each["others"]) for each in failed),
         trials=tables.trial_table(observations),
-        provenance=tables.provenance_table(observations, provenance or {}),
+        provenance=tables.provenance_table(observations),
         experiment_text=experiment_text,
         plotly_js=Markup(get_plotlyjs()),
     )

@@ -1,6 +1,7 @@
 """Plain tables of text, as the page shows them: numbers, attempts, failures, curves."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -27,9 +28,12 @@ from scalelab.report.subject import ReportSubject
 _MAX_ROWS = 200
 _TITLES = {
     "series": "what",
+    "trial_id": "trial",
     "allocation": "nodes x devices",
     "world_size": "devices",
     "num_nodes": "nodes",
+    "local_batch_size": "local batch",
+    "gradient_accumulation_steps": "accumulation",
     "global_batch_size": "global batch",
     "throughput_samples_per_s": "samples per s",
     "scaling_efficiency": "efficiency",
@@ -39,6 +43,8 @@ _TITLES = {
     "gpu_hours": "device time",
     "step_time_s": "time of a step",
     "data_wait_s": "waiting for data",
+    "gpu_utilization": "device busy",
+    "validity": "ignored because",
     "compute_s": "forward and backward",
     "exposed_sync_s": "gradient exchange, not hidden",
     "optimizer_s": "optimizer",
@@ -230,47 +236,31 @@ def _configuration(row: Mapping[Any, Any]) -> str:
     )
 
 
-_TRIAL_COLUMNS = {
-    "trial_id": "trial",
-    "attempt": "attempt",
-    "kind": "kind",
-    "world_size": "devices",
-    "num_nodes": "nodes",
-    "local_batch_size": "local batch",
-    "gradient_accumulation_steps": "accumulation",
-    "global_batch_size": "global batch",
-    "precision": "precision",
-    "repeat": "repeat",
-    "seed": "seed",
-    "outcome": "outcome",
-    "step_time_s": "step time",
-    "throughput_samples_per_s": "samples per s",
-    "data_wait_s": "waiting for input",
-    "gpu_utilization": "device busy",
-    "sample_order": "sample order",
-    "samples_to_target": "samples to target",
-    "final_metric": "final metric",
-    "accepted": "accepted",
-    "validity": "ignored because",
-}
+_TRIAL_COLUMNS = [
+    *("trial_id", "attempt", "kind", "world_size", "num_nodes", "local_batch_size"),
+    *("gradient_accumulation_steps", "global_batch_size", "precision", "repeat"),
+    *("seed", "outcome", "step_time_s", "throughput_samples_per_s", "data_wait_s"),
+    *("gpu_utilization", "sample_order", "samples_to_target", "final_metric"),
+    *("accepted", "validity"),
+]
 
 
 def trial_table(observations: pd.DataFrame) -> TextTable:
     """Return one row per attempt; columns without any value are dropped."""
-    shown = observations[list(_TRIAL_COLUMNS)].rename(columns=_TRIAL_COLUMNS)
+    shown = observations[_TRIAL_COLUMNS].copy()
     step_s, wait_s, busy = (
         observations[name].astype("Float64").astype(float)
         for name in ("step_time_s", "data_wait_s", "gpu_utilization")
     )
-    for title, values, write in (
-        ("step time", step_s, duration),
-        ("waiting for input", wait_s / step_s, percent),
-        ("device busy", busy, percent),
+    for name, values, write in (
+        ("step_time_s", step_s, duration),
+        ("data_wait_s", wait_s / step_s, percent),
+        ("gpu_utilization", busy, percent),
     ):
-        shown[title] = [write(each) if np.isfinite(each) else None for each in values]
+        shown[name] = [write(each) if np.isfinite(each) else None for each in values]
     shown["accepted"] = shown["accepted"].map({True: "yes", False: "no"})
     is_emulated = observations["emulated"].fillna(False).astype(bool)
-    shown["ignored because"] = [
+    shown["validity"] = [
         ", ".join(
             reason_in_words(each, is_emulated=emulated)
             for each in invalid_reasons(validity)
@@ -346,9 +336,7 @@ def curve_table(subject: ReportSubject) -> TextTable:
     )
 
 
-def provenance_table(
-    observations: pd.DataFrame, provenance: Mapping[str, Any]
-) -> TextTable:
+def provenance_table(observations: pd.DataFrame) -> TextTable:
     """Return when, where and with what the observations were made."""
     hosts = [cell for cell in observations["hosts"] if isinstance(cell, list)]
     versions = observations["versions"].dropna().unique()
@@ -360,8 +348,7 @@ def provenance_table(
         ("devices", _distinct(observations["device_name"])),
         ("code", _distinct(observations["code_hash"])),
         ("data", _distinct(observations["dataset"])),
-        ("versions", "; ".join(_written(_parsed(text)) for text in versions)),
-        *((name, _written(value)) for name, value in provenance.items()),
+        ("versions", "; ".join(map(_versions, versions))),
     ]
     return TextTable(
         columns=("what", "value"),
@@ -377,16 +364,8 @@ def _moment(moment: Any) -> str:
     return "" if pd.isna(moment) else f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
-def _parsed(text: str) -> object:
-    try:
-        return parse_json(text.encode())
-    except ValueError:
-        return text
-
-
-def _written(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_written(part)}" for name, part in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(_written(part) for part in value)
-    return "" if value is None else str(value)
+def _versions(text: str) -> str:
+    with suppress(ValueError, AttributeError):
+        known = parse_json(text.encode()).items()
+        return ", ".join(f"{name} {version}" for name, version in known)
+    return text

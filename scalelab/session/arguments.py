@@ -12,12 +12,12 @@ from pydantic import BeforeValidator, Field
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.inputs.fields import (
+    Count,
     DeviceHours,
     Flag,
     Fraction,
     LinkText,
     PathText,
-    PlainCount,
     Price,
     Section,
     TargetText,
@@ -49,7 +49,9 @@ def _job(value: Any) -> Any:
 
 
 _Count = Annotated[int, Field(strict=True, ge=1, le=_MOST_DEVICES)]
-_Batch = PlainCount
+_Batch = Annotated[
+    Annotated[Count, Field(le=10**9)] | None, BeforeValidator(plain_value)
+]
 _Gap = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 

@@ -162,7 +162,6 @@ def test_untrusted_text_stays_text(
             title=HOSTILE,
             experiment_text=HOSTILE,
             results={("bad", 1): result},
-            provenance={HOSTILE: HOSTILE},
         )
     )
     assert page.count("img") == 0

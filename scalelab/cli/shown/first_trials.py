@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ def verdict(tried: Tried) -> list[str]:
 
 
 def _of_finding(each: Checked, finding: Finding, *, has_several: bool) -> list[str]:
-    text = _SENTENCES[finding.sign](each.row, finding.figures)
+    text = _in_words(finding, each.row)
     title = _size(each.row["world_size"], each.program)
     where = f"{title}: " if has_several else ""
     lines = [f"{'Wrong' if finding.stops else 'Note'}: {where}{text}"]
@@ -141,57 +141,42 @@ _HOLDS_REASON = {
 }
 
 
-def _both_rates(figures: Mapping[str, float | str]) -> str:
-    of = {name: float(value) for name, value in figures.items()}
-    return (
-        f"{duration(of['step_time_s'])} a step and "
-        f"{number(of['throughput_samples_per_s'])} samples/s were measured, the "
-        f"program's own rate says {duration(of['reported_step_time_s'])} and "
-        f"{number(of['reported_samples_per_s'])} samples/s"
-    )
-
-
-_Sentence = Callable[[Mapping[str, Any], Mapping[str, float | str]], str]
-_SENTENCES: Mapping[Sign, _Sentence] = {
-    Sign.NOT_MEASURED: lambda row, figures: "the trial could not be measured.",
-    Sign.LOST: lambda row, figures: "the trial did not run to its end.",
-    Sign.TOO_SILENT: lambda row, figures: (
-        "no step came for too long. If its steps take that long:"
-    ),
-    Sign.DOES_NOT_FIT: lambda row, figures: (
-        f"local batch {row['local_batch_size']} did not fit."
-    ),
-    Sign.SEVERAL_RANKS_FAIL: lambda row, figures: (
-        "the trial could not be measured. If the program trains in one process:"
-    ),
-    Sign.SAMPLES_AS_STEPS: lambda row, figures: (
-        f"samples were taken for steps: {_both_rates(figures)}."
-    ),
-    Sign.PASSES_AS_STEPS: lambda row, figures: (
-        f"forward passes were taken for optimiser steps: {_both_rates(figures)}."
-    ),
-    Sign.STEPS_AS_PASSES: lambda row, figures: (
-        f"optimiser steps were taken for forward passes: {_both_rates(figures)}."
-    ),
-    Sign.RATES_DISAGREE: lambda row, figures: (
-        f"two rates disagree: {_both_rates(figures)}. What its lines count is not what "
-        "metrics says, or its own clock leaves something out."
-    ),
-    Sign.RANKS_NOT_WITNESSED: lambda row, figures: (
-        f"nothing showed that the {figures['world_size']} ranks met."
-    ),
-    Sign.LOSS_NOT_FALLING: lambda row, figures: (
-        f"the loss does not fall within these few steps: {figures['first']:.4g} -> "
-        f"{figures['last']:.4g}."
-    ),
-    Sign.WAITS_FOR_INPUT: lambda row, figures: (
-        f"{percent(float(figures['share']))} of a step is spent waiting for input."
-    ),
-    Sign.MARKED: lambda row, figures: (
-        "a sweep would leave this trial out of its fits: "
-        f"{reason_in_words(str(figures['marks']))}."
-    ),
+_RATES = (
+    "{steps} a step and {samples} samples/s were measured, the program's own rate says "
+    "{own_steps} and {own_samples} samples/s"
+)
+_SENTENCES: Mapping[Sign, str] = {
+    Sign.NOT_MEASURED: "the trial could not be measured.",
+    Sign.LOST: "the trial did not run to its end.",
+    Sign.TOO_SILENT: "no step came for too long. If its steps take that long:",
+    Sign.DOES_NOT_FIT: "local batch {local_batch_size} did not fit.",
+    Sign.SEVERAL_RANKS_FAIL: "the trial could not be measured. If the program trains "
+    "in one process:",
+    Sign.SAMPLES_AS_STEPS: f"samples were taken for steps: {_RATES}.",
+    Sign.PASSES_AS_STEPS: f"forward passes were taken for optimiser steps: {_RATES}.",
+    Sign.STEPS_AS_PASSES: f"optimiser steps were taken for forward passes: {_RATES}.",
+    Sign.RATES_DISAGREE: f"two rates disagree: {_RATES}. What its lines count is not "
+    "what metrics says, or its own clock leaves something out.",
+    Sign.RANKS_NOT_WITNESSED: "nothing showed that the {world_size} ranks met.",
+    Sign.LOSS_NOT_FALLING: "the loss does not fall within these few steps: {first:.4g} "
+    "-> {last:.4g}.",
+    Sign.WAITS_FOR_INPUT: "{share:.0%} of a step is spent waiting for input.",
+    Sign.MARKED: "a sweep would leave this trial out of its fits: {why}.",
 }
+
+
+def _in_words(finding: Finding, row: Mapping[str, Any]) -> str:
+    values: dict[str, Any] = {**row, **finding.figures}
+    if "reported_samples_per_s" in values:
+        values |= {
+            "steps": duration(values["step_time_s"]),
+            "samples": number(values["throughput_samples_per_s"]),
+            "own_steps": duration(values["reported_step_time_s"]),
+            "own_samples": number(values["reported_samples_per_s"]),
+        }
+    if "marks" in values:
+        values["why"] = reason_in_words(values["marks"])
+    return _SENTENCES[finding.sign].format_map(values)
 
 
 def of_sweep(asked: Sweep, unsound: Sequence[Observation], experiment: Path) -> str:

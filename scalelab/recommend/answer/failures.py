@@ -59,22 +59,20 @@ def why_no_answer(rows: FitRows) -> str:
 
 def _remedies(rows: FitRows) -> Iterator[str]:
     named = {part for reason in rows.left_out for part in reason.split(", ")}
-    if "oversubscribed_cores" in named:
-        yield _remedy_of_crowding(rows.observations)
+    frame = rows.observations
+    if "oversubscribed_cores" in named and (
+        {"device_type", "device_ids"} <= {*frame.columns}
+        and frame["device_type"].eq("cpu").all()
+    ):
+        # On CPU devices are cores, and one that several ranks share is named again.
+        cores = max((len({*each}) for each in frame["device_ids"].dropna()), default=1)
+        yield f"Declare no more slots than cores: gpus_per_node: {cores}."
+    elif "oversubscribed_cores" in named:
+        yield "Ask for as many cores as devices: cores_per_node."
     if Outcome.OUT_OF_MEMORY in named:
         yield "Try smaller local batches."
     if named & _FAILED:
         yield "`scalelab status` names what failed; mend it, then sweep --retry-failed."
-
-
-def _remedy_of_crowding(frame: pd.DataFrame) -> str:
-    if not {"device_type", "device_ids"} <= {*frame.columns} or not (
-        frame["device_type"].eq("cpu").all()
-    ):
-        return "Ask for as many cores as devices: cores_per_node."
-    # On CPU devices are cores, and one that several ranks share is named again.
-    num_cores = max((len({*each}) for each in frame["device_ids"].dropna()), default=1)
-    return f"Declare no more slots than cores: gpus_per_node: {num_cores}."
 
 
 def failures(observations: pd.DataFrame) -> Iterator[Fact]:

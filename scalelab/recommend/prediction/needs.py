@@ -1,10 +1,9 @@
 """What training needs: samples, a learning rate, and time beside its steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -30,7 +29,7 @@ class Overhead:
     evaluation_per_sample_s: float  # of training
 
     @classmethod
-    def of(cls, frame: pd.DataFrame) -> Overhead:
+    def of(cls, frame: pd.DataFrame) -> Self:
         """Read the longest start-up, as later trials find their nodes warm."""
         names = ("evaluation_s", "num_samples", "evaluation_interval_samples")
         seconds, samples, apart = (numbers(frame, name) for name in names)
@@ -77,9 +76,7 @@ class SampleNeed:
     normalization: str
 
     @classmethod
-    def of(
-        cls, frame: pd.DataFrame, job: Job | None, target: Target | None
-    ) -> SampleNeed:
+    def of(cls, frame: pd.DataFrame, job: Job | None, target: Target | None) -> Self:
         """Decide between the job's stated length and the convergence law.
 
         ``target`` replaces the target of the job.

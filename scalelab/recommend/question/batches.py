@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 ONE_EPOCH = "one epoch"  # why a batch is the largest: no step sees a sample twice
 _MAX_ACCUMULATION = 4096
 _MOST_LOCAL, _MOST_GLOBAL = 16, 12
-_LARGEST = 10**9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,16 +30,6 @@ class AskedBatch:
     local_batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("batch", self.global_batch_size),
-            ("max_batch", self.largest),
-            ("local_batch", self.local_batch_size),
-        ):
-            if value is not None and not 1 <= value <= _LARGEST:
-                raise SpecError(
-                    f"{Option(name)}={value!r} is not a batch.",
-                    f"Give a whole number of samples from 1 to {_LARGEST:,}.",
-                )
         if self.global_batch_size is not None and self.largest is not None:
             raise SpecError(
                 f"{Option('batch')}={self.global_batch_size} names the global batch "

@@ -1,7 +1,5 @@
 """Candidate configurations: the ones an answer compares, and whether they fit."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import (
@@ -17,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -300,7 +299,7 @@ class MemoryRoom:
     capacity_bytes: float | None
 
     @classmethod
-    def of(cls, frame: pd.DataFrame) -> MemoryRoom:
+    def of(cls, frame: pd.DataFrame) -> Self:
         """Fit the law to the rows of one kind of device, and read its memory."""
         sizes = numbers(frame, "gpu_memory_bytes")
         known = sizes[np.isfinite(sizes) & (sizes > 0)]

@@ -9,10 +9,9 @@
     NAME/cluster/nodes.json, *.pem      how nodes join the driver; for its user alone
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from scalelab.records.attempt_io import encode_json, write_atomically
 from scalelab.records.plain_files import checked, parse_json, read_file
@@ -52,7 +51,7 @@ class JobList:
     last_number: int = 0
 
     @classmethod
-    def read(cls, directory: Path) -> JobList:
+    def read(cls, directory: Path) -> Self:
         """Return the list in a directory; an empty one where there is none."""
         try:
             return checked(parse_json(read_file(directory / _NAME)), cls)
@@ -77,7 +76,7 @@ class DriverRecord:
     has_left_queue: bool = False
 
     @classmethod
-    def read(cls, run: Path) -> DriverRecord | None:
+    def read(cls, run: Path) -> Self | None:
         """Read the record in a run's directory; None: no such job was submitted."""
         try:
             return checked(parse_json(read_file(run / _DRIVER)), cls)

@@ -81,7 +81,13 @@ def match_columns(table: ForeignTable, asked: ImportArguments) -> Matching:
     def claim(name: str, theirs: str, reading: Reading | None = None) -> None:
         if name in columns or name in options or name in asked.constant:
             other = columns[name].theirs if name in columns else options.get(name)
-            raise _given_twice(table, name, theirs, other)
+            where = f"the column {shown(other)}" if other else "a value for all rows"
+            raise SpecError(
+                f"{table.path}: {name} is given by the column {shown(theirs)} and by "
+                f"{where}.",
+                f"Say which it is ({Option('column', 'THEIRS', key=name)}), or leave "
+                f"one out ({Option('ignore', [theirs])}).",
+            )
         if reading is None:
             options[name] = theirs
         else:
@@ -125,17 +131,6 @@ def match_columns(table: ForeignTable, asked: ImportArguments) -> Matching:
     columns |= _in_samples(table, columns, asked)
     columns |= _as_asked(table, columns, asked)
     return Matching(columns, options, tuple(unused))
-
-
-def _given_twice(
-    table: ForeignTable, name: str, theirs: str, other: str | None
-) -> SpecError:
-    where = f"the column {shown(other)}" if other else "a value for all rows"
-    return SpecError(
-        f"{table.path}: {name} is given by the column {shown(theirs)} and by {where}.",
-        f"Say which it is ({Option('column', 'THEIRS', key=name)}), or leave one out "
-        f"({Option('ignore', [theirs])}).",
-    )
 
 
 def _by_content(table: ForeignTable, theirs: str) -> Reading | None:

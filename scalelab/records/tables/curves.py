@@ -1,10 +1,8 @@
 """The curves of an imported table: rows that differ in devices and batches alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from scalelab.inputs.numerals import counted
 from scalelab.plan.source import Observation
@@ -42,7 +40,7 @@ class Curves:
     rows: Mapping[tuple[Any, ...], Sequence[ImportedRow]]
 
     @classmethod
-    def of(cls, rows: Iterable[ImportedRow]) -> Curves:
+    def of(cls, rows: Iterable[ImportedRow]) -> Self:
         """Divide the rows that have a step time into curves."""
         timed = [row for row in rows if row.values.get("step_time_s") is not None]
         options = {

@@ -1,7 +1,5 @@
 """What of an imported table was more likely read wrongly than measured."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics
