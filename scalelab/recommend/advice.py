@@ -150,11 +150,8 @@ def recommend(
         knowledge, comparison, fitted.gaps_at(asked), limits, within, wanted
     )
     beliefs = believed(answer.rows, law, link, is_accepted=accept_unmeasured)
-    return replace(
-        answer,
-        facts=(*beliefs, *answer.facts),
-        evidence=evidence(whole, subject.frame, factorisation),
-    )
+    beside = evidence(whole, subject.frame, factorisation)
+    return replace(answer, facts=(*beliefs, *answer.facts), evidence=beside)
 
 
 def _check_sequence_length(subject: AskedCurves, job: Job | None) -> None:
@@ -234,7 +231,7 @@ def _answer(
             *failures(subject.frame),
             *(against_cheapest(table) if knowledge.compares_counts else ()),
             *compared(comparison.programs),
-            *named(comparison.named, limit_words, subject.device_hour_word),
+            *named(comparison.named, limit_words, knowledge),
             *accuracy,
             *assumptions(knowledge, chosen, accuracy),
             *knowledge.memory.notes(outlook.questions.iloc[[choice.index]]),
@@ -370,23 +367,17 @@ def _picked(every: Outlook, limits: Constraints, device_word: str) -> Outlook | 
 
 
 def _nearly_paying(best: Outlook, at: int, limits: Constraints) -> Iterator[Named]:
-    """Yield what would be chosen if a doubling had to pay more, or less, surely."""
-    size = np.arange(len(best.sizes))
+    """Yield what would be chosen if doublings had to pay more, or less, surely."""
+    rows, least = np.arange(len(best.sizes)), _EVEN - _EDGE
     last = last_paying(best.expected_s, best.sizes, limits.min_marginal_return)
-    pays = last[:, None] >= size
+    pays = last[:, None] >= rows
     chance = pays.mean(axis=0)
-    is_known = (best.frame["support"] != Support.EXTRAPOLATED) & best.is_eligible
-    fewer, more = is_known & (size < at), is_known & (size > at)
-    found = []
-    if _EVEN - _EDGE <= chance[at] < _EVEN + _EDGE and fewer.any():
-        is_sure = fewer & (chance >= limits.confidence)
-        found.append(size[is_sure].max() if is_sure.any() else size[fewer].min())
-    if chance[at] >= _EVEN - _EDGE and (more & (chance >= _EVEN - _EDGE)).any():
-        found.append(size[more & (chance >= _EVEN - _EDGE)].max())
-    for index in found:
-        where = np.array([index])
-        row = replace(best.take(where), held=pays[:, where])
-        yield "on_the_edge", row, best.take(np.array([at]))
+    may_be = (best.frame["support"] != Support.EXTRAPOLATED) & best.is_eligible
+    for sure in (least, limits.confidence)[: 1 + (chance[at] < _EVEN + _EDGE)]:
+        found = rows[may_be & (chance >= sure)][-1:]
+        if len(found) and found[0] != at and chance[at] >= least:
+            row = replace(best.take(found), held=pays[:, found])
+            yield "on_the_edge", row, best.take(np.array([at]))
 
 
 def _named(

@@ -309,6 +309,11 @@ class Knowledge:
             for name, value in sorted(common, key=str)
         }
 
+    def settings(self, config: Mapping[Any, Any]) -> dict[str, Scalar]:
+        """Return the values of a configuration in the swept columns, by setting."""
+        known = {name: config[name] for name in self.swept if not pd.isna(config[name])}
+        return {name.removeprefix(OPTION_PREFIX): known[name] for name in known}
+
     @property
     def swept(self) -> list[str]:
         """The columns in which the curves differ."""

@@ -305,9 +305,10 @@ def not_considered(
 
 
 def named(
-    found: Iterable[Named], limits: Sequence[str], device_hour_word: str
+    found: Iterable[Named], limits: Sequence[str], knowledge: Knowledge
 ) -> Iterator[Fact]:
     """Note the rows that are named beside the chosen one."""
+    word = knowledge.subject.device_hour_word
     for kind, one, other in found:
         (row,) = one.frame.to_dict("records")
         spent, others = one.spent.medians(), other.spent.medians()
@@ -316,8 +317,9 @@ def named(
             kind,
             **_configuration(row),
             global_batch_size=int(row["global_batch_size"]),
+            settings=knowledge.settings(row),
             basis=str(row["support"]),
-            takes=[of.in_words(each, device_hour_word) for of, each in amounts.items()],
+            takes=[of.in_words(each, word) for of, each in amounts.items()],
             limits=[*limits],
             of_doublings=not limits,
             time_s=amounts[TIME],

@@ -26,13 +26,13 @@ SCALES = {
     "h": 3600.0,
     "days": 86400.0,
     "%": 0.01,
-    "GPU-s": 1 / 3600,
+    **dict.fromkeys(("GPU-s", "core-s", "emulated GPU-s"), 1 / 3600),
     "GiB": 2.0**30,
     "Gbit/s": 1.25e8,
 }
 FIGURE = re.compile(
     r"(?<![\w.])([+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]\d+)?)(?:\s?(%|us|ms|s|min|h|days|"
-    r"GPU-s|GiB|Gbit/s)(?![\w/-]))?"
+    r"GPU-s|core-s|emulated GPU-s|GiB|Gbit/s)(?![\w/-]))?"
 )
 # of a time, such as 8.3 min [7.9-8.7]
 ENDS = re.compile(r"(\d) (us|ms|s|min|h|days) \[([\d.,]+)(?:-| or more)([\d.,]*)\]")
@@ -66,7 +66,8 @@ def leaves(value: Any) -> Iterator[float]:
 
 
 def unsaid(text: str, values: Iterable[float]) -> list[Figure]:
-    """Return the figures of a text that are none of some values."""
+    """Return the figures of a text that are none of some values, nor 100%."""
+    values = (*values, 1.0) if "over 100%" in text else values
     known = np.array([*values])
     known = np.concatenate([known, -known])
     return [
@@ -94,7 +95,9 @@ def _facts(answer: Answer) -> Iterator[Any]:
         shares = [1 - v if isinstance(v, float) else v for v in values.values()]
         ratios = [1 / v for v in values.values() if isinstance(v, float) and v]
         more = [v - 1 for v in values.values() if isinstance(v, float)]
-        known = [*leaves(values), *leaves(shares), *ratios, *more, 0.99]
+        # a confidence that a chance suffices for is rounded down
+        sure = min(int(100 * values.get("probability", 0)), 99) / 100
+        known = [*leaves(values), *leaves(shares), *ratios, *more, sure]
         said = in_words(fact, answer.device_word)
         if found := unsaid(said, known):
             yield fact, said, found
@@ -110,6 +113,8 @@ def _table(answer: Answer, values: Mapping[str, Any]) -> Iterator[str]:
         "efficiency": lambda row: [row["scaling_efficiency"]],
         "chance": lambda row: [row["probability"], 0.99, 0.01],
         "speed": lambda row: [row["throughput_samples_per_s"]["value"]],
+        "tokens": lambda row: [row["throughput_tokens_per_s"]["value"]],
+        "utilization": lambda row: [row["flops_utilization"]["value"]],
         "next": lambda row: [
             *(row["next_time_change"], row["next_gpu_hours_change"]),
             row["next_world_size"],
@@ -153,7 +158,8 @@ def _sentences(answer: Answer, values: Mapping[str, Any]) -> Iterator[str]:
         if said not in from_facts and (found := unsaid(said, known)):
             yield f"{said!r}: {found}"
     chosen = next(row for row in values["rows"] if row["is_chosen"])
-    if unsaid(answer.sentences[0], leaves([chosen, values["limits"]])):
+    names = [values["limits"], values["device_name"]]
+    if unsaid(answer.sentences[0], leaves([chosen, *names])):
         if values["meets_constraints"]:
             yield f"{answer.sentences[0]!r} is not the chosen row"
     marked = re.findall(r"^ *>(\d+)", answer_text(answer, WIDE), re.MULTILINE)
@@ -183,7 +189,11 @@ def _named(values: Mapping[str, Any]) -> Iterator[str]:
             fact.get(n) for n in ("world_size", "allocation", "local_batch_size")
         )
         if kind in NAMED and (row := rows.get(at)):
-            same = row["batch"]["global_batch_size"] == fact["global_batch_size"]
+            if unsaid(fact["takes"][0], [fact["time_s"]]):
+                yield f"{kind}: {fact['takes'][0]} against {fact['time_s']}"
+            same = (row["settings"], row["batch"]["global_batch_size"]) == (
+                *(fact["settings"], fact["global_batch_size"]),
+            )
             if same and not np.isclose(row["time_s"]["value"], fact["time_s"]):
                 yield f"{kind}: {fact['time_s']} against {row['time_s']}"
             if same and row["basis"] != fact["basis"]:

@@ -10,6 +10,7 @@ from scalelab.inputs.wording import Option
 from scalelab.recommend.answer.facts import Contents, Fact
 
 _GIB = 2**30
+_FASTER = 1.05  # a factor that is written as 1.1 or more
 
 
 class _Note(NamedTuple):
@@ -68,7 +69,8 @@ def _slower(factor: float) -> str:
 def faster_for(speedup: float, cost_ratio: float) -> str:
     """Say what one row takes beside another, e.g. ``3.8 times faster for 4% more``."""
     more = "less" if cost_ratio < 1 else "more"
-    return f"{_slower(1 / speedup)} for {percent(abs(cost_ratio - 1))} {more}"
+    pace = _slower(1 / speedup) if max(speedup, 1 / speedup) >= _FASTER else "as fast"
+    return f"{pace} for {percent(abs(cost_ratio - 1))} {more}"
 
 
 _WRITTEN: Mapping[str, Callable[[Any], str]] = {
@@ -77,6 +79,7 @@ _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     "below": lambda share: f"{min(int(100 * share), 99)}%",
     "gib": lambda size: number(size / _GIB),
     "list": ", ".join,
+    "then": lambda settings: "".join(f", {name} {settings[name]}" for name in settings),
     "sizes": lambda sizes: ", ".join(f"{size:,}" for size in sizes),
     "and": " and ".join,
     "slower": _slower,
@@ -198,14 +201,15 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "({allocation}), global batch {global_batch_size:,} with local batch "
     "{local_batch_size:,}: {time_s:duration}, chance of meeting {limits:and}: "
     "{probability:percent}.",
-    "on_the_edge": "On the edge: {world_size:n {device}} ({allocation}), {takes:list}, "
+    "on_the_edge": f"On the edge: {_CONFIGURATION}{{settings:then}}: {{takes:list}}, "
     "would be chosen at a confidence of {probability:below}"
     "{of_doublings: that every doubling pays|}.",
     "faster": lambda note: (
         f"{note.devices()} ({note.of['basis']}): "
         f"{faster_for(note.of['speedup'], note.of['cost_ratio'])}."
     ),
-    "to_submit_now": f"To submit now: {_CONFIGURATION}: {{basis}}, {{takes:list}}.",
+    "to_submit_now": f"To submit now: {_CONFIGURATION}{{settings:then}}: {{basis}}, "
+    "{takes:list}.",
     "learned_from": "Step times were also learned from {num_curves:n curve} of "
     "{runs:list}: believed, not measured here.",
     "off_the_product": "{num_trials:n end-to-end trial} took {mean_error:+.0%} against "

@@ -25,7 +25,7 @@ from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.efficiency import Baseline
 from scalelab.recommend.question.candidates import allocation_label
 from scalelab.recommend.question.objective import CLEARLY, Constraints, Spending, pareto
-from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
+from scalelab.records.columns import PROGRAM_COLUMN
 
 _MOST_AT_A_PLACE = 4  # measured candidates, and as many others, that are looked at
 
@@ -227,11 +227,6 @@ def outlook_rows(
         rates = outlook.samples[:, i] / steps_s
         throughput = of(rates)
         batch = BatchPlan(**{name: int(config[name]) for name in BatchPlan.__slots__})
-        settings = {
-            name.removeprefix(OPTION_PREFIX): config[name]
-            for name in knowledge.swept
-            if not pd.isna(config[name])
-        }
         amounts = {
             each.name: of(spent.of(each)[:, i]) if each in spent.known else None
             for each in RESOURCES
@@ -244,7 +239,7 @@ def outlook_rows(
             world_size=size,
             num_nodes=nodes,
             batch=batch,
-            settings=settings,
+            settings=knowledge.settings(config),
             step_time_s=of(batch.global_batch_size / rates),
             throughput_samples_per_s=throughput,
             throughput_tokens_per_s=_times(throughput, tokens),

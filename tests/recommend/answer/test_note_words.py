@@ -29,6 +29,7 @@ RATES: dict[str, Any] = {
 
 BESIDE = {
     "of_doublings": False,
+    "settings": {},
     "world_size": 32,
     "allocation": "4x8",
     "local_batch_size": 16,
@@ -73,20 +74,31 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     (
         "on_the_edge",
         BESIDE,
-        "On the edge: 32 GPUs (4x8), 5 h, 160 GPU-h, would be chosen at a confidence "
-        "of 88%.",
+        "On the edge: 32 GPUs (4x8), local batch 16: 5 h, 160 GPU-h, would be chosen "
+        "at a confidence of 88%.",
     ),
     (
         "on_the_edge",
         BESIDE | {"of_doublings": True, "probability": 1.0},
-        "On the edge: 32 GPUs (4x8), 5 h, 160 GPU-h, would be chosen at a confidence "
-        "of 99% that every doubling pays.",
+        "On the edge: 32 GPUs (4x8), local batch 16: 5 h, 160 GPU-h, would be chosen "
+        "at a confidence of 99% that every doubling pays.",
     ),
     ("faster", BESIDE, "32 GPUs (measured): 3.8 times faster for 4% more."),
     (
         "faster",
         BESIDE | {"speedup": 0.5, "cost_ratio": 0.9},
         "32 GPUs (measured): 2 times slower for 10% less.",
+    ),
+    (
+        "on_the_edge",
+        BESIDE | {"settings": {"tp": 4, "precision": "bf16"}},
+        "On the edge: 32 GPUs (4x8), local batch 16, tp 4, precision bf16: 5 h, "
+        "160 GPU-h, would be chosen at a confidence of 88%.",
+    ),
+    (
+        "faster",
+        BESIDE | {"speedup": 0.97, "cost_ratio": 0.76},
+        "32 GPUs (measured): as fast for 24% less.",
     ),
     (
         "to_submit_now",
