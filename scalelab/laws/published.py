@@ -22,6 +22,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 import pandas as pd
+from numpy.linalg import norm
 from scipy.optimize import least_squares, nnls
 
 from scalelab.errors import SpecError
@@ -219,7 +220,7 @@ _MOST_ROWS = 250  # that trees are fitted to; a longer table is sampled
 # what a law is believed to err by between the measured levels of devices or batch, and
 # for each doubling of either beyond them; worth one left-out row
 _USUAL_BETWEEN, _USUAL_BEYOND = 0.1, 0.3
-_MOST_LEVELS = 5  # of devices, and of batches, that are left out in turn
+_MOST_LEVELS = 3  # of devices, and of batches, that are left out between the ends
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -290,32 +291,35 @@ def _left_out(
 ) -> tuple[float, np.ndarray]:
     """Return the deviations between points and for doublings beyond them, (2,).
 
-    Levels of devices and of the batch are left out in turn: what a law says there rests
-    on no row of the level, as what it says of one that was not measured.
+    Left out in turn are the last doubling of devices and of the batch, the first one,
+    and levels between: what a law says there rests on no row of the level, as what it
+    says of one that was not measured.
     """
     errors, distances = [np.empty(0)], [np.empty((0, 2))]
     for values in (at.world_size, at.samples):
         levels = np.unique(values)
-        chosen = np.linspace(0, len(levels) - 1, min(len(levels), _MOST_LEVELS))
-        for level in levels[chosen.round().astype(int)] if len(levels) > 1 else ():
-            held = values == level
-            kept, asked = at.take(~held), at.take(held)
-            said = np.maximum(learn(time[~held], kept).time(asked), TINY)
-            errors.append(np.log(said / time[held]))
-            distances.append(Coverage(at=kept, informed=frozenset()).distance(asked))
+        between = levels[1 : -1 : len(levels) // (_MOST_LEVELS + 1) + 1]
+        ends = [2 * values > levels[-1] + TINY, values < 2 * levels[0] - TINY]
+        for held in (*ends, *(values == level for level in between)):
+            if not held.all():
+                kept, asked = at.take(~held), at.take(held)
+                said = np.maximum(learn(time[~held], kept).time(asked), TINY)
+                errors.append(np.log(said / time[held]))
+                known = Coverage(at=kept, informed=frozenset())
+                distances.append(known.distance(asked))
     error, (devices, batch) = np.concatenate(errors), np.concatenate(distances).T
-    inside, is_larger = (devices == 0) & (batch == 0), devices > 0
-    is_batch = (batch > 0) & ~is_larger
-    return _typical(error[inside], _USUAL_BETWEEN), np.array(
-        [
-            _typical(error[is_larger] / devices[is_larger], _USUAL_BEYOND),
-            _typical(error[is_batch] / batch[is_batch], _USUAL_BEYOND),
-        ]
-    )
+    inside, on_more = (devices == 0) & (batch == 0), devices > 0
+    of_batch = (batch > 0) & ~on_more
+    beyond = [
+        _deviation(error[on_more], devices[on_more], _USUAL_BEYOND),
+        _deviation(error[of_batch], batch[of_batch], _USUAL_BEYOND),
+    ]
+    ones = np.ones(inside.sum())
+    return _deviation(error[inside], ones, _USUAL_BETWEEN), np.array(beyond)
 
 
-def _typical(errors: np.ndarray, usual: float) -> float:
-    return float(np.sqrt(((errors**2).sum() + usual**2) / (len(errors) + 1)))
+def _deviation(errors: np.ndarray, units: np.ndarray, usual: float) -> float:
+    return float(np.hypot(norm(errors), usual) / np.hypot(norm(units), 1))
 
 
 class PublishedLaw(StepTimeLaw):

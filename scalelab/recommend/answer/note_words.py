@@ -254,8 +254,8 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "accumulation_not_measured": "Accumulation was not measured: of the passes of a "
     "step, only the last is taken to exchange gradients.",
     "flat": "{law} is flat beyond what was measured: on more than "
-    "{world_size:n {device}}, and at local batches outside {least:,} to {most:,}, a "
-    "pass takes as long as at the nearest measured ones.",
+    "{world_size:n {device}}, and at local batches below {least:,} or above {most:,}, "
+    "a pass takes as long as at the nearest measured ones.",
     "extrapolated": "Extrapolated: nothing was measured on {world_size:n {device}} "
     "with local batch {local_batch_size:,}. Try that briefly before the job.",
     "not_tried": "Not tried: local batch {local_batch_size} there; by measured peaks "

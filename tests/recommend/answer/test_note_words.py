@@ -267,8 +267,8 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "flat",
         {"law": "xgboost", "world_size": 64, "least": 16, "most": 128},
         "xgboost is flat beyond what was measured: on more than 64 GPUs, and at local "
-        "batches outside 16 to 128, a pass takes as long as at the nearest measured "
-        "ones.",
+        "batches below 16 or above 128, a pass takes as long as at the nearest "
+        "measured ones.",
     ),
     (
         "extrapolated",
