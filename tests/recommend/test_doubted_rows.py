@@ -127,7 +127,7 @@ def test_no_row_of_the_table_takes_less_of_time_and_of_devices() -> None:
         and row.time_s.value < 0.95 * chosen.time_s.value
         and row.gpu_hours.value < 0.95 * chosen.gpu_hours.value
     ]
-    assert found.objective.startswith("clearly faster or cheaper than 2 GPUs")
+    assert chosen.world_size > 2  # a poor first doubling is made up for
 
 
 @pytest.mark.slow

@@ -81,13 +81,21 @@ def _halved(world_size: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(half, 0))
 
 
-def last_paying(time_s: np.ndarray, world_size: np.ndarray, least: float) -> np.ndarray:
+def last_paying(
+    time_s: np.ndarray,
+    world_size: np.ndarray,
+    least: float,
+    known: np.ndarray | None = None,
+) -> np.ndarray:
     """Return the index of the first world size from which no larger one pays.
 
-    One poor doubling is no end where the next ones make up for it.
+    One poor doubling is no end where the next ones make up for it; those of a world
+    size that is not known, if it is told which are, make up for nothing.
     """
-    pays = (marginal_return(time_s, world_size) >= least).any(axis=-1)
-    return np.asarray((~pays).argmax(axis=-1))
+    pays = marginal_return(time_s, world_size) >= least
+    if known is not None:
+        pays &= known | (world_size <= 2 * world_size[:, None])
+    return np.asarray((~pays.any(axis=-1)).argmax(axis=-1))
 
 
 def find_knee(
@@ -108,7 +116,8 @@ def find_knee(
     sizes = questions["world_size"].to_numpy(float)
     if len(sizes) < 2:
         return None
-    index = last_paying(time_s, sizes, least)
+    is_known = support != Support.NOT_MEASURED
+    index = last_paying(time_s, sizes, least, is_known)
     inside = index < len(sizes) - 1
     # draws without a knee in the range of sizes have an infinite upper end
     above = np.append(sizes, np.inf)[index + 1]
