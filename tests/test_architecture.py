@@ -20,7 +20,7 @@ HEAVY_ON_RUNNING_SIDE = {"torch", "dask", "distributed", "dask_jobqueue"}
 MOST_FILES = 16
 # Lines of the trainer, lines of all else but contracts, statements of both together.
 # Raised only with a reason in the changelog.
-BUDGET = {"training": 9_000, "else": 45_450, "statements": 29_160}
+BUDGET = {"training": 9_000, "else": 45_455, "statements": 29_165}
 MOST_LINES = 450
 
 
