@@ -13,6 +13,7 @@ from measured_runs import EMULATED, measured_run
 import scalelab
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
+from scalelab.running.sweep_end import SweepEnd
 from scalelab.scheduling.summary import SweepSummary
 from scalelab.session import Run, import_table, load
 
@@ -148,9 +149,9 @@ def test_a_budget_may_have_a_unit(
 ) -> None:
     budgets: list[float | None] = []
 
-    def take(asked: object, *, budget_gpu_hours: float | None) -> SweepSummary:
+    def take(asked: object, *, budget_gpu_hours: float | None) -> SweepEnd:
         budgets.append(budget_gpu_hours)
-        return SweepSummary()
+        return SweepEnd(summary=SweepSummary(), is_interrupted=False, left_jobs=())
 
     monkeypatch.setattr("scalelab.running.execution.run_sweep", take)
     measured_run(tmp_path / "run")

@@ -42,6 +42,9 @@ def run(run_directory: RunDirectory) -> None:
         *(f"  {job}" for job in status.jobs[:MAX_SHOWN]),
         f"  ... and {more} more jobs" if more else "",
         *(f"Waiting: {reason}" for reason in status.waiting[:MAX_SHOWN]),
+        f"Of the last sweep nothing is known: {status.unreadable}"
+        if status.unreadable
+        else "",
         run.accepted,
     ]
     if status.num_missing:

@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +12,7 @@ import typer
 
 from scalelab.cli.answering import print_answer, print_steadiness
 from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName, flag, option
-from scalelab.cli.recommend_command import NOTHING_MEETS
-from scalelab.errors import ClusterError, FitError, SpecError
+from scalelab.errors import SpecError
 from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted, duration
 from scalelab.inputs.outcome import Outcome
@@ -22,11 +21,12 @@ from scalelab.inputs.quantities import parse_gpu_hours
 if TYPE_CHECKING:
     from types import FrameType
 
-    from scalelab.running.execution import RunningSweep, SweepSummary
+    from scalelab.records.control.job_list import JobLine
+    from scalelab.running.execution import RunningSweep
     from scalelab.running.sweep import Sweep
-    from scalelab.session import Recommendation
+    from scalelab.running.sweep_end import SweepEnd
 
-NOT_ALL_WELL, INTERRUPTED = 1, 130
+NOT_ALL_WELL, INTERRUPTED = 1, 130  # where no sweep has run
 MAX_SHOWN = 5
 
 
@@ -125,36 +125,23 @@ def run(
         raise typer.Exit(apart.exit_code)
     interrupts = _Interrupts()
     job = arguments if as_driver_job else None
-    summary = _run(asked, budget, interrupts, is_quiet=quiet, job=job)
+    end = _run(asked, budget, interrupts, is_quiet=quiet, job=job)
+    summary = end.summary
     if summary.stopped and not interrupts.count:
         typer.echo(f"The sweep ended early: {summary.stopped}.", err=True)
     if summary.unsound:
         from scalelab.cli.shown.first_trials import of_sweep
 
         typer.echo(of_sweep(asked, summary.unsound, experiment), err=True)
-    for line in _closing(summary, asked.num_remaining):
+    for line in _closing(end, asked.num_remaining):
         typer.echo(line, err=True)
-    left = _left_jobs(asked.directory)
-    if interrupts.came:
-        if left:
-            typer.echo(left, err=True)
-        raise typer.Exit(INTERRUPTED)
-    has_nothing = summary.unsound and summary.stopped and not summary.num_resumed
-    answer = None if has_nothing else _answer(asked.directory, is_quiet=quiet)
-    unsound = {row["outcome"] for row in summary.unsound}
-    if summary.stopped and Outcome.REFUSED in unsound:
-        if left:
-            typer.echo(left, err=True)
-        raise typer.Exit(SpecError.exit_code)
-    if left:
-        raise ClusterError(left)
-    if answer and not isinstance(answer, Exception) and not answer.meets_constraints:
-        raise typer.Exit(NOTHING_MEETS)
-    # Without a job nothing was asked, and a sweep that was stopped may still tell.
-    is_asked = asked.experiment.job is not None or isinstance(answer, FitError)
-    is_unanswered = isinstance(answer, Exception) and is_asked and not summary.stopped
-    if summary.num_failed or unsound or is_unanswered:
-        raise typer.Exit(NOT_ALL_WELL)
+
+    meets_limits = True
+    if end.is_to_be_answered:
+        meets_limits = _answer(asked.directory, is_quiet=quiet)
+    if end.left_jobs:
+        typer.echo(f"Error: {_left(end.left_jobs)}", err=True)
+    raise typer.Exit(end.exit_code(meets_limits=meets_limits))
 
 
 def try_out(
@@ -208,7 +195,7 @@ def _run(
     *,
     is_quiet: bool,
     job: list[str] | None,
-) -> SweepSummary:
+) -> SweepEnd:
     from rich.console import Console
 
     from scalelab.cli.progress import view
@@ -241,9 +228,8 @@ def _run(
         )
 
 
-def _answer(
-    directory: Path, *, is_quiet: bool
-) -> Recommendation | FitError | SpecError:
+def _answer(directory: Path, *, is_quiet: bool) -> bool:
+    """Print the answer; return whether it keeps the limits, if there is one."""
     from scalelab.session import load
 
     finished = load(directory)
@@ -254,18 +240,13 @@ def _answer(
     print_steadiness(finished.observations)
     if not is_quiet:
         typer.echo(f"Report: {report}")
-    return answer
+    return isinstance(answer, Exception) or answer.meets_constraints
 
 
-def _left_jobs(directory: Path) -> str:
-    from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobList
-
-    left = JobList.read(directory / CLUSTER_DIRECTORY).jobs
-    if not left:
-        return ""
+def _left(jobs: Sequence[JobLine]) -> str:
     return (
-        f"{counted(len(left), 'job')} may hold nodes still, since the batch system did "
-        f"not cancel them: {'; '.join(map(str, left))}. Cancel them by hand, or run "
+        f"{counted(len(jobs), 'job')} may hold nodes still, since the batch system did "
+        f"not cancel them: {'; '.join(map(str, jobs))}. Cancel them by hand, or run "
         "the same command again once it answers."
     )
 
@@ -278,12 +259,6 @@ class _Interrupts:
         self.say: Callable[[str], None] = lambda text: None  # what one leads to
         self._running: RunningSweep | None = None
         self._before: dict[int, Any] = {}
-
-    @property
-    def came(self) -> bool:
-        """A signal, or ``scalelab stop``, asked for the sweep's end."""
-        is_asked = self._running is not None and self._running.stop_requests.came
-        return is_asked or self.count > 0
 
     def control(self, running: RunningSweep) -> None:
         """Stop this sweep from now on; run nothing if a signal came before it."""
@@ -298,6 +273,8 @@ class _Interrupts:
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self.count and self._running is None and error[0] is None:
+            raise KeyboardInterrupt  # nothing was left to run
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
@@ -308,10 +285,9 @@ class _Interrupts:
             # cannot be entered a second time.
             text = "Interrupted: the sweep ends as soon as its nodes have started."
             threading.Thread(target=self.say, args=(text,)).start()
-        elif self.count == 1 and number == signal.SIGINT:
-            self._running.driver.drain()
         else:
-            self._running.driver.kill()
+            is_first = self.count == 1 and number == signal.SIGINT
+            self._running.stop_requests.stop(at_once=not is_first)
 
 
 def _opening(asked: Sweep) -> Iterator[str]:
@@ -334,8 +310,9 @@ def _opening(asked: Sweep) -> Iterator[str]:
         yield f"All {done} of {where} are done."
 
 
-def _closing(summary: SweepSummary, num_before: int | None) -> Iterator[str]:
+def _closing(end: SweepEnd, num_before: int | None) -> Iterator[str]:
     # num_before: the trials there were to run; None where nobody knew.
+    summary = end.summary
     if pruned := summary.outcomes.get(Outcome.PRUNED, 0):
         yield f"Ended early by their source (pruned): {counted(pruned, 'trial')}."
     if unfitting := summary.outcomes.get(Outcome.OUT_OF_MEMORY, 0):

@@ -38,7 +38,6 @@ class ProcessRequest:
     rank: int
     task: RankTask | CommandTask | StoreTask
     cores: tuple[int, ...] = ()
-    threads: int = 1
     env: Mapping[str, str] = field(default_factory=dict)
     log: str | None = None
     directory: str | None = None
@@ -58,7 +57,6 @@ class RankIdentity:
     local_world_size: int
     node_rank: int
     num_nodes: int
-    device_id: str
 
     @property
     def is_server(self) -> bool:

@@ -35,7 +35,7 @@ from scalelab.records.attempt_io import (
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.control.lease import LEASE
 from scalelab.records.observations import check_row, check_types, row
-from scalelab.records.plain_files import harmless, parse_json, read_file
+from scalelab.records.plain_files import harmless, open_to_append, parse_json, read_file
 
 # The names that write_atomically and snapshot_code give to what is not whole yet.
 _HALF = re.compile(r"\.(.+\.)?[0-9a-f]{32}")
@@ -77,8 +77,7 @@ class Ledger:
     def _append(self, line: bytes) -> None:
         with storing(self.path):
             if self._descriptor is None:
-                flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-                self._descriptor = os.open(self.path, flags, 0o644)
+                self._descriptor = open_to_append(self.path)
             append_all(self._descriptor, line)
 
     def close(self) -> None:

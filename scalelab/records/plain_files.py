@@ -1,7 +1,8 @@
 """Files of a run directory, which may be somebody else's: read as data and no more.
 
-A link is not followed, a pipe or a device is not waited for, and what is too large for
-what it should be is not read. Text that a terminal would obey is made harmless.
+A link is not followed, a pipe or a device is not waited for, neither to read nor to
+append, and what is too large for what it should be is not read. Text that a terminal
+would obey is made harmless.
 """
 
 from __future__ import annotations
@@ -33,22 +34,32 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 def opened(path: Path, most_bytes: float = MOST_BYTES) -> BinaryIO:
     """Open a regular file to read it."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.fdopen(_open_regular(path, os.O_RDONLY, most_bytes), "rb")
+
+
+def open_to_append(path: Path) -> int:
+    """Return the descriptor of a regular file to append to; make it where it is not."""
+    return _open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+
+
+def _open_regular(path: Path, flags: int, most_bytes: float = math.inf) -> int:
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags)
+        descriptor = os.open(path, flags, 0o644)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "it is a link", str(path)) from error
         raise
-    file = os.fdopen(descriptor, "rb")
+
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        why = "it is no regular file"
+        is_directory = stat.S_ISDIR(status.st_mode)
+        why = "it is a directory" if is_directory else "it is no regular file"
     elif status.st_size > most_bytes:
         why = f"it has more than {most_bytes:,} bytes"
     else:
-        return file
-    file.close()
+        return descriptor
+    os.close(descriptor)
     raise OSError(errno.EINVAL, why, str(path))
 
 

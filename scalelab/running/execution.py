@@ -31,11 +31,13 @@ from scalelab.records.control.events import (
     TrialEnded,
     Unreadable,
 )
+from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobList
+from scalelab.records.control.lease import Lease
 from scalelab.records.control.stop_request import StopRequests
 from scalelab.records.store import RunStore
 from scalelab.running.sweep import Sweep
-from scalelab.scheduling.summary import SweepSummary as SweepSummary
-from scalelab.scheduling.summary import Unfinished
+from scalelab.running.sweep_end import SweepEnd
+from scalelab.scheduling.summary import SweepSummary
 
 if TYPE_CHECKING:
     from scalelab.cluster.dask_nodes import DaskNodes
@@ -62,7 +64,7 @@ def run_sweep(
     budget_gpu_hours: float | None = None,
     on_event: OnEvent = lambda event: None,
     on_start: Callable[[RunningSweep], None] = lambda running: None,
-) -> SweepSummary:
+) -> SweepEnd:
     """Run the trials that are left of a sweep."""
     store = sweep.open_store()
     with store.lease() as lease, StopRequests(sweep.directory) as stop_requests:
@@ -72,69 +74,96 @@ def run_sweep(
             site=sweep.site_name,
             supersedes=bool(sweep.changes),
         )
-        if earlier := _all_done(sweep, store):
-            return earlier
-        programs = _programs(sweep, store)
-        source = sweep.source
-        first = FirstTrials(source, programs if sweep.checks_first else ())
-        with _Events(sweep.directory, on_event, first) as events:
-            frameworks = {framework_of(each) for each in programs.values()} - {""}
-            events(
-                SweepStarted(
-                    host=socket.gethostname(),
-                    pid=os.getpid(),
-                    frameworks=tuple(sorted(frameworks)),
+
+        summary = _all_done(sweep, store) or _run_trials(
+            sweep,
+            store,
+            lease,
+            stop_requests,
+            budget_gpu_s=budget_gpu_hours and budget_gpu_hours * 3600,
+            on_event=on_event,
+            on_start=on_start,
+        )
+    return SweepEnd(
+        summary=summary,
+        is_interrupted=stop_requests.came,
+        left_jobs=JobList.read(sweep.directory / CLUSTER_DIRECTORY).jobs,
+    )
+
+
+def _run_trials(
+    sweep: Sweep,
+    store: RunStore,
+    lease: Lease,
+    stop_requests: StopRequests,
+    *,
+    budget_gpu_s: float | None,
+    on_event: OnEvent,
+    on_start: Callable[[RunningSweep], None],
+) -> SweepSummary:
+    programs = _programs(sweep, store)
+    source = sweep.source
+    first = FirstTrials(source, programs if sweep.checks_first else ())
+    with _Events(sweep.directory, on_event, first) as events:
+        frameworks = {framework_of(each) for each in programs.values()} - {""}
+        events(
+            SweepStarted(
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                frameworks=tuple(sorted(frameworks)),
+            )
+        )
+        from scalelab.scheduling.driver import Driver
+
+        patience: dict[str, Any] = {}
+        if sweep.site.batch_system is not None:
+            # Its queue takes its time, and its jobs end while trials run.
+            patience = {"node_timeout_s": math.inf, "max_retries": MAX_JOBS_LOST}
+
+        with _nodes(sweep, programs.values()) as cluster:
+            driver = Driver(
+                first,
+                cluster,
+                store,
+                programs,
+                estimate_duration=source.estimate,
+                on_event=events,
+                retry_failed=sweep.retry_failed,
+                budget_gpu_s=budget_gpu_s,
+                lost_after_s=sweep.site.lost_after,
+                **patience,
+            )
+            events.stop = driver.drain
+            stop_requests.control(driver.drain, driver.kill)
+            on_start(
+                RunningSweep(
+                    driver=driver,
+                    source=source,
+                    dashboard_link=cluster.dashboard_link,
+                    stop_requests=stop_requests,
                 )
             )
-            from scalelab.scheduling.driver import Driver
+            lease.say_begun()
+            summary = driver.run()
 
-            patience: dict[str, Any] = {}
-            if sweep.site.batch_system is not None:
-                # Its queue takes its time, and its jobs end while trials run.
-                patience = {"node_timeout_s": math.inf, "max_retries": MAX_JOBS_LOST}
-            with _nodes(sweep, programs.values()) as cluster:
-                driver = Driver(
-                    first,
-                    cluster,
-                    store,
-                    programs,
-                    estimate_duration=source.estimate,
-                    on_event=events,
-                    retry_failed=sweep.retry_failed,
-                    budget_gpu_s=budget_gpu_hours and budget_gpu_hours * 3600,
-                    lost_after_s=sweep.site.lost_after,
-                    **patience,
-                )
-                events.stop = driver.drain
-                stop_requests.control(driver.drain, driver.kill)
-                on_start(
-                    RunningSweep(
-                        driver=driver,
-                        source=source,
-                        dashboard_link=cluster.dashboard_link,
-                        stop_requests=stop_requests,
-                    )
-                )
-                lease.say_begun()
-                summary = driver.run()
-            try:
-                problems = store.compact()
-            except (ImportError, MemoryError) as error:  # the next reader tries again
-                problems = [
-                    f"Steps were not compacted, which costs readers time: {error}"
-                ]
-            for problem in problems:
-                events(Unreadable(reason=problem))
-            if first.failures:
-                held = (Unfinished(trial, FIRST_TRIAL) for trial in first.withheld())
-                summary.unfinished += held
-                summary.unsound = tuple(first.failures.values())
-            if first.has_stopped:
-                summary.stopped = summary.stopped or FIRST_TRIAL
-            if events.input_error is not None:
-                raise SpecError(events.input_error)
-            events(SweepEnded(stopped=summary.stopped))
+        for problem in _compact(store):
+            events(Unreadable(reason=problem))
+        if first.failures:
+            summary.unfinished += first.withheld()
+            summary.unsound = tuple(first.failures.values())
+        if first.has_stopped:
+            summary.stopped = summary.stopped or FIRST_TRIAL
+        if events.input_error is not None:
+            raise SpecError(events.input_error)
+        events(SweepEnded(stopped=summary.stopped))
     return summary
+
+
+def _compact(store: RunStore) -> list[str]:
+    try:
+        return store.compact()
+    except (ImportError, MemoryError) as error:  # the next reader tries again
+        return [f"Steps were not compacted, which costs readers time: {error}"]
 
 
 def _all_done(sweep: Sweep, store: RunStore) -> SweepSummary | None:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalelab.errors import SpecError
+from scalelab.errors import SpecError, StoreError
 from scalelab.experiment.fingerprint import words_of_run
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import is_canary
@@ -47,6 +47,7 @@ class RunStatus:
     num_devices: int = 0
     stopping: str | None = None  # why the driver starts no more trials
     stopped: str | None = None  # why the last sweep ended early
+    unreadable: str = ""  # why nothing else is known of the last sweep
     has_canaries: bool = False
     memory_limits: tuple[MemoryLimit, ...] = ()
 
@@ -62,7 +63,7 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
         with suppress(SpecError):
             site = experiment.resolve_site()
             num_missing = source_of(experiment, site, finished).remaining
-    nodes, waiting, stopping, stopped = _of_last_sweep(reader.directory)
+    nodes, waiting, stopping, stopped, unreadable = _of_last_sweep(reader.directory)
     return RunStatus(
         outcomes=Counter(str(row["outcome"]) for row in finished),
         used_gpu_s=sum(row.get("allocated_gpu_s") or 0.0 for row in rows),
@@ -81,6 +82,7 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
         num_devices=sum(nodes.values()) if driver else 0,
         stopping=stopping if driver else None,
         stopped=None if driver else stopped,
+        unreadable=unreadable,
         has_canaries=any(is_canary(row["repeat"]) for row in finished),
         memory_limits=memory_limits(finished),
     )
@@ -88,29 +90,33 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
 
 def _of_last_sweep(
     run: Path,
-) -> tuple[dict[str, int], list[str], str | None, str | None]:
-    # Devices of nodes that are up, what trials wait for, why it stops, and stopped.
+) -> tuple[dict[str, int], list[str], str | None, str | None, str]:
+    # Devices of nodes that are up, what trials wait for, why it stops, and stopped, and
+    # why its events cannot be read: they tell of progress only.
     nodes: dict[str, int] = {}
     waiting: list[str] = []
-    stopping = stopped = None
+    stopping, stopped, unreadable = None, None, ""
     kinds = (SweepStarted, NodeUp, NodeLost, Waiting, Stopping, SweepEnded)
-    for event in events_of_last_sweep(run, kinds):
-        match event:
-            case SweepStarted():
-                # Unless a last word follows.
-                stopped = "its driver was killed, or its host went down"
-            case NodeUp():
-                nodes[event.node] = event.num_devices
-                waiting.clear()
-            case NodeLost():
-                nodes.pop(event.node, None)
-            case Waiting():
-                waiting = [event.reason]
-            case Stopping():
-                stopping = event.reason
-            case SweepEnded():
-                stopped = event.stopped
-    return nodes, waiting, stopping, stopped
+    try:
+        for event in events_of_last_sweep(run, kinds):
+            match event:
+                case SweepStarted():
+                    # Unless a last word follows.
+                    stopped = "its driver was killed, or its host went down"
+                case NodeUp():
+                    nodes[event.node] = event.num_devices
+                    waiting.clear()
+                case NodeLost():
+                    nodes.pop(event.node, None)
+                case Waiting():
+                    waiting = [event.reason]
+                case Stopping():
+                    stopping = event.reason
+                case SweepEnded():
+                    stopped = event.stopped
+    except StoreError as error:
+        unreadable = str(error)
+    return nodes, waiting, stopping, stopped, unreadable
 
 
 def _why_unused(row: Observation) -> str | None:

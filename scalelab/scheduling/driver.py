@@ -46,7 +46,7 @@ from scalelab.scheduling.gangs import Gangs, PartEnded, RunAttempt, Verdict
 from scalelab.scheduling.pool import Pool
 from scalelab.scheduling.provision.provisioner import provision_of
 from scalelab.scheduling.pruning import Pruning
-from scalelab.scheduling.summary import SweepSummary, Unfinished
+from scalelab.scheduling.summary import SweepSummary
 from scalelab.scheduling.trial_queue import Request
 from scalelab.site.profile import LOST_AFTER_S
 
@@ -156,9 +156,7 @@ class Driver:
                     "network and run the same command again: the sweep goes on."
                 ) from error
             raise
-        for request in self._pool.waiting():
-            reason = f"not started: {self._summary.stopped}"
-            self._summary.unfinished.append(Unfinished(request.trial, reason))
+        self._summary.unfinished += (each.trial for each in self._pool.waiting())
         return self._summary
 
     @property
@@ -345,8 +343,7 @@ class Driver:
 
     def _runs_again(self, request: Request, outcome: Outcome, *, got_on: bool) -> bool:
         if outcome.is_retried and self._summary.stopped is not None:
-            reason = f"{outcome}: {self._summary.stopped}"
-            self._summary.unfinished.append(Unfinished(request.trial, reason))
+            self._summary.unfinished.append(request.trial)
             return True
         allowed = self._max_retries if outcome.is_retried else 0
         if outcome is Outcome.FAILED and self._summary.stopped is None:

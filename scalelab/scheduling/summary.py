@@ -18,14 +18,6 @@ class FailedTrial:
     log: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """A trial that has not ended; the same command again would run it."""
-
-    trial: Trial
-    reason: str
-
-
 @dataclass(kw_only=True, slots=True)
 class SweepSummary:
     """The counts of a sweep, and of the trials that earlier sweeps of its run finished.
@@ -36,7 +28,7 @@ class SweepSummary:
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     num_resumed: int = 0
     failures: list[FailedTrial] = field(default_factory=list)
-    unfinished: list[Unfinished] = field(default_factory=list)
+    unfinished: list[Trial] = field(default_factory=list)  # they would run again
     used_gpu_s: float = 0.0
     stopped: str | None = None
     unsound: tuple[Observation, ...] = ()  # first trials that failed their check
@@ -54,11 +46,6 @@ class SweepSummary:
             for outcome, count in self.outcomes.items()
             if not outcome.is_measurement
         )
-
-    @property
-    def is_complete(self) -> bool:
-        """Every trial the source wanted has ended."""
-        return not self.unfinished and self.stopped is None
 
     def count_earlier(self, observation: Observation) -> None:
         """Count a trial that an earlier sweep finished."""

@@ -96,7 +96,7 @@ def sweep(
 
     to_read = said.model_dump(exclude={"budget_gpu_hours", "accept_changes"})
     asked = Sweep.read(**to_read).prepared(accept_changes=said.accept_changes)
-    summary = run_sweep(asked, budget_gpu_hours=said.budget_gpu_hours)
+    summary = run_sweep(asked, budget_gpu_hours=said.budget_gpu_hours).summary
     if summary.unsound and summary.stopped:
         reasons = [ended(row["reason"]) for row in summary.unsound if row.get("reason")]
         left = counted(len(summary.unfinished), "trial")

@@ -110,6 +110,23 @@ def test_status_says_what_the_driver_reported_last(
     assert "The last sweep ended early: the budget is spent\n" in out
 
 
+def test_a_run_whose_events_cannot_be_read_is_answered_and_says_so(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
+    run = measured_run(here / "runs" / "small").directory
+    os.mkfifo(run / "events.jsonl")
+    asked = scalelab("recommend", run)
+    assert (asked.code, asked.err) == (0, "")
+    assert asked.out.startswith("Use 2 ")
+    status = scalelab("status", run)
+    assert status.code == 0
+    assert (
+        f"Of the last sweep nothing is known: {run}/events.jsonl cannot be read: it is "
+        "no regular file." in status.out
+    )
+    assert scalelab("report", run).code == 0
+
+
 def test_status_names_attempts_that_a_dead_driver_left(
     scalelab: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -158,7 +158,7 @@ def test_a_torn_specification_is_named(files: AttemptFiles, content: bytes) -> N
 
 def test_an_unreadable_file_is_not_called_torn(files: AttemptFiles) -> None:
     files.result.mkdir()
-    with pytest.raises(StoreError, match=r"result\.json cannot be read: Is a dir") as e:
+    with pytest.raises(StoreError, match="cannot be read: it is a directory") as e:
         read_result(files)
     assert not isinstance(e.value, TornRecordError)
 

@@ -183,7 +183,7 @@ def test_results_that_cannot_be_read_are_not_thrown_away(
     store.begin(spec)
     spec.files.result.mkdir()
     with pytest.raises(
-        StoreError, match=r"result\.json cannot be read: Is a directory"
+        StoreError, match=r"result\.json cannot be read: it is a directory"
     ):
         reopened().recover()
 

@@ -123,7 +123,7 @@ def test_an_unreadable_stream_is_said(
 ) -> None:
     attempt().stream.mkdir(parents=True)
     with pytest.raises(
-        StoreError, match=r"stream\.jsonl cannot be read: Is a directory"
+        StoreError, match=r"stream\.jsonl cannot be read: it is a directory"
     ):
         one(store)
 

@@ -195,12 +195,13 @@ def test_large_sweeps_ask_first(here: Path) -> None:
 
 def test_a_sweep_that_is_done_starts_no_nodes(here: Path, no_nodes: Any) -> None:
     measured_run(here / "runs" / "small")
-    summary = run_sweep(Sweep.read(write()).prepared())
+    summary = run_sweep(Sweep.read(write()).prepared()).summary
     assert summary.outcomes == {Outcome.COMPLETED: 8}
     assert summary.num_resumed == 8
-    assert summary.is_complete
+    assert not summary.unfinished
     shorter = EMULATED.replace("[4, 8]", "4").replace("100000", "200000")
-    assert run_sweep(Sweep.read(write(shorter)).prepared()).num_resumed == 8
+    again = run_sweep(Sweep.read(write(shorter)).prepared()).summary
+    assert again.num_resumed == 8
     assert "200000" in RunStore.open(here / "runs" / "small").experiment_text
 
 
@@ -218,7 +219,7 @@ def test_an_auto_batch_that_is_found_starts_no_nodes(here: Path, no_nodes: Any) 
     assert not sweep.plan.assumes_local_batch
     assert {trial.local_batch_size for trial in sweep.plan.trials} == {4}
     assert sweep.num_remaining == 0
-    assert run_sweep(sweep).is_complete
+    assert not run_sweep(sweep).summary.unfinished
 
 
 def test_an_auto_batch_that_is_still_looked_for_is_assumed(here: Path) -> None:
@@ -253,14 +254,14 @@ def test_what_is_asked_reaches_the_driver(
     monkeypatch.setattr(conductor, "stopped", "the budget is spent")
     starts: list[RunningSweep] = []
     sweep = Sweep.read(write(), retry_failed=True).prepared()
-    summary = run_sweep(sweep, budget_gpu_hours=0.5, on_start=starts.append)
+    end = run_sweep(sweep, budget_gpu_hours=0.5, on_start=starts.append)
     (driver,) = conductor.made
     assert driver.options["budget_gpu_s"] == 1800
     assert driver.options["retry_failed"] is True
     assert driver.cluster.arguments == (1, 2, "cpu")
     assert "scalelab.training.rank" in driver.cluster.options["preload"]
     assert driver.programs[None].name == "emulated"
-    assert summary.stopped == "the budget is spent"
+    assert end.summary.stopped == "the budget is spent"
     (running,) = starts
     assert running.driver is driver
     assert running.source.total == 8

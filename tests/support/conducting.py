@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.control.events import Progress, TrialEnded
-from scalelab.scheduling.summary import FailedTrial, SweepSummary, Unfinished
+from scalelab.scheduling.summary import FailedTrial, SweepSummary
 
 
 class Nodes:
@@ -73,7 +73,7 @@ class Conductor:
                 FailedTrial(trial=trial, outcome=Outcome.FAILED, reason="No.", log=log)
             )
         if self.stopped:
-            tally.unfinished.append(Unfinished(trial, self.stopped))
+            tally.unfinished.append(trial)
         return tally
 
 

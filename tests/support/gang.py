@@ -92,7 +92,6 @@ def identity(rank: int, world_size: int) -> RankIdentity:
         local_world_size=world_size,
         node_rank=0,
         num_nodes=1,
-        device_id=str(rank),
     )
 
 

@@ -135,7 +135,6 @@ class CommandAttempt:
             rank=process.rank,
             task=CommandTask(argv=argv),
             cores=tuple(core for each in device_ids for core in cores_of(spec, each)),
-            threads=spec.threads_per_rank,
             env=env,
             log=str(spec.files.log(process.rank)),
             directory=program.code_directory,

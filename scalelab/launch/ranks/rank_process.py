@@ -120,7 +120,6 @@ def run_in_process(spec: AttemptSpec, trainer: Trainer) -> AttemptResult:
             local_world_size=1,
             node_rank=0,
             num_nodes=1,
-            device_id=spec.placement.shares[0].device_ids[0],
         )
         board = ProgressBoard(1)
         try:

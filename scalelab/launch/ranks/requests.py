@@ -38,13 +38,11 @@ def rank_requests(
                     local_world_size=len(devices),
                     node_rank=node_rank,
                     num_nodes=len(spec.placement.shares),
-                    device_id=device,
                 ),
                 rendezvous=rendezvous,
                 row=local_rank,
             ),
             cores=cores_of(spec, device),
-            threads=spec.threads_per_rank,
             env=env,
             log=str(spec.files.log(first_rank + local_rank)),
             search_path=(code,) if code else (),
@@ -63,7 +61,7 @@ def _server_requests(
     strategy = strategy_of(spec.trial.parallelism)
     for number in range(strategy.num_servers(world_size, spec.trial.options)):
         rank, row = world_size + number, len(ranks) + number
-        identity = replace(task.identity, rank=rank, local_rank=row, device_id="")
+        identity = replace(task.identity, rank=rank, local_rank=row)
         yield replace(
             first,
             rank=rank,

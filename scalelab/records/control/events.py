@@ -15,7 +15,7 @@ from typing import get_args
 
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt_io import append_all, encode_json, reading, storing
-from scalelab.records.plain_files import checked, parse_json, read_file
+from scalelab.records.plain_files import checked, open_to_append, parse_json, read_file
 
 EVENTS = "events.jsonl"
 VERSION = 1
@@ -165,8 +165,7 @@ class EventLog:
     def __init__(self, run: Path) -> None:
         self._path = run / EVENTS
         with storing(self._path):
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-            self._descriptor = os.open(self._path, flags, 0o644)
+            self._descriptor = open_to_append(self._path)
             # A driver that was killed may have left half a line.
             size = os.fstat(self._descriptor).st_size
             if size and os.pread(self._descriptor, 1, size - 1) != b"\n":

@@ -56,16 +56,19 @@ class StopRequests:
                 raise KeyboardInterrupt
             self._control = drain, kill
 
+    def stop(self, *, at_once: bool) -> None:
+        """Pass on a request of this process, such as a signal, like any other."""
+        with self._lock:
+            self.came, control = True, self._control
+        if control is not None:
+            drain, kill = control
+            (kill if at_once else drain)()
+
     def _watch(self) -> None:
         while not self._end.wait(self._look_every_s):
             at_once = self._take()
-            if at_once is None:
-                continue
-            with self._lock:
-                self.came, control = True, self._control
-            if control is not None:
-                drain, kill = control
-                (kill if at_once else drain)()
+            if at_once is not None:
+                self.stop(at_once=at_once)
 
     def _take(self) -> bool | None:
         # whether a request says at once; None: there is none

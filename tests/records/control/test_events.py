@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from scalelab.errors import StoreError
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.control.events import (
     EVENTS,
@@ -118,3 +122,21 @@ def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
     with (tmp_path / EVENTS).open("a") as file:
         file.writelines(json.dumps(each) + "\n" for each in others)
     assert list(events_of_last_sweep(tmp_path)) == [STARTED, Waiting(reason="w")]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_events_are_never_written_behind_a_link(tmp_path: Path, exists: bool) -> None:
+    mine = tmp_path / "mine"
+    if exists:
+        mine.write_text("mine")
+    (tmp_path / EVENTS).symlink_to(mine)
+    with pytest.raises(StoreError, match="cannot be written: it is a link"):
+        EventLog(tmp_path)
+    assert mine.exists() == exists
+    assert not exists or mine.read_text() == "mine"
+
+
+def test_no_pipe_is_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / EVENTS)
+    with pytest.raises(StoreError, match="cannot be written: it is no regular file"):
+        EventLog(tmp_path)
