@@ -15,6 +15,8 @@ BENCHMARKS := launch dispatch instrumentation records cli packing lm feed
 INSTALLED := $(VENV)/.installed
 # Environments of frameworks, tests/recipes/environments; tensorflow and deepspeed when named.
 RECIPES ?= torch common jax keras
+# Of their recipes those whose name holds this; all of them.
+ONLY ?=
 
 # Packages are compiled as they are first imported, and then not again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -45,7 +47,7 @@ test-faults: $(INSTALLED)
 
 # Public-style scripts of each framework, swept as they are.
 test-recipes: $(RECIPES:%=.recipes/%/.installed)
-	SCALELAB_RECIPES="$(RECIPES)" $(BIN)/pytest -m recipes tests/recipes
+	SCALELAB_RECIPES="$(RECIPES)" $(BIN)/pytest -m recipes -k "$(ONLY)" tests/recipes
 
 check: $(INSTALLED)
 	$(BIN)/ruff check

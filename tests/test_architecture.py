@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -58,10 +59,17 @@ def name_of(module: Path) -> str:
 MODULES = {name_of(module): module for module in PACKAGE.rglob("*.py")}
 
 
+@cache
+def nodes_of(module: Path) -> list[ast.AST]:
+    """Return all nodes of a module's syntax tree."""
+    return list(ast.walk(ast.parse(module.read_text())))
+
+
+@cache
 def imported_names(module: Path) -> set[str]:
     """Return what a module imports, anywhere in it and for its types too."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in nodes_of(module):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -181,7 +189,7 @@ def test_the_house_stays_within_its_budget() -> None:
         if room_of(name) == "testing":
             continue
 
-        for node in ast.walk(ast.parse(module.read_text())):
+        for node in nodes_of(module):
             if isinstance(node, ast.stmt) and not is_text(node):
                 num_statements += 1
 

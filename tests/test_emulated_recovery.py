@@ -182,6 +182,7 @@ def test_the_knee_of_the_example_lies_inside_its_range_and_is_no_close_call(
         assert declared_knee(changed, large) == (16, 32)
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_random_machines_are_recovered_as_often_as_their_intervals_say(
     large: Any,

@@ -78,6 +78,7 @@ def canaries() -> list[int]:
     return [repeat - FIRST_CANARY for repeat in repeats if repeat >= FIRST_CANARY]
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_neighbours_that_come_halfway_are_seen_and_said(
     start: Start, scalelab: Any, here: Path, come: Callable[[str], None]

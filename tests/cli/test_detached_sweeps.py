@@ -69,6 +69,7 @@ def test_a_detached_sweep_is_found_followed_and_stopped(
     assert "The sweep ended early" in log.read_text()
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_a_detached_sweep_that_cannot_begin_says_why(scalelab: Any, here: Path) -> None:
     held = EMULATED.replace("site: {", "site: {scheduler: allocation, ")

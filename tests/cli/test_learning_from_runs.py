@@ -67,6 +67,7 @@ def test_what_one_node_cannot_tell_is_learned_from_another_run(
     assert row.step_time_s.value == pytest.approx(true, rel=0.25)
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_one_measured_size_is_enough_where_others_tell_the_rest(
     here: Path, taught: Path
@@ -99,6 +100,7 @@ def test_an_answer_is_kept_for_the_runs_it_was_learned_from(
     assert again().recommend(learn_from=[taught, from_more]) != told
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_a_run_named_twice_teaches_once(asked: Run, taught: Path) -> None:
     once = asked.recommend(gpus=[16], learn_from=[taught])
@@ -147,6 +149,7 @@ def table(workloads: Mapping[str, int]) -> str:
     return "\n".join(rows)
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_the_other_workloads_of_a_run_teach_too(
     scalelab: Callable[..., Any], here: Path

@@ -227,6 +227,7 @@ def test_ctrl_c_stays_ignored_in_the_background(
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_ctrl_c_at_any_moment_of_the_start_shows_no_traceback(
     command: list[str], here: Path

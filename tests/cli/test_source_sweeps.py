@@ -152,6 +152,7 @@ def test_a_source_that_fails_ends_the_sweep_and_is_named(sweep: Sweep) -> None:
     assert {row["outcome"] for row in rows()} == {"completed", "cancelled"}
 
 
+@pytest.mark.repetition
 @pytest.mark.timeout(300)
 def test_a_trial_of_an_unknown_program_ends_the_sweep_and_loses_nothing(
     sweep: Sweep, here: Path

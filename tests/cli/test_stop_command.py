@@ -144,6 +144,7 @@ def test_a_sweep_is_stopped_and_goes_on(
     assert len(frame) == 8 + (len(before) if options else 0), "nothing ran in vain"
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_a_driver_that_stands_still_stops_once_it_goes_on(
     scalelab: Any, start: Start, monkeypatch: pytest.MonkeyPatch

@@ -113,6 +113,7 @@ def test_a_good_script_is_tried_on_one_device_and_on_two(
     ], "nothing is left where all was well"
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_scripts_that_crash_or_are_silent_are_told_with_their_logs(

@@ -56,7 +56,10 @@ def test_ctrl_c_finishes_what_runs_and_the_next_sweep_goes_on(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("numbers", [("SIGINT", "SIGINT"), ("SIGTERM",)])
+@pytest.mark.parametrize(
+    "numbers",
+    [("SIGINT", "SIGINT"), pytest.param(("SIGTERM",), marks=pytest.mark.repetition)],
+)
 def test_a_second_ctrl_c_or_a_kill_leaves_no_process(
     start: Start, here: Path, numbers: tuple[str, ...]
 ) -> None:
@@ -98,6 +101,7 @@ def test_ctrl_c_before_the_nodes_are_up(start: Start, here: Path, times: int) ->
     assert attempts() == []
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_ctrl_c_while_nodes_import_is_for_the_driver_alone(
     start: Start, here: Path
@@ -235,6 +239,7 @@ def test_a_large_sweep_asks_and_takes_no_for_an_answer(
     assert not Path("runs").exists()
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_a_reader_that_leaves_gets_no_traceback(
     command: list[str], environment: dict[str, str], here: Path

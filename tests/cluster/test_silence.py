@@ -87,6 +87,7 @@ def test_a_worker_that_is_stopped_is_said_given_up_and_started_anew(
     assert heard.empty(), "the other node was never silent"
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_a_worker_that_is_stopped_for_a_while_is_not_lost(nodes: LocalNodes) -> None:
     heard: SimpleQueue[NodeEvent] = SimpleQueue()

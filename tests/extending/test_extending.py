@@ -123,6 +123,7 @@ def test_an_environment_without_the_distribution_names_what_it_knows(
     assert main.run(["plan", str(tmp_path / "experiment.yaml")]) == 2
 
 
+@pytest.mark.repetition
 def test_a_launcher_is_swept_and_starts_the_job(
     run_outside: Run, tmp_path: Path
 ) -> None:
@@ -172,6 +173,7 @@ def test_a_resource_limits_an_answer(run_outside: Run, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.repetition
 def test_a_trainer_is_swept_on_plain_processes(
     run_outside: Run, tmp_path: Path
 ) -> None:

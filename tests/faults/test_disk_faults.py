@@ -35,6 +35,7 @@ def small_disk(sweep: Sweep) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.repetition
 def test_a_disk_that_fills_up_ends_the_sweep_and_loses_nothing(
     sweep: Sweep,
     small_disk: Path,

@@ -46,6 +46,7 @@ from swept import (
 pytestmark = EVERY_SEED
 
 
+@pytest.mark.repetition
 @pytest.mark.two_nodes
 def test_a_killed_rank_costs_its_own_trial(
     sweep: Sweep, rng: random.Random, patience_s: float, control_s: float
@@ -122,6 +123,7 @@ def test_a_killed_worker_costs_an_attempt(
     check_gone(sweep, control_s)
 
 
+@pytest.mark.repetition
 @pytest.mark.two_nodes
 def test_a_stopped_worker_costs_an_attempt(
     sweep: Sweep, rng: random.Random, patience_s: float, control_s: float
@@ -261,6 +263,7 @@ def jumping_clock(
     )
 
 
+@pytest.mark.repetition
 @pytest.mark.two_nodes
 def test_a_clock_that_jumps_changes_nothing(
     sweep: Sweep,

@@ -169,6 +169,7 @@ def program_of(kind: str, directory: Path) -> Program:
     )
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", ["workload", "command"])

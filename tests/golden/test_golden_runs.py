@@ -184,7 +184,13 @@ def test_a_difference_is_seen() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", SWEPT)
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(run, marks=() if run == "command" else pytest.mark.repetition)
+        for run in SWEPT
+    ],
+)
 def test_a_run_that_is_done_is_found_done(here: Path, run: str) -> None:
     folder = here / "runs" / run
     shutil.copy(folder / "experiments" / "0001.yaml", f"{run}.yaml")

@@ -121,6 +121,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.repetition
 def test_a_test_that_is_killed_leaves_no_job_and_no_driver(pbs: Pbs) -> None:
     home = pbs.home / "of-the-killed"
     home.mkdir()

@@ -33,6 +33,7 @@ EXPERIMENT = {
 }
 
 
+@pytest.mark.repetition
 def test_the_script_of_the_answer_runs_where_it_was_submitted(pbs: Pbs) -> None:
     (pbs.home / "train.py").write_text(PROGRAM)
     swept = Swept(pbs, "answered", EXPERIMENT, nodes=1)

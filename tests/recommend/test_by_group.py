@@ -164,6 +164,7 @@ def test_a_group_that_cannot_be_answered_is_said(frame: pd.DataFrame) -> None:
     assert found.notes[-1].startswith("Node group a100 is not compared: ")
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_samples_learnt_on_one_group_hold_on_the_other() -> None:
     lessons = convergence().assign(node_group="a100")
@@ -189,6 +190,7 @@ def test_the_text_names_both_groups(frame: pd.DataFrame) -> None:
     assert "usd" in text
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_the_groups_of_cpus_are_told_apart_by_name_alone() -> None:
     found = answer(question(), both(device_name="A100"), sites(None, None))
@@ -196,6 +198,7 @@ def test_the_groups_of_cpus_are_told_apart_by_name_alone() -> None:
     assert found.device_name == "A100"
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_a_group_that_learns_nothing_from_other_runs_is_compared_still(
     frame: pd.DataFrame,

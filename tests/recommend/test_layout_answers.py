@@ -183,6 +183,7 @@ def test_the_job_script_holds_the_recommended_layout(
     )
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_the_next_trial_names_its_layout(tmp_path: Path) -> None:
     text = EXPERIMENT.replace("[2, 4, 8, 16]", "[2, 4]")

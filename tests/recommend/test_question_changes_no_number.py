@@ -109,7 +109,7 @@ def ask_all(run: Run, rows: pd.DataFrame, seed: int, count: int) -> int:
     [
         pytest.param(
             kind,
-            8 if kind == "plain" else 25,
+            6 if kind == "plain" else 25,
             marks=() if kind == "plain" else (pytest.mark.slow, pytest.mark.repetition),
         )
         for kind in MAKERS

@@ -17,6 +17,7 @@ from scalelab.recommend.answer.text import Answer, allocations, answer_text
 from scalelab.session.run import Run
 
 WIDE = 1000
+NUM_QUESTIONS = 8
 # the unit of a figure, and how much of the JSON's unit it is
 SCALES = {
     "us": 1e-6,
@@ -299,22 +300,30 @@ def disagreements(run: Run, rows: Any, seed: int, count: int) -> tuple[int, list
     return answered, found
 
 
+# Tables whose answers say what others do not; the others are left to `make test-all`.
+SLOW = ("scatter 15%", "missing batch", "accumulation", "weak")
+
+
+def marks(kind: str, nodes: int) -> list[pytest.MarkDecorator]:
+    is_repetition = kind not in SLOW or nodes == 1
+    return [pytest.mark.slow, *[pytest.mark.repetition] * is_repetition]
+
+
 @pytest.mark.parametrize(
-    ("kind", "nodes", "count"),
+    ("kind", "nodes"),
     [
-        ("plain", 1, 12),
-        ("plain", 2, 12),
+        ("plain", 2),
         *(
-            pytest.param(kind, nodes, 8, marks=pytest.mark.slow)
+            pytest.param(kind, nodes, marks=marks(kind, nodes))
             for kind in MAKERS
             for nodes in (1, 4)
         ),
     ],
 )
-def test_text_and_json_agree(kind: str, nodes: int, count: int, tmp_path: Path) -> None:
+def test_text_and_json_agree(kind: str, nodes: int, tmp_path: Path) -> None:
     rows = MAKERS[kind](kind, np.random.default_rng(3)).rows
     rows = rows[rows["nodes"] <= nodes].reset_index(drop=True)
     run = imported(rows, tmp_path)
-    answered, found = disagreements(run, rows, len(kind) + nodes, count)
+    answered, found = disagreements(run, rows, len(kind) + nodes, NUM_QUESTIONS)
     assert found == []
-    assert answered >= count / 2
+    assert answered >= NUM_QUESTIONS / 2

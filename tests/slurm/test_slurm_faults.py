@@ -26,6 +26,7 @@ def test_a_killed_driver_leaves_nothing_and_is_succeeded(
     batch_scenarios.loses_its_driver(swept)
 
 
+@pytest.mark.repetition
 def test_a_preempted_job_and_a_restarted_controller_cost_nothing_but_time(
     slurm: ThrowawaySlurm,
 ) -> None:

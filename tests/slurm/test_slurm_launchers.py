@@ -47,7 +47,7 @@ def check_ranks(folder: Path) -> None:
     "launcher",
     [
         "mpirun",
-        "tf_config",
+        pytest.param("tf_config", marks=pytest.mark.repetition),
         pytest.param("srun", marks=pytest.mark.repetition),
         pytest.param("jax", marks=pytest.mark.repetition),
     ],

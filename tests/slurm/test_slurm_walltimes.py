@@ -14,7 +14,7 @@ from waiting import wait_until
 
 from scalelab.records.store import RunStore
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(700)]
 
 # The same training as digits_mlp, but slowly where jobs are: on one machine it takes a
 # second, in jobs 50.
@@ -65,6 +65,7 @@ def losses(store: RunStore, trial_id: str, number: int) -> pd.Series:
     return rows.set_index("step")["loss"].astype(float)
 
 
+@pytest.mark.repetition
 def test_two_nodes_train_across_walltimes_as_if_there_were_none(
     slurm: ThrowawaySlurm,
 ) -> None:
@@ -77,7 +78,7 @@ def test_two_nodes_train_across_walltimes_as_if_there_were_none(
     assert "No recommendation: " in said, "two nodes share one machine"
     whole = RunStore.open(slurm.home / "runs" / "across-none")
     (expected,) = whole.observations().to_dict("records")
-    code, said = swept.run(300)
+    code, said = swept.run(600)
     assert code == 0, said + swept.job_logs()
     swept.check_nothing_is_left()
     rows = swept.observations().sort_values("attempt")

@@ -64,6 +64,7 @@ def count_classes(context: Any) -> Any:
     return {name: torch.as_tensor(each).tolist() for name, each in counts.items()}
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 3, 9])
 def test_classes_are_counted_once_however_ranks_share_them(

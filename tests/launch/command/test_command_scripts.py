@@ -80,6 +80,7 @@ def test_both_ways_to_report_measure_the_same(agent: Any, tmp_path: Path) -> Non
     pytest.fail(f"{by_regex} samples per s by regex, {by_lines} by lines")
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_accumulating_script_keeps_to_the_batch_arithmetic(

@@ -104,6 +104,7 @@ def test_server_imports_torch_for_ranks_only(servers: Any, tmp_path: Path) -> No
         of_commands.close()
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_server_stays_with_one_thread_when_sklearn_is_preloaded(tmp_path: Path) -> None:
     servers = RankServers(
@@ -209,6 +210,7 @@ def test_changed_module_restarts_the_server(make_spec: Any, tmp_path: Path) -> N
         assert version() == 22
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_replaced_server_lets_its_ranks_finish(
     make_spec: Any, start: Any, tmp_path: Path

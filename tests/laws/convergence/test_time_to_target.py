@@ -129,6 +129,7 @@ def test_end_to_end_trials_are_used_where_there_is_nothing_else(
     assert largest["predicted_s"].to_numpy() == pytest.approx(expected, rel=0.1)
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_corrected_products_hold_further_runs_and_are_little_wider_than_these() -> None:
     inside, widths = [], []

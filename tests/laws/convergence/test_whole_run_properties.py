@@ -79,6 +79,7 @@ def only_of_end_to_end(rows: pd.DataFrame, **columns: Any) -> pd.DataFrame:
     return changed
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_the_declared_error_of_the_product_lies_inside_its_interval() -> None:
     inside = []

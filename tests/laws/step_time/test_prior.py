@@ -110,6 +110,7 @@ def test_the_own_rows_override_a_wrong_prior(
     )
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_curves_of_one_fit_teach_those_that_reach_less_far(
     others: pd.DataFrame, rows: pd.DataFrame
@@ -150,6 +151,7 @@ def test_a_long_history_is_cut_to_the_largest_curves(
         assert sum(sizes[2::3]) == 13  # of the 13 with eight rows, none is cut
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_the_same_workload_elsewhere_tells_how_a_batch_costs() -> None:
     """Here arithmetic takes over only beyond the batches that were measured."""

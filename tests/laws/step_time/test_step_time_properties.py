@@ -54,6 +54,7 @@ def share_rising(law: StepTimeLaw, asked: pd.DataFrame) -> np.ndarray:
     return (np.diff(draws, axis=1) > 0).mean(axis=0)
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_it_is_never_sure_that_a_larger_batch_takes_less_time(
     swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
@@ -205,6 +206,7 @@ def test_a_change_of_the_unit_of_samples_changes_no_answer(
     assert scaled["support"].equals(plain["support"])
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_no_single_row_moves_an_answer_far(
     swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],

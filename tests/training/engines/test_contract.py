@@ -1,5 +1,6 @@
 """The contract of every engine: what it is called for, and that a trial goes on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -112,10 +113,19 @@ def test_every_strategy_has_a_case() -> None:
     assert {case.trial.parallelism for case in CASES.values()} == set(STRATEGIES.names)
 
 
+# The engine of each other strategy holds this contract in `make test-all`.
+MARKS: dict[str, Sequence[pytest.MarkDecorator]] = {
+    "ddp": (),
+    "fsdp": [pytest.mark.slow],
+    "parameter_server": [pytest.mark.slow],
+}
+LEFT_TO_ALL = [pytest.mark.slow, pytest.mark.repetition]
+
+
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=name, marks=() if name == "ddp" else pytest.mark.slow)
+        pytest.param(case, id=name, marks=MARKS.get(name, LEFT_TO_ALL))
         for name, case in CASES.items()
     ],
 )

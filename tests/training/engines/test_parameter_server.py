@@ -80,6 +80,7 @@ def own_steps(directory: Path) -> list[int]:
     return [rank["own"][2] for rank in saved["ranks"]]
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_a_slow_rank_takes_fewer_steps_unless_others_wait(tmp_path: Path) -> None:
     free = served_trial(

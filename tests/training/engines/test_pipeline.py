@@ -70,6 +70,7 @@ def test_it_learns_what_one_process_learns(tmp_path: Path) -> None:
         assert found[1] == pytest.approx(evaluated, rel=1e-5)
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_several_pipelines_learn_what_data_parallel_ranks_learn(tmp_path: Path) -> None:
     options = {"split_size": 8, "schedule": "1f1b", "stages": 2}
@@ -89,6 +90,7 @@ def test_several_pipelines_learn_what_data_parallel_ranks_learn(tmp_path: Path) 
     assert found[1] == pytest.approx(evaluated, rel=1e-5)
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_an_embedding_on_two_stages_stays_one(tmp_path: Path) -> None:
     parameters: dict[str, Any] = {"layers": 2, "width": 16, "heads": 2, "data": HERE}

@@ -362,6 +362,7 @@ def test_convergence_does_not_depend_on_the_number_of_ranks(tmp_path: Path) -> N
     assert losses["1"] != pytest.approx(losses["plain"], rel=1e-2)
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_digits_converge_as_with_whole_gradients(tmp_path: Path) -> None:
     # Vogels, Karimireddy, Jaggi 2019, table 3: products of rank 2 reach the

@@ -69,6 +69,7 @@ def test_synchronous_ranks_wait_for_the_slow_one(
     assert "validity" not in measured  # the rows are fit for the laws
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_a_slow_worker_takes_fewer_steps_of_a_parameter_server(tmp_path: Path) -> None:
     trial = uneven_trial("parameter_server", rule="dynsgd", communication_window=1)

@@ -90,6 +90,7 @@ def run_recorded(who: Any, rendezvous: Any, spec: Any) -> Any:
     return RecordingServer.grants, RecordingServer.messages
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_no_worker_waits_for_a_slow_one_and_staleness_is_that_of_the_messages(
     tmp_path: Path,

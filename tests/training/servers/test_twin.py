@@ -74,6 +74,7 @@ def test_the_table_is_labelled_and_nothing_is_stored(
     assert [each.name for each in tmp_path.iterdir()] == ["twin.yaml"]
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_trials_that_differ_in_precision_alone_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -114,6 +114,7 @@ def test_a_bound_makes_workers_wait_for_the_straggler() -> None:
     assert free.evaluations[-1].t < 0.4 * bound.evaluations[-1].t
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_asynchronous_workers_overtake_synchronous_ones_at_a_straggler() -> None:
     # Rates at which one step of all workers moves about as far.
@@ -137,6 +138,7 @@ def test_asynchronous_workers_overtake_synchronous_ones_at_a_straggler() -> None
     assert later_stale < 0.7 * min(later_synchronous, later_local)
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_with_a_slow_worker_only_asynchronous_rules_get_there_in_time() -> None:
     target = Target(metric="val_acc", mode=MetricMode.MAX, value=0.93)

@@ -166,6 +166,7 @@ def plain_loop(text: Path) -> tuple[list[float], float]:
     return losses, loss_of(workload.held_out_data().tensors[0]).item()
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_training_comes_to_what_a_plain_loop_comes_to(
     text: Path, tmp_path: Path
