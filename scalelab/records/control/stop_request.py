@@ -34,7 +34,7 @@ class StopRequests:
         self._path = run / _NAME
         self._look_every_s = look_every_s
         self._control: tuple[Callable[[], None], Callable[[], None]] | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # one signal may interrupt another
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="stop", daemon=True)
 
