@@ -13,7 +13,7 @@ def test_a_drivers_job_sweeps_and_is_stopped(pbs: Pbs) -> None:
     if pbs.is_real and "flatuid = True" not in pbs.run("qstat", "-B", "-f"):
         pytest.skip("nodes of this PBS may not submit jobs")
     job = {"walltime": "10min", "memory": "500MB"}
-    measure = {**SMALL["measure"], "steps": 50, "repeats": 20}
+    measure = {**SMALL["measure"], "steps": 50, "repeats": 90}
     experiment = {**SMALL, "gpus": [1], "measure": measure}
     swept = Swept(pbs, "driven", experiment, nodes=1, driver_job=job)
     code, said = pbs.scalelab("sweep", "--detach", *swept.arguments)
