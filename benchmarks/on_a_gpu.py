@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 import yaml
 
 import scalelab
@@ -66,7 +67,7 @@ def experiments(device: str, data: Path) -> Mapping[str, dict[str, Any]]:
     }
 
 
-def make_pictures(directory: Path) -> Path:
+def make_pictures(directory: Path) -> None:
     """Write CIFAR-10's binary layout with random pictures: they cost what others do."""
     directory.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
@@ -74,7 +75,6 @@ def make_pictures(directory: Path) -> Path:
         records = rng.integers(0, 256, (NUM_PICTURES, RECORD_BYTES), dtype=np.uint8)
         records[:, 0] %= 10
         records.tofile(directory / f"{name}.bin")
-    return directory
 
 
 class EnergyCounter:
@@ -140,18 +140,23 @@ def main() -> int:
     parser.add_argument("--data", type=Path, help="CIFAR-10; default: random pictures")
     options = parser.parse_args()
 
-    import torch
-
     if options.device == "cuda" and not torch.cuda.is_available():
         print("There is no GPU here. --device cpu tries the script without one.")
         return 2
     if options.device == "cpu":
         print("On a CPU: this tries the script, and shows nothing of a GPU.")
 
+    data = options.data or options.runs / "random-pictures"
+    asked = experiments(options.device, data.absolute())
+    if taken := [name for name in asked if (options.runs / name).exists()]:
+        print(f"{options.runs} holds {', '.join(taken)} already. Name another --runs.")
+        return 2
+
     options.runs.mkdir(parents=True, exist_ok=True)
-    data = options.data or make_pictures(options.runs / "random-pictures")
+    if options.data is None:
+        make_pictures(data)
     counter, is_well = EnergyCounter(options.device), True
-    for name, experiment in experiments(options.device, data.absolute()).items():
+    for name, experiment in asked.items():
         path = options.runs / f"{name}.yaml"
         path.write_text(yaml.safe_dump({"name": name, **experiment}, sort_keys=False))
         before_j = counter.joules()

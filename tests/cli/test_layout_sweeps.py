@@ -44,7 +44,6 @@ site: {device_type: cpu, gpus_per_node: 2}
 """
 
 
-@pytest.mark.repetition
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_layouts_are_swept_and_the_fastest_is_recommended(

@@ -158,9 +158,10 @@ def test_a_torn_specification_is_named(files: AttemptFiles, content: bytes) -> N
 
 def test_an_unreadable_file_is_not_called_torn(files: AttemptFiles) -> None:
     files.result.mkdir()
-    with pytest.raises(StoreError, match="cannot be read: it is a directory") as e:
+    said = r"result\.json cannot be read: it is a directory"
+    with pytest.raises(StoreError, match=said) as caught:
         read_result(files)
-    assert not isinstance(e.value, TornRecordError)
+    assert not isinstance(caught.value, TornRecordError)
 
 
 def test_a_reader_never_sees_half_a_file(

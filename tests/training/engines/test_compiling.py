@@ -59,7 +59,6 @@ def run(directory: Path, *, compiler: str | None = None, **parameters: Any) -> A
     return run_in_gang(2, told_rank, spec, compiler, directory=directory)
 
 
-@pytest.mark.repetition
 @needs_compiler
 @pytest.mark.slow
 def test_a_compiled_model_trains_alike_and_compiles_before_its_first_step(
