@@ -91,8 +91,11 @@ def last_traceback(text: str) -> str | None:
 
 
 def _tracebacks(lines: list[str]) -> list[str]:
+    # Another rank, which writes to the same log, may be in the midst of a line.
     starts = [
-        index for index, line in enumerate(lines) if line.strip() == TRACEBACK_START
+        index
+        for index, line in enumerate(lines)
+        if line.rstrip().endswith(TRACEBACK_START)
     ]
     found: list[str] = []
     begin: int | None = None

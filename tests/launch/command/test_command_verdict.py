@@ -184,6 +184,12 @@ def test_source_that_mentions_memory_is_no_evidence(tmp_path: Path) -> None:
     assert explain(tmp_path, said).outcome is Outcome.FAILED
 
 
+def test_traceback_begins_in_the_midst_of_another_ranks_line(tmp_path: Path) -> None:
+    said = f"step 10 loss 0.1{raised('bad luck')}\nstep 11 loss 0.09\n"
+    failure = explain(tmp_path, said)
+    assert failure.summary.startswith("raised RuntimeError: bad luck")
+
+
 def test_exception_without_a_message(tmp_path: Path) -> None:
     said = 'Traceback (most recent call last):\n  File "a.py", line 1\n'
     assert explain(tmp_path, said).summary == "raised an exception"
