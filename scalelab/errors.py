@@ -20,6 +20,9 @@ A failed *trial* is data, not an exception: see
 :class:`scalelab.inputs.outcome.Outcome`.
 """
 
+# Exit codes of ends that are no errors.
+NOT_ALL_MEASURED, NOTHING_MEETS, INTERRUPTED, READER_LEFT = 1, 4, 130, 141
+
 
 class ScaleLabError(Exception):
     """Root of every error ScaleLab raises on purpose.

@@ -22,11 +22,10 @@ import typer
 
 from scalelab._version import __version__
 from scalelab.cli.answering import print_error
-from scalelab.errors import ScaleLabError
+from scalelab.errors import INTERRUPTED, READER_LEFT, ScaleLabError
 from scalelab.inputs.lines import ended, one_line
 from scalelab.inputs.wording import for_the_command_line
 
-INTERRUPTED, READER_LEFT = 130, 141
 AGAIN_AFTER_S = 0.01
 RECOMMEND, REPORT = "recommend", "report"
 

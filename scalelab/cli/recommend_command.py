@@ -15,12 +15,11 @@ import typer
 from scalelab.cli.answering import print_answer, print_json
 from scalelab.cli.arguments import RunDirectory, flag, option
 from scalelab.cli.import_command import pairs
-from scalelab.errors import SpecError
+from scalelab.errors import NOTHING_MEETS, SpecError
 
 if TYPE_CHECKING:
     from scalelab.kinds.resources import Resource
 
-NOTHING_MEETS = 4
 MAX_COUNT = 1_000_000
 
 

@@ -12,7 +12,7 @@ import typer
 
 from scalelab.cli.answering import print_answer, print_steadiness
 from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName, flag, option
-from scalelab.errors import SpecError
+from scalelab.errors import INTERRUPTED, NOT_ALL_MEASURED, SpecError
 from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted, duration
 from scalelab.inputs.outcome import Outcome
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from scalelab.running.sweep import Sweep
     from scalelab.running.sweep_end import SweepEnd
 
-NOT_ALL_WELL, INTERRUPTED = 1, 130  # where no sweep has run
 MAX_SHOWN = 5
 
 
@@ -184,7 +183,7 @@ def try_out(
     if tried.directory is not None:
         typer.echo(f"Records and logs: {tried.directory}")
     if not tried.is_well:
-        raise typer.Exit(NOT_ALL_WELL)
+        raise typer.Exit(NOT_ALL_MEASURED)
     typer.echo(f"Next: scalelab sweep {experiment}")
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
@@ -30,9 +31,9 @@ from scalelab.records.plain_files import harmless_text, read_file
 from scalelab.site.profile import cpu_name
 
 _PACKAGES = (
-    "scalelab torch dask distributed dask-jobqueue numpy pandas pyarrow scikit-learn "
-    "nvidia-ml-py"
-).split()
+    *("scalelab", "torch", "dask", "distributed", "dask-jobqueue", "numpy", "pandas"),
+    *("pyarrow", "scikit-learn", "nvidia-ml-py"),
+)
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _GIT_TIMEOUT_S = 10.0
 _VALUES = "env.json"
@@ -138,10 +139,11 @@ def provenance(code_directory: Path | None = None) -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
+@cache
+def versions(packages: tuple[str, ...] = _PACKAGES) -> Mapping[str, str]:
     """Return the versions of Python and of what is installed, imported or not."""
     found = {"python": platform.python_version()}
-    for package in _PACKAGES:
+    for package in packages:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found

@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass
 
-from scalelab.errors import ClusterError, SpecError
+from scalelab.errors import (
+    INTERRUPTED,
+    NOT_ALL_MEASURED,
+    NOTHING_MEETS,
+    ClusterError,
+    SpecError,
+)
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.control.job_list import JobLine
 from scalelab.scheduling.summary import SweepSummary
-
-NOT_ALL_MEASURED, NOTHING_MEETS, INTERRUPTED = 1, 4, 130
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

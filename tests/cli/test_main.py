@@ -161,7 +161,7 @@ def test_ctrl_c_that_comes_as_another_error_is_one(
     monkeypatch.setattr(main, "build_app", interrupted_import)
     with pytest.raises(SystemExit) as caught:
         main.main()
-    assert caught.value.code == main.INTERRUPTED
+    assert caught.value.code == errors.INTERRUPTED
     assert capsys.readouterr().err == "Interrupted.\n"
     assert signal.getsignal(signal.SIGINT) == before
 
@@ -193,7 +193,7 @@ def test_ctrl_c_is_not_dropped(
     monkeypatch.setattr(main, "build_app", build_app)
     with pytest.raises(SystemExit) as caught:
         main.main()
-    assert caught.value.code == main.INTERRUPTED
+    assert caught.value.code == errors.INTERRUPTED
     assert capsys.readouterr().err == "Interrupted.\n"
 
 
@@ -253,7 +253,7 @@ def test_ctrl_c_at_any_moment_of_the_start_shows_no_traceback(
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=60)
         assert "Traceback" not in err
-        assert process.returncode in (-signal.SIGINT, main.INTERRUPTED, 2)
+        assert process.returncode in (-signal.SIGINT, errors.INTERRUPTED, 2)
 
 
 def _catches_interrupts(pid: int) -> bool:
@@ -294,7 +294,7 @@ def test_a_reader_that_leaves_ends_it_in_silence(
         timeout=60,
     )
     assert ended.stderr == ""
-    assert ended.returncode in (main.READER_LEFT, 0 if stream == "stdout" else 2)
+    assert ended.returncode in (errors.READER_LEFT, 0 if stream == "stdout" else 2)
 
 
 @pytest.mark.parametrize("module", [progress, init_command])
