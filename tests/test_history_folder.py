@@ -49,6 +49,7 @@ def learned(run: Run, **asked: Any) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_the_history_teaches_and_is_named_by_hash(
     history: Path, tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_run_is_not_taught_by_its_own_rows_nor_by_what_is_being_swept(
     assert len(learned(run)) == 1
 
 
+@pytest.mark.slow
 def test_a_history_that_cannot_be_read_says_how_to_ask_without_it(
     history: Path, tmp_path: Path
 ) -> None:

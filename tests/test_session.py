@@ -398,6 +398,7 @@ class TestAQuestionAskedAgain:
         assert len(num_fits) == 2
 
 
+@pytest.mark.slow
 def test_an_answer_says_how_many_trials_are_to_come(here: Path) -> None:
     store = measured_run(here / "begun", ending=None)
     asked = Experiment.from_text(EMULATED, directory=here)

@@ -84,6 +84,7 @@ def scalelab_without_torch(tmp_path: Path) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_commands_are_swept_without_torch(
     tmp_path: Path, scalelab_without_torch: Run, require_program: Callable[[str], str]
 ) -> None:
@@ -109,6 +110,7 @@ def test_what_needs_torch_says_so_without_it(
     assert "pip install 'scalelab[train]'" in said
 
 
+@pytest.mark.slow
 def test_runs_of_every_strategy_get_the_same_answer_and_report_without_torch(
     tmp_path: Path,
     scalelab_without_torch: Run,

@@ -145,6 +145,7 @@ def test_a_kept_answer_that_is_nested_too_deeply_is_made_again(
     assert scalelab("recommend", "run").code == 0
 
 
+@pytest.mark.slow
 def test_half_a_character_in_a_cell_is_shown_as_none(
     scalelab: Callable[..., Any], here: Path
 ) -> None:

@@ -110,6 +110,7 @@ def test_status_says_what_the_driver_reported_last(
     assert "The last sweep ended early: the budget is spent\n" in out
 
 
+@pytest.mark.slow
 def test_a_run_whose_events_cannot_be_read_is_answered_and_says_so(
     scalelab: Callable[..., Any], here: Path
 ) -> None:

@@ -47,6 +47,7 @@ def test_the_law_that_made_the_data_predicts_what_was_held_back(
     assert table.loc["power", "mean_error"] > 0.02
 
 
+@pytest.mark.slow
 def test_a_held_back_point_does_not_help_its_own_prediction(
     rng: np.random.Generator,
 ) -> None:

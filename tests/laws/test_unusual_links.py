@@ -39,6 +39,7 @@ def predicted(
     return answer[names].div(truth, axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("per_node", "sizes", "asked", "slow"),
     [

@@ -91,12 +91,14 @@ def test_a_limit_of_the_gap_rules_ways_out(limit: float, is_exact: bool) -> None
     assert (said in answer.said("accuracy")) is is_exact
 
 
+@pytest.mark.slow
 def test_times_do_not_depend_on_what_is_ruled_out() -> None:
     free, held = ask(EXACT, way(False, speed=1.5, gap=-1)), ask(EXACT, FAST, max_gap=0)
     assert chosen(free) is chosen(held) is True
     assert [row.batch for row in free.rows] == [row.batch for row in held.rows]
 
 
+@pytest.mark.slow
 def test_of_a_loss_less_is_better() -> None:
     ways = [
         way(False, speed=1.0, gap=0.2, metric="val_loss"),
@@ -106,6 +108,7 @@ def test_of_a_loss_less_is_better() -> None:
     assert chosen(ask(*ways, max_gap=0.1))
 
 
+@pytest.mark.slow
 def test_a_way_without_a_pair_may_lose_more() -> None:
     alone = FAST[FAST["kind"] == "throughput"]
     answer = ask(alone, EXACT, max_gap=0.01)
@@ -116,6 +119,7 @@ def test_a_way_without_a_pair_may_lose_more() -> None:
         ask(alone, max_gap=0.01)
 
 
+@pytest.mark.slow
 def test_a_way_of_which_nothing_was_accepted_is_not_chosen() -> None:
     answer = ask(FAST, EXACT, accept=("val_acc >= 0.95",))
     assert chosen(answer)
@@ -125,6 +129,7 @@ def test_a_way_of_which_nothing_was_accepted_is_not_chosen() -> None:
     )
 
 
+@pytest.mark.slow
 def test_where_nothing_was_accepted_nothing_meets() -> None:
     refused = way(True, speed=1.2, gap=0, accepted=False)
     answer = ask(FAST, refused, accept=("val_acc >= 0.99",), limits={"time": 1e6})
@@ -135,6 +140,7 @@ def test_where_nothing_was_accepted_nothing_meets() -> None:
     assert not ask(FAST, refused, accept=("val_acc >= 0.99",)).meets_constraints
 
 
+@pytest.mark.slow
 def test_rows_of_a_changed_program_accept_nothing() -> None:
     changed = way(True, speed=1, gap=0, accepted=True, validity=["code_changed"])
     assert not ask(changed, accept=("val_acc >= 0.9",)).meets_constraints

@@ -694,6 +694,7 @@ def test_weak_efficiency_is_what_papers_print(sizes: tuple[int, ...]) -> None:
         assert row(found, size).scaling == (None if size == sizes[0] else "weak")
 
 
+@pytest.mark.slow
 def test_an_efficiency_does_not_depend_on_what_else_is_asked() -> None:
     frame = sweep((1, 2, 4, 8), global_batch=None, local_batches=(32, 64))
     every, some = recommend(frame, JOB), recommend(frame, JOB, gpus=[2, 8])

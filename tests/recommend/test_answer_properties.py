@@ -234,6 +234,7 @@ def test_no_chosen_row_is_beaten(
         assert beaten_by(comparison.printed, comparison.choice.index, answer) == []
 
 
+@pytest.mark.slow
 def test_what_is_much_faster_for_little_more_is_said_first(tmp_path: Path) -> None:
     rates = {1: 1500, 2: 2920, 4: 5730, 8: 11290, 16: 21550}
     rows = pd.DataFrame(
@@ -252,6 +253,7 @@ def test_what_is_much_faster_for_little_more_is_said_first(tmp_path: Path) -> No
     assert said in repr(answer)[:400]
 
 
+@pytest.mark.slow
 def test_the_edge_of_what_pays_is_named_without_limits(tmp_path: Path) -> None:
     seconds = {1: 1.0, 2: 0.52, 4: 0.3035, 8: 0.29}
     rows = pd.DataFrame(

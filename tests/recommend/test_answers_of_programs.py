@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pandas as pd
+import pytest
 from measured_runs import completed, failed, measured_run
 
 from scalelab.experiment.trial import Trial, TrialKind
@@ -62,6 +63,7 @@ def test_the_answer_names_the_fastest_and_compares(tmp_path: Path) -> None:
     assert not [note for note in asked.notes if note.startswith("Programs on ")]
 
 
+@pytest.mark.slow
 def test_the_job_script_starts_the_chosen_program(tmp_path: Path) -> None:
     run = load(measured_run(tmp_path / "run", TEXT, ending).directory)
     jax = job_script(run, "jax")
@@ -77,6 +79,7 @@ def job_script(run: Run, program: str) -> str:
     return run.job_script(answer)
 
 
+@pytest.mark.slow
 def test_an_imported_table_may_have_programs(tmp_path: Path) -> None:
     rows = [
         {"program": name, "gpus": gpus, "samples_per_s": speed * gpus**0.95, "bs": 32}
@@ -118,6 +121,7 @@ def ending_at_target(trial: Trial) -> AttemptResult:
     )
 
 
+@pytest.mark.slow
 def test_each_program_needs_samples_of_its_own(tmp_path: Path) -> None:
     run = load(measured_run(tmp_path / "run", TO_TARGET, ending_at_target).directory)
     law = ConvergenceLaw.fit(run.observations)

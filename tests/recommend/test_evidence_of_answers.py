@@ -23,6 +23,7 @@ def whole_runs() -> pd.DataFrame:
     return frame([steady, learned, whole])
 
 
+@pytest.mark.slow
 def test_whole_runs_are_compared_with_the_product_whatever_was_asked(
     whole_runs: pd.DataFrame,
 ) -> None:

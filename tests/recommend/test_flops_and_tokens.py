@@ -45,6 +45,7 @@ def test_what_the_job_does_not_state_is_not_shown() -> None:
     assert answer.to_json()["rows"][0]["throughput_tokens_per_s"] is None
 
 
+@pytest.mark.slow
 def test_what_the_rows_record_is_taken_where_the_job_does_not_say_it() -> None:
     rows = sweep(sequence_length=512, flops_per_sample=FLOPS)
     answer = recommend(rows, Job(samples=10_000_000, device_peak_flops=PEAK))
@@ -56,6 +57,7 @@ def test_what_the_rows_record_is_taken_where_the_job_does_not_say_it() -> None:
     assert recommend(rows, Job(samples=10)).rows[0].flops_utilization is None
 
 
+@pytest.mark.slow
 def test_each_curve_has_its_own_operations() -> None:
     small = sweep(flops_per_sample=FLOPS, **{"options.layers": 2})
     large = sweep(flops_per_sample=2 * FLOPS, **{"options.layers": 4})

@@ -104,13 +104,14 @@ def ask_all(run: Run, rows: pd.DataFrame, seed: int, count: int) -> int:
     return assert_shared_are_equal(answers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "count"),
     [
         pytest.param(
             kind,
             6 if kind == "plain" else 25,
-            marks=() if kind == "plain" else (pytest.mark.slow, pytest.mark.repetition),
+            marks=[] if kind == "plain" else [pytest.mark.repetition],
         )
         for kind in MAKERS
     ],

@@ -312,7 +312,7 @@ def marks(kind: str, nodes: int) -> list[pytest.MarkDecorator]:
 @pytest.mark.parametrize(
     ("kind", "nodes"),
     [
-        ("plain", 2),
+        pytest.param("plain", 2, marks=pytest.mark.slow),
         *(
             pytest.param(kind, nodes, marks=marks(kind, nodes))
             for kind in MAKERS

@@ -60,7 +60,7 @@ class Page(HTMLParser):
         return sum(name == tag for name, _ in self.elements)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page(observations: pd.DataFrame, answered: Recommendation) -> Page:
     return Page(
         render(answered, observations, title="resnet", experiment_text="gpus: 1")
@@ -250,6 +250,7 @@ def test_many_failures_are_cut(rng: np.random.Generator) -> None:
     assert "20 more are not shown." in page.text
 
 
+@pytest.mark.slow
 def test_drift_stands_beside_what_the_answer_rests_on(
     answered: Recommendation,
 ) -> None:

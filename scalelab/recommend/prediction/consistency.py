@@ -48,6 +48,8 @@ def contradictions(rows: FitRows) -> pd.DataFrame:
 
 def is_among(asked: pd.DataFrame, found: pd.DataFrame) -> np.ndarray:
     """Tell which configurations are among those found, shape (n_rows,)."""
+    if found.empty:
+        return np.zeros(len(asked), dtype=bool)
     what = [*curve_columns(asked), *CONFIGURATION]
     shared = [name for name in what if name in found.columns]
     known = found[shared].astype(object).drop_duplicates()

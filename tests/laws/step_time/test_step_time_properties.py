@@ -68,6 +68,7 @@ def test_it_is_never_sure_that_a_larger_batch_takes_less_time(
             assert (np.diff(np.log(times)) > -0.08).all()
 
 
+@pytest.mark.slow
 def test_it_is_never_sure_that_more_devices_do_a_step_faster(
     swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
 ) -> None:
@@ -121,6 +122,7 @@ def test_an_interval_is_positive_holds_its_answer_and_widens_outwards(
 DOUBLINGS = np.arange(1, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "batches", "least"),
     [

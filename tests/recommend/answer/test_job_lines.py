@@ -70,6 +70,7 @@ def four_nodes(run: Run) -> Recommendation:
     return answer
 
 
+@pytest.mark.slow
 def test_a_script_says_that_nothing_meets_the_limits(run: Run, folder: Path) -> None:
     missed = run.recommend(max_time="1s")
     assert not missed.meets_constraints
@@ -127,6 +128,7 @@ def test_slurm_one_node(run: Run, folder: Path, one_node: Recommendation) -> Non
     ]
 
 
+@pytest.mark.slow
 def test_slurm_many_nodes(run: Run, folder: Path, four_nodes: Recommendation) -> None:
     lines = script(run, folder, "slurm", four_nodes)
     assert "#SBATCH --nodes=4" in lines

@@ -84,6 +84,7 @@ def strong(step_s: dict[int, float]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step_s", "limit"),
     [

@@ -33,6 +33,7 @@ def test_evaluation_follows_from_trials_that_saw_how_often_there_is_one() -> Non
     assert Overhead.of(rows.iloc[1:]).by_part(2000.0) == {}
 
 
+@pytest.mark.slow
 def test_a_chance_counts_start_up_where_it_was_measured() -> None:
     rows = sweep((1, 2), local_batches=(16,), repeats=2)
     quick, slow, unknown = (

@@ -47,6 +47,7 @@ def test_the_answer_is_the_time_to_the_target(run_of: Import) -> None:
     assert "(of training steps)" not in text
 
 
+@pytest.mark.slow
 def test_a_named_target_is_the_one_that_is_asked_for(run_of: Import) -> None:
     named = {"target_metric": "acc", "metric_mode": "max", "target_value": 0.7123456}
     run = run_of(TIMES, samples_per_epoch=EPOCH, constant=named)
@@ -83,6 +84,7 @@ def test_steps_to_a_target_count_batches(run_of: Import) -> None:
     assert run.observations["samples_to_target"].tolist() == [64_000, 76_800]
 
 
+@pytest.mark.slow
 def test_devices_that_do_not_divide_the_batch_share_copies(run_of: Import) -> None:
     text = TIMES.replace("64,8,2048", "72,9,2016")
     run = run_of(text, samples_per_epoch=EPOCH)
@@ -140,12 +142,14 @@ def test_epochs_beside_a_speed_are_not_read(run_of: Import) -> None:
     assert run.job is None
 
 
+@pytest.mark.slow
 def test_a_row_without_a_time_is_no_training(run_of: Import) -> None:
     run = run_of(TIMES.replace("7.0,2.6", ",2.6"), samples_per_epoch=EPOCH)
     assert run.observations["kind"].tolist()[-1] == "convergence"
     assert run.recommend().rows
 
 
+@pytest.mark.slow
 def test_one_series_of_several_is_asked_by_itself(run_of: Import) -> None:
     header, *rows = TIMES.splitlines()
     tpu = "bert,TPU,256,1,4096,3.0,3.4"

@@ -48,6 +48,7 @@ def test_files_are_found_as_tarfile_writes_them(form: int) -> None:
     assert read(archive(files, form)) == files
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     st.dictionaries(

@@ -82,6 +82,7 @@ def test_downpour_diverges_with_more_workers() -> None:
     assert last(eight, "val_loss") > 2.0  # guessing: ln 10 = 2.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [2, 4])
 def test_mean_staleness_is_one_less_than_the_workers(num_workers: int) -> None:
     short = job(max_samples=16 * WINDOW * num_workers * 20)
@@ -94,6 +95,7 @@ def test_mean_staleness_is_one_less_than_the_workers(num_workers: int) -> None:
     assert course.staleness.maximum == num_workers - 1
 
 
+@pytest.mark.slow
 def test_only_the_maximum_of_the_staleness_shows_a_straggler() -> None:
     short = job(max_samples=16 * 80 * 3)
     even = asynchronous(short, alike(4), DynSgd(), window=1).staleness
@@ -165,6 +167,7 @@ def test_with_a_slow_worker_only_asynchronous_rules_get_there_in_time() -> None:
         assert first_reaching(waiting, target) is not None  # but later it does
 
 
+@pytest.mark.slow
 def test_a_course_is_the_same_bit_for_bit() -> None:
     workload = DigitsMlp(hidden_sizes=[16], dropout=0.3)
     short = VirtualJob(
@@ -180,6 +183,7 @@ def test_a_course_is_the_same_bit_for_bit() -> None:
     assert [each.samples for each in courses[0].evaluations] == [512, 1024, 1504, 2016]
 
 
+@pytest.mark.slow
 def test_the_example_of_the_documentation_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
