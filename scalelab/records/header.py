@@ -28,7 +28,7 @@ from scalelab.records.attempt import AttemptSpec
 from scalelab.records.attempt_io import decode_json, encode_json, write_atomically
 from scalelab.records.columns import SCHEMA_VERSION
 from scalelab.records.plain_files import harmless_text, read_file
-from scalelab.site.profile import cpu_name
+from scalelab.site.profile import affinity, cpu_name
 
 _PACKAGES = (
     *("scalelab", "torch", "dask", "distributed", "dask-jobqueue", "numpy", "pandas"),
@@ -98,7 +98,8 @@ def read_header(path: Path) -> RunHeader:
         name = harmless_text(values["name"])
         header = RunHeader(name=name, versions=tuple(values["versions"]))
         latest = header.versions[-1]
-        _ = latest["meaning"], header.superseded
+        for _, key in _places(latest["meaning"]):
+            _ = header.superseded, {**_env(latest["meaning"], key)}
         if not _EXPERIMENT.fullmatch(latest["experiment"]):
             raise ValueError(f"experiment={latest['experiment']!r}")
     except OSError as error:
@@ -108,7 +109,7 @@ def read_header(path: Path) -> RunHeader:
             f"{path.parent} is not a run directory ({why} {path.name}). Give the "
             "directory of a run, e.g. runs/NAME."
         ) from error
-    except (IndexError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise StoreError(
             f"{path} is not the header of a run ({error!r}). Give the directory of a "
             "run, e.g. runs/NAME, or restore the file."
@@ -147,13 +148,6 @@ def versions(packages: tuple[str, ...] = _PACKAGES) -> Mapping[str, str]:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found
-
-
-def affinity() -> list[int]:
-    """Return the cores this process may run on, sorted."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def git_state(directory: Path) -> dict[str, Any] | None:

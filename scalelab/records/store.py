@@ -173,8 +173,19 @@ class RunReader:
     def finished(
         self, rows: Sequence[Observation], *, retry_failed: bool = False
     ) -> list[Observation]:
-        """Return those of :meth:`rows` whose trials need not run again."""
-        return finished_rows(rows, self._header.superseded, retry_failed=retry_failed)
+        """Return those of :meth:`rows` whose trials need not run again.
+
+        A trial whose files were removed has to, as :func:`.ledger.recover` has it.
+        """
+        return finished_rows(
+            (
+                each
+                for each in rows
+                if self.attempt_directory(each["trial_id"], each["attempt"]).is_dir()
+            ),
+            self._header.superseded,
+            retry_failed=retry_failed,
+        )
 
     @property
     def state(self) -> Mapping[str, Any]:

@@ -34,9 +34,9 @@ def stop(run: Path, *, at_once: bool = False) -> str:
     request = request_stop(reader.directory, at_once=at_once)
     patience_s = HEARD_WITHIN_S if holder.is_here else HEARD_FROM_AFAR_WITHIN_S
     if not _becomes(lambda: not request.exists() or _has_ended(lease), patience_s):
-        if at_once and signal_holder(lease, signal.SIGTERM):
-            if _becomes(lambda: _has_ended(lease), ENDED_WITHIN_S):
-                return f"Stopped: {holder.text}, was sent SIGTERM and has ended."
+        was_sent = at_once and signal_holder(lease, signal.SIGTERM)
+        if was_sent and _becomes(lambda: _has_ended(lease), ENDED_WITHIN_S):
+            return f"Stopped: {holder.text}, was sent SIGTERM and has ended the sweep."
         raise ClusterError(
             f"{run} is held by {holder.text}, which does not answer. The request "
             f"stands: it stops as soon as it goes on. {_by_force(holder)}"
@@ -47,7 +47,8 @@ def stop(run: Path, *, at_once: bool = False) -> str:
     if _becomes(lambda: _has_ended(lease), ENDED_WITHIN_S if at_once else QUICK_S):
         request.unlink(missing_ok=True)
         return (
-            f"Stopped: {driver} has ended. The same sweep command goes on.{cancelled}"
+            f"Stopped: {driver} has ended the sweep. The same command goes on."
+            f"{cancelled}"
         )
     if at_once:
         raise ClusterError(

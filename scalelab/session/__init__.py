@@ -225,8 +225,8 @@ def steadiness_sentences(observations: pd.DataFrame) -> tuple[str, ...]:
     return found.sentences if found else ()
 
 
-def reason_in_words(reason: str) -> str:
+def reason_in_words(reason: str, *, is_emulated: bool = False) -> str:
     """Say why an observation is left out of fits, for one reason or several."""
     from scalelab.recommend.answer import sentences
 
-    return sentences.reason_in_words(reason)
+    return sentences.reason_in_words(reason, is_emulated=is_emulated)

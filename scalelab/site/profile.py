@@ -23,11 +23,16 @@ from scalelab.kinds.batch_systems import BatchSystem
 from scalelab.site.node_settings import NodeSettings, RemoteNodeSettings
 
 
-def num_cores() -> int:
-    """Return the cores this process may use."""
+def affinity() -> list[int]:
+    """Return the cores this process may run on, sorted."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def num_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(affinity())
 
 
 def cpu_name() -> str:

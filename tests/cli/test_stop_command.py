@@ -180,7 +180,7 @@ def test_what_does_not_answer_is_ended_by_a_signal(
         holder.stdout.readline()
         ended = scalelab("stop", run, "--now")
         assert ended.code == 0, ended.err
-        assert "was sent SIGTERM and has ended." in ended.out
+        assert "was sent SIGTERM and has ended the sweep." in ended.out
         assert holder.wait(60) == -signal.SIGTERM
 
 

@@ -220,17 +220,35 @@ def test_both_rates_and_the_lines_to_change_are_said() -> None:
     assert regex == r"\[ *(?P<samples_of_epoch>\d+)/6400"
 
 
-def test_why_a_sweep_would_leave_a_trial_out_is_said_in_words() -> None:
+@pytest.mark.parametrize(
+    ("marks", "is_emulated", "why"),
+    [
+        (
+            ["oversubscribed_cores", "code_changed"],
+            False,
+            "there were more ranks than cores, the code changed during the sweep",
+        ),
+        (["unsteady_clock"], False, "the node's clock was set during the trial"),
+        (
+            ["unsteady_clock"],
+            True,
+            "the computer was too busy to keep the declared times",
+        ),
+    ],
+)
+def test_why_a_sweep_would_leave_a_trial_out_is_said_in_words(
+    marks: list[str], is_emulated: bool, why: str
+) -> None:
     row = dict.fromkeys((column.name for column in COLUMNS), None) | {
         "outcome": "completed",
         "world_size": 1,
-        "validity": ["oversubscribed_cores", "code_changed"],
+        "validity": marks,
+        "emulated": is_emulated,
     }
     found = tuple(findings(row))
     checked = Checked(row=row, program=None, losses=(), findings=found, log=Path("log"))
     assert verdict(Tried(trials=(checked,), not_tried=(), directory=None)) == [
-        "Note: a sweep would leave this trial out of its fits: there were more ranks "
-        "than cores, the code changed during the sweep."
+        f"Note: a sweep would leave this trial out of its fits: {why}."
     ]
 
 

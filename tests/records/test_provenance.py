@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from scalelab.records.header import affinity, git_state, provenance, versions
+from scalelab.records.header import git_state, provenance, versions
+from scalelab.site.profile import affinity
 
 
 @pytest.fixture

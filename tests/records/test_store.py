@@ -71,7 +71,15 @@ def test_what_is_no_run_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "{}", '{"schema_version":1,"name":"a","versions":[]}', '{"schema_ver'],
+    [
+        *("", "[]", "{}", '{"schema_ver'),
+        '{"schema_version":1,"name":"a","versions":[]}',
+        *(
+            '{"schema_version":1,"name":"a","versions":[{"experiment":"0001.yaml",'
+            f'"meaning":{meaning}}}]}}'
+            for meaning in ("3", '["env"]', '{"env":"A=1"}', '{"env":[1]}')
+        ),
+    ],
 )
 def test_a_broken_header_is_said(store: RunStore, content: str) -> None:
     (store.directory / "run.json").write_text(content)

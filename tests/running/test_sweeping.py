@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -83,6 +84,14 @@ def test_what_was_lost_runs_again_and_what_failed_on_request(here: Path) -> None
     measured_run(here / "runs" / "small", ending=ending)
     assert Sweep.read(write()).prepared().num_remaining == 2
     assert Sweep.read(write(), retry_failed=True).prepared().num_remaining == 4
+
+
+def test_a_trial_whose_files_were_removed_runs_again(here: Path) -> None:
+    store = measured_run(here / "runs" / "small")
+    row = store.rows()[0]
+    shutil.rmtree(store.attempt_directory(row["trial_id"], row["attempt"]))
+    sweep = Sweep.read(write()).prepared()
+    assert (sweep.num_finished, sweep.num_remaining) == (7, 1)
 
 
 @pytest.mark.parametrize(

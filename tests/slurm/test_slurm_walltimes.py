@@ -17,13 +17,13 @@ from scalelab.records.store import RunStore
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(700)]
 
 # The same training as digits_mlp, but slowly where jobs are: on one machine it takes a
-# second, in jobs 50.
+# second, in jobs two minutes: longer than a job may take beside its start.
 SLOW_DIGITS = """
 import os, time
 from torch import nn
 from scalelab.training.workloads.digits_mlp import DigitsMlp
 
-PAUSE_S = 0.1 if "SLURM_JOB_ID" in os.environ else 0.0
+PAUSE_S = 0.25 if "SLURM_JOB_ID" in os.environ else 0.0
 
 
 class Pause(nn.Module):
@@ -71,7 +71,7 @@ def test_two_nodes_train_across_walltimes_as_if_there_were_none(
 ) -> None:
     (slurm.home / "slow_digits.py").write_text(SLOW_DIGITS)
     (slurm.home / "one-machine.yaml").write_text(json.dumps(HERE))
-    swept = Swept(slurm, "across", TRAINED_LONG, walltime="1min")
+    swept = Swept(slurm, "across", TRAINED_LONG, walltime="2min")
     there = ["--site", "./one-machine.yaml", "--run", "runs/across-none"]
     code, said = slurm.scalelab("sweep", "across.yaml", *there)
     assert code == 0, said

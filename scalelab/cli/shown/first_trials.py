@@ -175,7 +175,9 @@ def _in_words(finding: Finding, row: Mapping[str, Any]) -> str:
             "own_samples": number(values["reported_samples_per_s"]),
         }
     if "marks" in values:
-        values["why"] = reason_in_words(values["marks"])
+        values["why"] = reason_in_words(
+            values["marks"], is_emulated=bool(row["emulated"])
+        )
     return _SENTENCES[finding.sign].format_map(values)
 
 

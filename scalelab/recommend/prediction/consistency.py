@@ -50,8 +50,11 @@ def is_among(asked: pd.DataFrame, found: pd.DataFrame) -> np.ndarray:
     """Tell which configurations are among those found, shape (n_rows,)."""
     if found.empty:
         return np.zeros(len(asked), dtype=bool)
-    what = [*curve_columns(asked), *CONFIGURATION]
-    shared = [name for name in what if name in found.columns]
+    shared = [
+        name
+        for name in (*curve_columns(asked), *CONFIGURATION)
+        if name in found.columns
+    ]
     known = found[shared].astype(object).drop_duplicates()
     matched = asked[shared].astype(object).merge(known, how="left", indicator=True)
     return matched["_merge"].eq("both").to_numpy(bool)

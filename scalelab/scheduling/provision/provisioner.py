@@ -22,12 +22,17 @@ from scalelab.cluster.dask_nodes import DaskNodes
 from scalelab.cluster.nodes import Node
 from scalelab.cluster.watch import NodeLeft
 from scalelab.errors import ClusterError
+from scalelab.inputs.numerals import counted
 from scalelab.records.attempt import AttemptResult, Placement
 from scalelab.records.control.events import OnEvent, Waiting
 from scalelab.scheduling.gangs import PartEnded, Verdict
 from scalelab.scheduling.pool import Pool
 from scalelab.scheduling.provision.demand import GroupDemand, SubmissionBackoff
-from scalelab.scheduling.provision.jobs import ProvisionedJob, WaitingReport
+from scalelab.scheduling.provision.jobs import (
+    ProvisionedJob,
+    WaitingReport,
+    why_waiting,
+)
 from scalelab.scheduling.provision.queue_looks import (
     HOLD_S,
     DelayedNodeLosses,
@@ -333,10 +338,12 @@ class Provision:
             self._idle_since_s = now_s
         elif now_s - self._idle_since_s > self._site.max_idle:
             num_up = sum(len(job.nodes) for job in self._jobs.values())
+            waiting = why_waiting(self._pool, [j.line() for j in self._jobs.values()])
             raise ClusterError(
-                f"{num_up} nodes have waited idle for {self._site.max_idle:g} s for "
-                "others that a trial needs besides them. Write provision: one_job in "
-                "the site, so that all are granted together, or a longer max_idle."
+                f"{counted(num_up, 'node')} waited idle for {self._site.max_idle:g} s, "
+                f"as a trial needs others besides. {' '.join(waiting)} Write "
+                "provision: one_job in the site, so that all are granted together, or "
+                "a longer max_idle."
             )
 
 
