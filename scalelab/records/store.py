@@ -175,13 +175,15 @@ class RunReader:
     ) -> list[Observation]:
         """Return those of :meth:`rows` whose trials need not run again.
 
-        A trial whose files were removed has to, as :func:`.ledger.recover` has it.
+        A trial whose files were removed has to, as :func:`.ledger.recover` has it; the
+        rows of a table never had any.
         """
         return finished_rows(
             (
                 each
                 for each in rows
                 if self.attempt_directory(each["trial_id"], each["attempt"]).is_dir()
+                or self._imported_path.exists()
             ),
             self._header.superseded,
             retry_failed=retry_failed,
