@@ -6,7 +6,7 @@ import shutil
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Self, cast
@@ -29,6 +29,7 @@ from scalelab.site.profile import Site
 
 # Dask's loggers would write over the live progress; what matters arrives as events.
 SILENT = logging.CRITICAL + 1
+_CLOSED_WITHIN_S = 30.0
 
 DASK_SETTINGS: dict[str, Any] = {
     # A lost worker ends its tasks at once; what to run again is the driver's decision.
@@ -127,7 +128,8 @@ class DaskNodes(ABC):
         try:
             self._cluster.close()
         except OSError:  # the scheduler cannot reach its workers
-            self._cluster.sync(kill)
+            with suppress(TimeoutError):  # nor end what it has begun to send
+                self._cluster.sync(kill, callback_timeout=_CLOSED_WITHIN_S)
 
     @abstractmethod
     def _start(self) -> None:

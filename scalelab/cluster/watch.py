@@ -15,7 +15,7 @@ from scalelab.cluster.node_plugin import describe_node
 from scalelab.cluster.nodes import Node
 from scalelab.launch.stall import WakingTime
 
-TOPIC = "scalelab-nodes"
+_NAME = "scalelab-nodes"
 _SHOWN_AFTER_S = 60.0  # silence that is worth a word
 _RESTART_S = 30.0
 # Between the round trips to a worker that does not answer.
@@ -68,19 +68,11 @@ class NodeSilent:
 NodeEvent = NodeJoined | NodeSilent | NodeLeft
 
 
-class _NodeEvents(SchedulerPlugin):
-    name = TOPIC
-    idempotent = True
-
-    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        scheduler.log_event(TOPIC, {"joined": worker})
-
-    def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
-        scheduler.log_event(TOPIC, {"left": worker})
-
-
-class NodeWatch:
+class NodeWatch(SchedulerPlugin):
     """Deliver node events while it is entered.
+
+    It hears of them in the scheduler itself, which is in this process: a client whose
+    connection has broken would hear of none.
 
     A worker may stand still without leaving: stopped, swapped out, waiting for a file
     server, or without power. Silence for too long counts as having left; where its
@@ -94,18 +86,18 @@ class NodeWatch:
         lost_after_s: float = math.inf,
     ) -> None:
         self._client = client
+        self._scheduler = cast(Any, client.cluster).scheduler
         self._deliver = deliver
         self._lost_after_s = lost_after_s
         self._tasks: set[Future[None]] = set()
 
     def __enter__(self) -> Self:
-        self._client.register_plugin(_NodeEvents())
-        self._client.subscribe_topic(TOPIC, self._hear)
+        self._scheduler.add_plugin(self, name=_NAME)
         self._begin(self._listen())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._client.unsubscribe_topic(TOPIC)
+        self._scheduler.remove_plugin(_NAME)
         for task in list(self._tasks):
             task.cancel()
 
@@ -115,20 +107,20 @@ class NodeWatch:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _hear(self, event: tuple[float, dict[str, str]]) -> None:
-        """Handle an event without waiting, since that would delay every message."""
-        _, message = event
-        if "left" in message:
-            self._deliver(NodeLeft(message["left"]))
-        else:
-            self._begin(self._meet(message["joined"]))
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """Begin to meet a worker that has joined; to wait would delay the scheduler."""
+        self._begin(self._meet(worker))
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
+        """Deliver that a worker has left."""
+        self._deliver(NodeLeft(worker))
 
     async def _meet(self, address: str) -> None:
         for node in await ask_nodes(self._client, [address]):
             self._deliver(NodeJoined(node))
 
     async def _listen(self) -> None:
-        scheduler: Any = cast(Any, self._client.cluster).scheduler
+        scheduler = self._scheduler
         silences, shown = Silences(), set[str]()
         shown_after_s = min(_SHOWN_AFTER_S, self._lost_after_s / 2)
         while True:

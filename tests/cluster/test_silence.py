@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from queue import SimpleQueue
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -85,6 +86,19 @@ def test_a_worker_that_is_stopped_is_said_given_up_and_started_anew(
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert heard.empty(), "the other node was never silent"
+
+
+@pytest.mark.slow
+def test_a_node_that_leaves_is_heard_of_whatever_became_of_the_client(
+    nodes: LocalNodes,
+) -> None:
+    heard: SimpleQueue[NodeEvent] = SimpleQueue()
+    (address, pid), *_ = nodes.client.run(os.getpid).items()
+    with NodeWatch(nodes.client, heard.put):
+        connection: Any = nodes.client.scheduler_comm
+        nodes.loop.call_soon_threadsafe(connection.comm.abort)
+        os.kill(pid, signal.SIGKILL)
+        assert heard.get(timeout=60) == NodeLeft(address)
 
 
 @pytest.mark.repetition
