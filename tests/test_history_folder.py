@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from scalelab.errors import SpecError, StoreError
+from scalelab.errors import SpecError
 from scalelab.records.control.lease import LEASE, Lease
-from scalelab.session import Run, import_table, load
+from scalelab.session import Run, answer_text, import_table, load
 from scalelab.session.history import HistoryFolder
 
 ASKED: dict[str, Any] = {"job": {"samples": 1_000_000}, "gpus": [8]}
@@ -83,7 +83,8 @@ def test_a_run_is_not_taught_by_its_own_rows_nor_by_what_is_being_swept(
 ) -> None:
     run = made(tmp_path / "own")
     made(history / "copy")
-    known = HistoryFolder(str(history)).runs(run._reader.rows())
+    known, unread = HistoryFolder(str(history)).runs(run._reader.rows())
+    assert unread == []
     assert [name.split()[0] for name in known] == ["other"]
     with Lease(history / "other" / LEASE):
         assert learned(run) == []
@@ -91,14 +92,21 @@ def test_a_run_is_not_taught_by_its_own_rows_nor_by_what_is_being_swept(
 
 
 @pytest.mark.slow
-def test_a_history_that_cannot_be_read_says_how_to_ask_without_it(
+def test_a_run_of_the_history_that_cannot_be_read_is_left_out_and_named(
     history: Path, tmp_path: Path
 ) -> None:
     run = made(tmp_path / "own")
-    (history / "other" / "run.json").write_text("{")
-    with pytest.raises(StoreError, match=r"history .* Or ask with no_history=True\.$"):
-        run.recommend(**ASKED)
-    assert learned(run, no_history=True) == []
+    made(history / "more", of="more", most=8)
+    shutil.copytree(history / "other", history / "broken")
+    (history / "broken" / "run.json").write_text("{")
+    (history / "more" / "ledger.jsonl").mkdir()
+    for _ in range(2):  # the index is made, and read
+        shutil.rmtree(run.directory / "cache", ignore_errors=True)
+        answer = load(run.directory).recommend(**ASKED)
+        said = " ".join(answer_text(answer, 100).split())
+        for name in ("broken", "more"):
+            assert f"Nothing was learned from {name} of the history" in said
+        assert "learned from 1 curve of other (" in said
 
 
 @pytest.mark.slow

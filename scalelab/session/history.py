@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import StoreError
-from scalelab.inputs.wording import Option
 from scalelab.plan.source import Observation
 from scalelab.records.attempt_io import encode_json
 from scalelab.records.cache import own_file, write_cache
@@ -40,42 +39,49 @@ class HistoryFolder:
 
     def __init__(self, directory: str) -> None:
         self._path = cache_directory() / f"history-{digest([{'in': directory}])}.json"
-        paths = sorted(Path(directory).glob("*/run.json"))
-        try:
-            found = [RunReader.open(path.parent) for path in paths]
-            self._readers = [run for run in found if run.driver is None]
-            self.state = {run.directory.name: run.state for run in self._readers}
-        except StoreError as error:
-            raise StoreError(
-                f"The history {directory} cannot be read: {error} Or ask with "
-                f"{Option('no_history', True)}."
-            ) from error
+        self._readers: list[RunReader] = []
+        self._no_runs: list[str] = []
+        for path in sorted(Path(directory).glob("*/run.json")):
+            try:
+                self._readers.append(RunReader.open(path.parent))
+            except StoreError:
+                self._no_runs.append(path.parent.name)
+        self._readers = [run for run in self._readers if run.driver is None]
+        self.state = {run.directory.name: run.state for run in self._readers}
 
-    def runs(self, own: Sequence[Observation]) -> dict[str, list[Observation]]:
-        """Return the rows of other runs by name and hash, in the order of hashes.
+    def runs(
+        self, own: Sequence[Observation]
+    ) -> tuple[dict[str, list[Observation]], list[str]]:
+        """Return the rows of other runs, and the names of those that cannot be read.
 
-        Runs of other workloads on other devices than the own rows' are left out.
+        The rows are by name and hash, in the order of hashes. Runs of other workloads
+        on other devices than the own rows' are left out.
         """
-        shared = _shared(own)
-        return {
+        index, shared = self._index(), _shared(own)
+        related = {
             f"{name} ({of})": rows
-            for of, (name, rows) in sorted(self._index().items())
+            for of, (name, rows) in sorted(index["runs"].items())
             if of != digest(own) and shared & _shared(rows)
         }
+        return related, [*self._no_runs, *index["unread"]]
 
     def _index(self) -> Mapping[str, Any]:
-        with suppress(OSError, ValueError, LookupError, TypeError):
+        index: dict[str, Any] = {"state": self.state, "runs": {}, "unread": []}
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
             with own_file(self._path) as file:
                 kept = parse_json(file.read(), float, is_compared=True)
-            if kept["state"] == self.state:
-                return dict(kept["runs"])
-        rows = [(run.name, run.rows()) for run in self._readers]
-        runs = {digest(each): (name, each) for name, each in rows}
-        content = json.dumps({"state": self.state, "runs": runs}).encode()
+            if kept["state"] == self.state and kept.keys() == {*index}:
+                return dict(kept)
+        for run in self._readers:
+            try:
+                rows = run.rows()
+                index["runs"][digest(rows)] = (run.name, rows)
+            except StoreError:
+                index["unread"].append(run.directory.name)
         with suppress(StoreError, OSError):  # a reader may lack the right, or the room
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_cache(self._path, content)
-        return runs
+            write_cache(self._path, json.dumps(index).encode())
+        return index
 
 
 def _shared(rows: Sequence[Observation]) -> set[tuple[str, Any]]:

@@ -54,7 +54,7 @@ class Run(RunRecords):
         from scalelab.laws.published import law_named
         from scalelab.recommend.knowledge import fit_step_times
 
-        learnt = self._history(said.learn_from)
+        learnt, _ = self._history(said.learn_from)
         return fit_step_times(law_named(said.law), self.fit_rows, history=learnt)[0]
 
     def recommend(
@@ -209,17 +209,22 @@ class Run(RunRecords):
             frame = answering(frame, self._reader.streams, target)
         # Matrices of dozens of rows: threads on every core of a login node would wait.
         with threadpool_limits(limits=1, user_api="blas"):
+            history, unread = self._history(question.learn_from, question.history)
             found = answer(
                 question,
                 self.fit_rows if frame is self.observations else frame,
                 self.sites,
-                self._history(question.learn_from, question.history),
+                history,
                 self._untold(),
             )
         doubts = (
             Fact("import_doubted", {"doubt": doubt}) for doubt in self.import_doubts
         )
-        return replace(found, facts=(*self._before(question), *found.facts, *doubts))
+        left_out = (Fact.of("history_not_read", run=name) for name in unread)
+        return replace(
+            found,
+            facts=(*self._before(question), *found.facts, *left_out, *doubts),
+        )
 
     def _untold(self) -> UntoldByProgram:
         if self.experiment is None:
@@ -247,17 +252,20 @@ class Run(RunRecords):
 
     def _history(
         self, learn_from: Sequence[str | Path], folder: str = ""
-    ) -> History | None:
+    ) -> tuple[History | None, Sequence[str]]:
+        # other runs, and the names of those in the folder that cannot be read
         from scalelab.recommend.knowledge import History
         from scalelab.records.observations import frame
 
         if folder:
-            known = HistoryFolder(folder).runs(self._reader.rows())
-            return History.of([(n, frame(known[n])) for n in known], is_asked=False)
+            known, unread = HistoryFolder(folder).runs(self._reader.rows())
+            named = [(name, frame(rows)) for name, rows in known.items()]
+            return History.of(named, is_asked=False), unread
         others = {r.directory.resolve(): r for r in map(RunRecords.open, learn_from)}
         if self.directory.resolve() in others:
             raise SpecError(f"{self.name} knows its own rows. Learn from other runs.")
-        return History.of([(r.hashed_name, r.observations) for r in others.values()])
+        named = [(r.hashed_name, r.observations) for r in others.values()]
+        return History.of(named), ()
 
     def job_script(self, answer: Recommendation, site: str | None = None) -> str:
         """Return the batch job's script for the recommended allocation.

@@ -290,5 +290,7 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "not_identifiable": "Not identifiable: {parameters:and}, because {why}. {remedy}"
     "{may_learn: Or learn from another run on these devices: {learn_from}.|}",
     "group_not_compared": "Node group {group} is not compared: {why}",
+    "history_not_read": "Nothing was learned from {run} of the history: it cannot be "
+    "read. Restore it, or take it out of that folder.",
     "import_doubted": "The import doubted: {doubt}",
 }

@@ -115,7 +115,13 @@ def ways_table(rows: Sequence[WayRow]) -> Columns:
             "time to target",
             *(_cell(row.time_to_target_s, duration) for row in rows),
         ],
-        "reached": ["reached", *map(_reached, rows)],
+        "reached": [
+            "reached",
+            *(
+                f"{row.num_reached} of {row.num_evaluated}" if row.num_reached else ""
+                for row in rows
+            ),
+        ],
         "metric": [
             "final metric",
             *(f"{r.final_metric.mean:.4g}" if r.final_metric else "" for r in rows),
@@ -159,10 +165,6 @@ def _cell(value: float | Interval | None, written: Callable[[float], str]) -> st
     if value is None:
         return ""
     return written(value.value if isinstance(value, Interval) else value)
-
-
-def _reached(row: WayRow) -> str:
-    return f"{row.num_reached} of {row.num_evaluated}" if row.num_reached else ""
 
 
 def _gap(gap: Spread | None) -> str:

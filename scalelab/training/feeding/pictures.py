@@ -140,7 +140,10 @@ class PictureFiles:
             )
         wanted = round(len(pictures) * self.held_out_fraction)
         number = min(max(wanted, 1), len(pictures) - 1)
-        return sorted(pictures, key=_hash)[:number]
+        return sorted(
+            pictures,
+            key=lambda each: hashlib.sha256(os.fsencode(each.name)).digest(),
+        )[:number]
 
     def check(self, global_batch_size: int, data_parallel_size: int) -> None:
         """Refuse pictures that are too few for a global batch, or for so many ranks."""
@@ -211,7 +214,3 @@ def _in_archives(place: Path) -> list[Picture]:
 
 def _is_picture(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in SUFFIXES
-
-
-def _hash(picture: Picture) -> bytes:
-    return hashlib.sha256(os.fsencode(picture.name)).digest()

@@ -369,6 +369,12 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "Node group a100 is not compared: None of the 3 rows has a usable step time.",
     ),
     (
+        "history_not_read",
+        {"run": "old"},
+        "Nothing was learned from old of the history: it cannot be read. Restore it, "
+        "or take it out of that folder.",
+    ),
+    (
         "import_doubted",
         {"doubt": "2 rows are alike."},
         "The import doubted: 2 rows are alike.",
