@@ -31,9 +31,7 @@ _REMEDIES = {
     errno.EACCES: _FORBIDDEN,
     errno.EPERM: _FORBIDDEN,
     errno.EROFS: _FORBIDDEN,
-    # as `plain_files` calls a link and what else is no regular file
-    **dict.fromkeys((errno.ELOOP, errno.EINVAL), "Remove it, then rerun."),
-    errno.ENOTEMPTY: "Another process has just made it. Rerun once that has ended.",
+    errno.ENOTEMPTY: "Another process works there. Rerun once that has ended.",
 }
 
 

@@ -47,7 +47,10 @@ class HistoryFolder:
             except StoreError:
                 self._no_runs.append(path.parent.name)
         self._readers = [run for run in self._readers if run.driver is None]
-        self.state = {run.directory.name: run.state for run in self._readers}
+        self.state = {
+            **dict.fromkeys(self._no_runs),
+            **{run.directory.name: run.state for run in self._readers},
+        }
 
     def runs(
         self, own: Sequence[Observation]
@@ -59,14 +62,15 @@ class HistoryFolder:
         """
         index, shared = self._index(), _shared(own)
         related = {
-            f"{name} ({of})": rows
-            for of, (name, rows) in sorted(index["runs"].items())
-            if of != digest(own) and shared & _shared(rows)
+            f"{name} ({hashed})": rows
+            for hashed, (name, rows) in sorted(index["runs"].items())
+            if hashed != digest(own) and shared & _shared(rows)
         }
-        return related, [*self._no_runs, *index["unread"]]
+        return related, index["unread"]
 
     def _index(self) -> Mapping[str, Any]:
-        index: dict[str, Any] = {"state": self.state, "runs": {}, "unread": []}
+        unread = [*self._no_runs]
+        index: dict[str, Any] = {"state": self.state, "runs": {}, "unread": unread}
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
             with own_file(self._path) as file:
                 kept = parse_json(file.read(), float, is_compared=True)
@@ -77,7 +81,7 @@ class HistoryFolder:
                 rows = run.rows()
                 index["runs"][digest(rows)] = (run.name, rows)
             except StoreError:
-                index["unread"].append(run.directory.name)
+                unread.append(run.directory.name)
         with suppress(StoreError, OSError):  # a reader may lack the right, or the room
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_cache(self._path, json.dumps(index).encode())
