@@ -6,13 +6,14 @@ import shutil
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Self, cast
 
 import dask
 from distributed import Client, Scheduler, SpecCluster
+from distributed.core import Status
 from distributed.security import Security
 from distributed.utils import LoopRunner, silence_logging_cmgr
 
@@ -29,7 +30,6 @@ from scalelab.site.profile import Site
 
 # Dask's loggers would write over the live progress; what matters arrives as events.
 SILENT = logging.CRITICAL + 1
-_CLOSED_WITHIN_S = 30.0
 
 DASK_SETTINGS: dict[str, Any] = {
     # A lost worker ends its tasks at once; what to run again is the driver's decision.
@@ -121,15 +121,17 @@ class DaskNodes(ABC):
 
     def _close_cluster(self) -> None:
         async def kill() -> None:
-            nannies: list[Any] = list(self._cluster.workers.values())
-            await asyncio.gather(*(nanny.kill() for nanny in nannies))
+            for nanny in list(cast(Any, self._cluster).workers.values()):
+                nanny.status = Status.closing  # it is to start no other worker
+                if process := nanny.process and nanny.process.process:
+                    await asyncio.gather(process.kill(), process.join())
             await self._scheduler.close()
+            self._cluster.status = Status.closed
 
         try:
             self._cluster.close()
         except OSError:  # the scheduler cannot reach its workers
-            with suppress(TimeoutError):  # nor end what it has begun to send
-                self._cluster.sync(kill, callback_timeout=_CLOSED_WITHIN_S)
+            self._cluster.sync(kill)
 
     @abstractmethod
     def _start(self) -> None:

@@ -120,24 +120,25 @@ class NodeWatch(SchedulerPlugin):
             self._deliver(NodeJoined(node))
 
     async def _listen(self) -> None:
-        scheduler = self._scheduler
         silences, shown = Silences(), set[str]()
         shown_after_s = min(_SHOWN_AFTER_S, self._lost_after_s / 2)
         while True:
             await asyncio.sleep(LISTEN_EVERY_S)
-            beats = {name: each.last_seen for name, each in scheduler.workers.items()}
+            beats = {
+                name: each.last_seen for name, each in self._scheduler.workers.items()
+            }
             for address, silent_s in silences.update(beats).items():
                 if silent_s < shown_after_s:
                     shown.discard(address)
                 elif address not in shown:
                     shown.add(address)
                     self._deliver(NodeSilent(address, silent_s))
-                worker = scheduler.workers.get(address)  # it may just have left
+                worker = self._scheduler.workers.get(address)  # it may just have left
                 if silent_s >= self._lost_after_s and worker is not None:
-                    await scheduler.remove_worker(
+                    await self._scheduler.remove_worker(
                         address, stimulus_id="scalelab-silent", close=False
                     )
-                    self._begin(_restart(scheduler, worker.nanny))
+                    self._begin(_restart(self._scheduler, worker.nanny))
 
 
 async def _restart(scheduler: Any, nanny: str) -> None:

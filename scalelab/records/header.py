@@ -98,8 +98,10 @@ def read_header(path: Path) -> RunHeader:
         name = harmless_text(values["name"])
         header = RunHeader(name=name, versions=tuple(values["versions"]))
         latest = header.versions[-1]
-        meaning = latest["meaning"]
-        _ = header.superseded, [{**_env(meaning, key)} for _, key in _places(meaning)]
+        _ = (
+            header.superseded,
+            [{**_env(latest["meaning"], key)} for _, key in _places(latest["meaning"])],
+        )
         if not _EXPERIMENT.fullmatch(latest["experiment"]):
             raise ValueError(f"experiment={latest['experiment']!r}")
     except OSError as error:
