@@ -31,7 +31,8 @@ _REMEDIES = {
     errno.EACCES: _FORBIDDEN,
     errno.EPERM: _FORBIDDEN,
     errno.EROFS: _FORBIDDEN,
-    errno.ENOTEMPTY: "Another process works there. Rerun once that has ended.",
+    errno.ENOTEMPTY: "Another process works there. One driver writes a run at a time. "
+    "Rerun once that has ended.",
 }
 
 
