@@ -114,9 +114,11 @@ def test_an_index_that_was_damaged_is_made_anew(history: Path, tmp_path: Path) -
     run = made(tmp_path / "own")
     (name,) = learned(run)
     (index,) = (tmp_path / "cache").rglob("history-*.json")
-    assert name.split("(")[1][:-1] in json.loads(index.read_text())["runs"]
-    index.write_text("[]")
-    assert learned(run, max_time="3h") == [name]
+    kept = json.loads(index.read_text())
+    assert name.split("(")[1][:-1] in kept["runs"]
+    for hours, damaged in enumerate(([], {**kept, "runs": 3}), start=3):
+        index.write_text(json.dumps(damaged))
+        assert learned(run, max_time=f"{hours}h") == [name]
 
 
 def test_a_law_that_learns_from_nothing_else_ignores_the_history(

@@ -31,9 +31,9 @@ from scalelab.records.plain_files import harmless_text, read_file
 from scalelab.site.profile import affinity, cpu_name
 
 _PACKAGES = (
-    *("scalelab", "torch", "dask", "distributed", "dask-jobqueue", "numpy", "pandas"),
-    *("pyarrow", "scikit-learn", "nvidia-ml-py"),
-)
+    "scalelab torch dask distributed dask-jobqueue numpy pandas pyarrow scikit-learn "
+    "nvidia-ml-py"
+).split()
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _GIT_TIMEOUT_S = 10.0
 _VALUES = "env.json"
@@ -143,10 +143,10 @@ def provenance(code_directory: Path | None = None) -> dict[str, Any]:
 
 
 @cache
-def versions(packages: tuple[str, ...] = _PACKAGES) -> Mapping[str, str]:
+def versions() -> Mapping[str, str]:
     """Return the versions of Python and of what is installed, imported or not."""
     found = {"python": platform.python_version()}
-    for package in packages:
+    for package in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found

@@ -71,11 +71,11 @@ class HistoryFolder:
     def _index(self) -> Mapping[str, Any]:
         unread = [*self._no_runs]
         index: dict[str, Any] = {"state": self.state, "runs": {}, "unread": unread}
-        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+        with suppress(OSError, ValueError, LookupError, TypeError):
             with own_file(self._path) as file:
                 kept = parse_json(file.read(), float, is_compared=True)
-            if kept["state"] == self.state and kept.keys() == {*index}:
-                return dict(kept)
+            if kept["state"] == self.state:
+                return {"runs": dict(kept["runs"]), "unread": list(kept["unread"])}
         for run in self._readers:
             try:
                 rows = run.rows()
