@@ -187,13 +187,14 @@ class MemoryCurve:
     def fit(cls, frame: pd.DataFrame) -> Self:
         """Fit the rows of one curve."""
         measured = frame[~frame["failed"]].dropna(subset=["peak_bytes"])
-        highest = measured.groupby(["batch", "shards"])["peak_bytes"].max()
-        table = highest.reset_index().to_numpy(float).T
+        highest = (
+            measured.groupby(["batch", "shards"])["peak_bytes"].max().reset_index()
+        )
         return cls(
             batches=frame["batch"].to_numpy(float),
             shards=frame["shards"].to_numpy(float),
             failed=frame["failed"].to_numpy(bool),
-            peaks=Peaks.fit(*table) if len(highest) > 1 else None,
+            peaks=Peaks.fit(*highest.to_numpy(float).T) if len(highest) > 1 else None,
         )
 
     def largest_fitting(self, shards: float) -> int:
@@ -214,8 +215,9 @@ class MemoryCurve:
         """Return the largest local batch that is expected to fit, below any failure."""
         answer = self.largest_fitting(shards)
         if capacity_bytes is not None and self.peaks is not None:
-            planned = self.peaks.largest_batch(shards, _SAFETY * capacity_bytes)
-            answer = max(answer, planned)
+            answer = max(
+                answer, self.peaks.largest_batch(shards, _SAFETY * capacity_bytes)
+            )
         failing = self.smallest_failing(shards)
         return answer if failing is None else min(answer, failing - 1)
 
@@ -230,6 +232,9 @@ class MemoryLaw:
     def fit(cls, observations: pd.DataFrame) -> Self:
         """Fit the law to the trials that completed or ran out of memory.
 
+        A trial that ran out of memory may end before its device, data and optimiser
+        are known: it bounds every curve that agrees with what is known of it.
+
         Raises
         ------
         FitError
@@ -243,7 +248,10 @@ class MemoryLaw:
             )
         timing_only = {"device_type", "threads_per_rank", "emulated"}
         columns = [name for name in curve_columns(rows) if name not in timing_only]
-        groups = group_rows(rows, columns)
+        groups = group_rows(rows[~rows["failed"]], columns)
+        for known, failures in group_rows(rows[rows["failed"]], columns).items():
+            for key in agreeing(groups, dict(known)) or [known]:
+                groups[key] = pd.concat([groups.get(key), failures])
         return cls(curves={key: MemoryCurve.fit(part) for key, part in groups.items()})
 
     def largest_local_batch(
@@ -338,8 +346,7 @@ def _memory_rows(observations: pd.DataFrame) -> pd.DataFrame:
     peaks = numbers(observations, "gpu_memory_peak_bytes")
     rows["peak_bytes"] = np.where(np.isfinite(peaks) & (peaks > 0), peaks, np.nan)
     outcomes = observations.reindex(columns=["outcome"])["outcome"].astype(object)
-    outcomes = outcomes.where(outcomes.notna(), "completed")
+    outcomes = outcomes.fillna("completed")
     rows["failed"] = outcomes.eq("out_of_memory")
     answers = outcomes.isin(_ANSWERS) & rows["batch"].ge(1) & rows["batch"].lt(np.inf)
-    chosen: pd.DataFrame = rows[answers]
-    return chosen
+    return rows.loc[answers]

@@ -166,3 +166,20 @@ def test_one_peak_says_nothing_of_others() -> None:
     asked = pd.DataFrame({"workload": ["resnet", "bert"], "local_batch_size": 8})
     assert law.predict(asked)["peak_bytes"].isna().all()
     assert largest(law, 80 * GIB)["largest_local_batch"].item() == 64
+
+
+def test_a_failure_of_unknown_device_bounds_every_curve_it_may_belong_to() -> None:
+    """A trial on a real GPU runs out of memory before it has told its device."""
+    table = rows(
+        gpu_memory_peak_bytes=[3.0 * GIB, 5.0 * GIB, 9.0 * GIB, None],
+        device_name=["H100", "H100", "H100", None],
+        node_group="a",
+    )
+    other = table.iloc[:3].assign(node_group="b")
+    law = MemoryLaw.fit(pd.concat([table, other]))
+    on_both = {"node_group": ["a", "b"], "device_name": "H100"}
+    asked = pd.DataFrame({"workload": "resnet", **on_both})
+
+    answer = law.largest_local_batch(asked, 80 * GIB)
+    assert answer["largest_local_batch"].tolist() == [127, 599]
+    assert answer["largest_fitting"].tolist() == [64, 64]
