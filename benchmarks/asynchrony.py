@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.distributed as dist
@@ -36,7 +36,7 @@ from torch.utils.data import TensorDataset
 
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
-from scalelab.kinds.strategies import SERVER_RULES
+from scalelab.kinds.strategies import ServerRule
 from scalelab.launch.progress import StreamWriter
 from scalelab.launch.protocol import RankIdentity
 from scalelab.training.context import RankContext, process_group
@@ -177,7 +177,6 @@ def run_process(rank: int, case: Case, folder: str, repeats: int, pipe: Any) -> 
         local_world_size=case.num_workers,
         node_rank=0,
         num_nodes=1,
-        device_id=str(rank),
     )
     meeting = f"file://{folder}/meet"
     if rank == case.num_workers:
@@ -258,7 +257,7 @@ def line(case: Case, found: Sequence[tuple[float, float]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    rules = (*SERVER_RULES, *SYNCHRONOUS)
+    rules = (*get_args(ServerRule), *SYNCHRONOUS)
     number = {"type": int, "nargs": "+"}
     parser.add_argument("--passes", type=float, nargs="+", default=[0.01, 0.05, 0.3, 2])
     parser.add_argument("--factors", default=[1, 3, 5], **number)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -86,14 +87,35 @@ class UnobservedEngine(DdpEngine):
         return UnobservedModel(model, self.context.device, observers)
 
 
+class Compared(NamedTuple):
+    """The ratio of two steppers' times with its 95% interval, and the second's."""
+
+    ratio: float
+    low: float
+    high: float
+    num_pairs: int
+    second_ms: float
+
+
+class Stepper(NamedTuple):
+    """What is timed, and what a trial does between blocks of steps, untimed."""
+
+    step: Callable[[], None]
+    rest: Callable[[], object]
+
+
 def engine_step(
-    kind: TrialKind, context: RankContext, *, has_meter: bool = True
-) -> Callable[[], None]:
-    """Return a function that takes one step of the training engine."""
+    kind: TrialKind,
+    context: RankContext,
+    hidden_size: int,
+    *,
+    has_meter: bool = True,
+) -> Stepper:
+    """Return a stepper of the training engine."""
     clock = step_clock(context.device) if has_meter else NoClock()
     new_engine = DdpEngine if has_meter else UnobservedEngine
     engine = new_engine(
-        DigitsMlp(hidden_sizes=[512, 512]),
+        DigitsMlp(hidden_sizes=[hidden_size, hidden_size]),
         trial(kind, context.world_size),
         context,
         clock,
@@ -105,12 +127,12 @@ def engine_step(
         clock.start()
         engine.step(next(counter))
 
-    return step
+    return Stepper(step, clock.drain)
 
 
-def bare_step(context: RankContext) -> Callable[[], None]:
-    """Return a function that takes one step as a short script would."""
-    workload = DigitsMlp(hidden_sizes=[512, 512])
+def bare_step(context: RankContext, hidden_size: int) -> Stepper:
+    """Return a stepper that does what a short script would."""
+    workload = DigitsMlp(hidden_sizes=[hidden_size, hidden_size])
     model: nn.Module = workload.build_model().to(context.device)
     if context.world_size > 1:
         model = DistributedDataParallel(
@@ -142,16 +164,13 @@ def bare_step(context: RankContext) -> Callable[[], None]:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return step
+    return Stepper(step, lambda: None)
 
 
 def compare(
-    first: Callable[[], None],
-    second: Callable[[], None],
-    context: RankContext,
-    max_pairs: int,
-) -> tuple[float, float, float, int] | None:
-    """Return ratio, lower and upper end and number of pairs, on rank 0."""
+    first: Stepper, second: Stepper, context: RankContext, max_pairs: int
+) -> Compared | None:
+    """Return how long the first's steps took against the second's, on rank 0."""
     chance = random.Random(0)
     seconds: tuple[list[float], list[float]] = ([], [])
     found = (1.0, 0.0, 9.0)
@@ -159,17 +178,20 @@ def compare(
         for _ in range(BLOCK):
             for index in chance.sample((0, 1), 2):
                 started = time.perf_counter()
-                (first, second)[index]()
+                (first, second)[index].step()
                 if context.device.type == "cuda":
                     torch.cuda.synchronize()
                 seconds[index].append(time.perf_counter() - started)
+        first.rest()
+        second.rest()
         found = _median(np.divide(*seconds))
         is_done = len(seconds[0]) >= MIN_PAIRS and found[2] - found[1] <= 2 * HALF_WIDTH
         decision = torch.tensor(float(is_done), device=context.device)
         dist.broadcast(decision, 0)
         if decision.item():
             break
-    return (*found, len(seconds[0])) if context.is_first else None
+    second_ms = 1e3 * float(np.median(seconds[1]))
+    return Compared(*found, len(seconds[0]), second_ms) if context.is_first else None
 
 
 def _median(ratios: np.ndarray) -> tuple[float, float, float]:
@@ -182,7 +204,12 @@ def _median(ratios: np.ndarray) -> tuple[float, float, float]:
 
 
 def run_rank(
-    rank: int, num_ranks: int, folder: str, device: str, max_pairs: int
+    rank: int,
+    num_ranks: int,
+    folder: str,
+    device: str,
+    max_pairs: int,
+    hidden_size: int,
 ) -> None:
     torch.set_num_threads(1)
     cores = sorted(os.sched_getaffinity(0))
@@ -194,7 +221,6 @@ def run_rank(
         local_world_size=num_ranks,
         node_rank=0,
         num_nodes=1,
-        device_id=str(rank),
     )
     where = torch.device(device, rank) if device == "cuda" else torch.device("cpu")
     with process_group(identity, f"file://{folder}/meet", where, "bench"):
@@ -205,15 +231,16 @@ def run_rank(
             stream=StreamWriter(None),
             progress=lambda step: None,
         )
-        ours = engine_step(TrialKind.THROUGHPUT, context)
-        unmetered = engine_step(TrialKind.THROUGHPUT, context, has_meter=False)
-        watched = engine_step(TrialKind.CONVERGENCE, context)
+        kind, size = TrialKind.THROUGHPUT, hidden_size
+        ours = engine_step(kind, context, size)
+        unmetered = engine_step(kind, context, size, has_meter=False)
+        watched = engine_step(TrialKind.CONVERGENCE, context, size)
         for name, first, second, limit in (
             ("with over without meter", ours, unmetered, LIMIT),
             (
                 "engine without meter over bare loop",
                 unmetered,
-                bare_step(context),
+                bare_step(context, size),
                 None,
             ),
             ("with over without noise scale, every 10th step", watched, ours, None),
@@ -224,13 +251,14 @@ def run_rank(
         dist.destroy_process_group()
 
 
-def _print(
-    name: str, found: tuple[float, float, float, int], limit: float | None
-) -> None:
-    ratio, low, high, pairs = found
-    line = f"{name}: {ratio:.4f}, 95% interval {low:.4f} to {high:.4f}, {pairs} pairs"
+def _print(name: str, found: Compared, limit: float | None) -> None:
+    line = (
+        f"{name}: {found.ratio:.4f}, 95% interval {found.low:.4f} to {found.high:.4f}, "
+        f"{found.num_pairs} pairs, of a step of {found.second_ms:.3f} ms"
+    )
     if limit is not None:
-        line += f"; line: upper end <= {limit}: {'met' if high <= limit else 'NOT met'}"
+        met = "met" if found.high <= limit else "NOT met"
+        line += f"; line: upper end <= {limit}: {met}"
     print(line, flush=True)
 
 
@@ -239,11 +267,18 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--max-pairs", type=int, default=12_000)
+    parser.add_argument("--hidden-size", type=int, default=512)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         processes.spawn(
             run_rank,
-            (given.ranks, folder, given.device, given.max_pairs),
+            (
+                given.ranks,
+                folder,
+                given.device,
+                given.max_pairs,
+                given.hidden_size,
+            ),
             nprocs=given.ranks,
         )
 

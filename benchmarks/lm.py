@@ -111,7 +111,6 @@ def run_rank(rank: int, given: argparse.Namespace, folder: str) -> None:
         local_world_size=given.ranks,
         node_rank=0,
         num_nodes=1,
-        device_id=str(rank),
     )
     workload = TransformerLm(
         layers=given.layers,
