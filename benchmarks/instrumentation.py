@@ -231,16 +231,16 @@ def run_rank(
             stream=StreamWriter(None),
             progress=lambda step: None,
         )
-        kind, size = TrialKind.THROUGHPUT, hidden_size
-        ours = engine_step(kind, context, size)
-        unmetered = engine_step(kind, context, size, has_meter=False)
-        watched = engine_step(TrialKind.CONVERGENCE, context, size)
+        kind = TrialKind.THROUGHPUT
+        ours = engine_step(kind, context, hidden_size)
+        unmetered = engine_step(kind, context, hidden_size, has_meter=False)
+        watched = engine_step(TrialKind.CONVERGENCE, context, hidden_size)
         for name, first, second, limit in (
             ("with over without meter", ours, unmetered, LIMIT),
             (
                 "engine without meter over bare loop",
                 unmetered,
-                bare_step(context, size),
+                bare_step(context, hidden_size),
                 None,
             ),
             ("with over without noise scale, every 10th step", watched, ours, None),

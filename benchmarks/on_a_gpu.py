@@ -100,23 +100,23 @@ def own_over_ours(rows: pd.DataFrame) -> float:
     return float((own.astype(float) / ours.astype(float)).median())
 
 
-def findings(
-    rows: pd.DataFrame, device: str, has_meters: bool, counted_j: float
-) -> list[str]:
+def findings(rows: pd.DataFrame, has_meters: bool, counted_j: float) -> list[str]:
     """Return what is wrong with the rows of a sweep; empty: nothing."""
     wrong = [f"{count} trials {outcome}" for outcome, count in ended_badly(rows)]
-    if device == "cuda" and has_meters:
+    if has_meters:
         if not rows["energy_source"].eq("measured").fillna(False).all():
             wrong.append("energy was not measured")
         if not (rows["gpu_memory_peak_bytes"].astype(float) > 0).all():
             wrong.append("no peak of device memory")
-        trials_j = rows["energy_j"].astype(float).sum()
-        print(f"energy: {trials_j:.0f} J in trials, {counted_j:.0f} J over the sweep")
-        if trials_j > counted_j:
+        if energy_of_trials(rows) > counted_j:
             wrong.append("more energy in trials than the device counted")
     if abs(own_over_ours(rows) - 1) > RATE_LINE:
         wrong.append(f"the program's own step takes {own_over_ours(rows):.3f} of ours")
     return wrong
+
+
+def energy_of_trials(rows: pd.DataFrame) -> float:
+    return float(rows["energy_j"].astype(float).sum())
 
 
 def ended_badly(rows: pd.DataFrame) -> list[tuple[str, int]]:
@@ -167,9 +167,12 @@ def main() -> int:
         before_j = counter.joules()
         rows = scalelab.sweep(path, directory=options.runs / name).observations
         show(name, rows)
-        has_meters = "command" not in experiment
         counted_j = counter.joules() - before_j
-        wrong = findings(rows, options.device, has_meters, counted_j)
+        has_meters = options.device == "cuda" and "command" not in experiment
+        if has_meters:
+            own_j = energy_of_trials(rows)
+            print(f"{name}: {own_j:.0f} J in trials, {counted_j:.0f} J over the sweep")
+        wrong = findings(rows, has_meters, counted_j)
         print(f"{name}: {'; '.join(wrong) if wrong else 'well'}")
         is_well = is_well and not wrong
     return 0 if is_well else 1
