@@ -1,5 +1,6 @@
 """Fixtures every room shares."""
 
+import gc
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -19,6 +20,17 @@ for _number, _usual in (
 ):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
+
+
+def pytest_collection() -> None:
+    """Let no garbage be collected while tests are: what they import and are stays."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, and look only at what the tests themselves leave."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

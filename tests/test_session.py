@@ -315,10 +315,10 @@ class TestAQuestionAskedAgain:
         "question",
         [
             {"max_time": "4h"},
-            {"confidence": 0.8},
             *(
                 pytest.param(question, marks=pytest.mark.repetition)
                 for question in (
+                    {"confidence": 0.8},
                     {"job": {"samples": 5}},
                     {"gpus": [1]},
                     {"select": {"workload": "emulated"}},

@@ -75,13 +75,18 @@ def test_the_experiment_is_a_file_of_the_run(
 RECORDS = [
     "run.json",
     "ledger.jsonl",
-    "driver.lease",
-    "driver.stop",
-    "cluster/jobs.json",
-    "cluster/driver.json",
-    "trials/*/001/attempt.json",
     "trials/*/001/result.json",
-    "trials/*/001/stream.jsonl",
+    *(
+        pytest.param(name, marks=pytest.mark.repetition)
+        for name in (
+            "driver.lease",
+            "driver.stop",
+            "cluster/jobs.json",
+            "cluster/driver.json",
+            "trials/*/001/attempt.json",
+            "trials/*/001/stream.jsonl",
+        )
+    ),
 ]
 WRONG = [
     None,

@@ -97,6 +97,7 @@ for epoch in range(args.epochs):
 """
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_proposal_is_swept(

@@ -33,15 +33,9 @@ def ranks(folder: Path) -> list[psutil.Process]:
     return [psutil.Process(json.loads(file.read_text())["pid"]) for file in files]
 
 
-# Open MPI's ranks are started by its own daemon.
+@pytest.mark.repetition
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        pytest.param(name, marks=() if name == "mpirun" else pytest.mark.repetition)
-        for name in (row.name for row in LAUNCHERS)
-    ],
-)
+@pytest.mark.parametrize("launcher", [row.name for row in LAUNCHERS])
 def test_ctrl_c_twice_leaves_no_rank_of_a_program(
     start: Start, here: Path, launcher: str
 ) -> None:

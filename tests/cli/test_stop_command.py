@@ -117,10 +117,9 @@ def start(
         process.wait()
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [pytest.param((), marks=pytest.mark.repetition), ("--now",)]
-)
+@pytest.mark.parametrize("options", [(), ("--now",)])
 def test_a_sweep_is_stopped_and_goes_on(
     scalelab: Any, start: Start, here: Path, options: tuple[str, ...]
 ) -> None:

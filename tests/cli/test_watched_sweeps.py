@@ -82,7 +82,7 @@ def test_a_second_ctrl_c_or_a_kill_leaves_no_process(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.repetition)])
 def test_ctrl_c_before_the_nodes_are_up(start: Start, here: Path, times: int) -> None:
     process = start(LONG)
     assert process.stderr is not None
@@ -174,6 +174,7 @@ def test_the_run_of_a_killed_driver_goes_on(
     assert len(completed) == len(set(completed)) == 8
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_two_drivers_of_one_run(start: Start, sweep: Sweep, here: Path) -> None:
     process = start(LONG)
@@ -224,7 +225,9 @@ def test_a_terminal_shows_live_progress(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reply", ["n\n", "\x04"])
+@pytest.mark.parametrize(
+    "reply", ["n\n", pytest.param("\x04", marks=pytest.mark.repetition)]
+)
 def test_a_large_sweep_asks_and_takes_no_for_an_answer(
     start: Start, here: Path, terminal: Callable[..., Any], reply: str
 ) -> None:

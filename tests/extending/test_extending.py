@@ -197,6 +197,7 @@ def test_what_is_installed_is_listed(run_outside: Run) -> None:
     assert [line.split()[1] for line in lines] == kinds
 
 
+@pytest.mark.repetition
 def test_a_source_proposes_and_prunes(run_outside: Run, tmp_path: Path) -> None:
     rows = swept(run_outside, tmp_path, CUT_OFF)
     assert dict(rows.set_index("lr_rule")["outcome"]) == {

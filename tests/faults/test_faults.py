@@ -153,6 +153,7 @@ def check_lost_attempts(sweep: Sweep, ended: Ended, finished: set[AttemptKey]) -
         assert "node_fail; it runs again" in ended.said
 
 
+@pytest.mark.repetition
 def test_a_killed_driver_is_resumed(
     sweep: Sweep, rng: random.Random, patience_s: float, control_s: float
 ) -> None:

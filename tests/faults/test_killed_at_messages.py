@@ -1,6 +1,6 @@
 """Every process of a node, killed before and after each message of a gang's protocol.
 
-``make test-faults`` tries every point, continuous integration a fifteenth of them.
+``make test-faults`` tries every point, ``make test-all`` a fifteenth of them.
 """
 
 from __future__ import annotations

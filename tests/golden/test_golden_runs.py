@@ -203,6 +203,7 @@ def test_a_run_that_is_done_is_found_done(here: Path, run: str) -> None:
     assert [name for name in now.keys() - golden.keys() if "trials/" in name] == []
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_a_longer_experiment_runs_only_what_is_missing(here: Path) -> None:
     folder, golden = here / "runs" / "emulated", DATA / "runs" / "emulated"

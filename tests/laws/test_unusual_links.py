@@ -48,7 +48,9 @@ def predicted(
         (8, (1, 2), (4, 8), "intra_transfer"),
     ],
 )
-@pytest.mark.parametrize("exchange_s", [1.0, 10.0])
+@pytest.mark.parametrize(
+    "exchange_s", [10.0, pytest.param(1.0, marks=pytest.mark.repetition)]
+)
 def test_further_allocations_on_a_slow_network_are_no_bargain(
     per_node: int,
     sizes: tuple[int, ...],

@@ -25,14 +25,19 @@ def test_trials_run_on_one_to_four_nodes_of_one_job(pbs: Pbs) -> None:
 @pytest.mark.parametrize(
     ("site", "words"),
     [
-        ({"queue": "nowhere"}, "refused a job: qsub: Unknown queue"),
+        pytest.param(
+            {"queue": "nowhere"},
+            "refused a job: qsub: Unknown queue",
+            marks=pytest.mark.repetition,
+        ),
         (
             {"gpus_per_node": 9, "cores_per_node": 1},
             r"can never run: Can Never Run: Insufficient .* ngpus",
         ),
-        (
+        pytest.param(
             {"python": "/nowhere/python"},
             r"(?s)does not know it any more.*The end of its log:.*/nowhere/python",
+            marks=pytest.mark.repetition,
         ),
     ],
 )

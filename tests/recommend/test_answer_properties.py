@@ -40,6 +40,7 @@ class Question:
 
     def __init__(self, rows: pd.DataFrame, home: Path) -> None:
         self.rows, self.home = rows, home
+        self.run = imported(rows, home)
         self.samples = int(rows["global_batch"].max()) * PASSES
         time_s = rows["step_time_s"] * self.samples / rows["global_batch"]
         self.fastest_s = float(time_s.min())
@@ -60,9 +61,8 @@ class Question:
                 yield ask(factor)
 
     def _ask(self, rows: pd.DataFrame | None = None, **asked: Any) -> Recommendation:
-        shown = self.rows if rows is None else rows
         sizes = asked.pop("gpus", sorted({int(n) for n in self.rows["gpus"]}))
-        run = imported(shown, self.home)
+        run = self.run if rows is None else imported(rows, self.home)
         return run.recommend(job={"samples": self.samples}, gpus=sizes, **asked)
 
 

@@ -81,8 +81,14 @@ def frame() -> pd.DataFrame:
     ("prices", "best", "why"),
     [
         ((None, None), "h100", "the one that is fastest"),
-        ((1.0, None), "h100", "the one that is fastest"),
-        ((1.0, 2.0), "h100", "the one that costs least"),
+        pytest.param(
+            *((1.0, None), "h100", "the one that is fastest"),
+            marks=pytest.mark.repetition,
+        ),
+        pytest.param(
+            *((1.0, 2.0), "h100", "the one that costs least"),
+            marks=pytest.mark.repetition,
+        ),
         ((1.0, 4.0), "a100", "the one that costs least"),
     ],
 )

@@ -92,7 +92,9 @@ def strong(second_node_s: float | None) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("factor", [0.1, 0.25])
+@pytest.mark.parametrize(
+    "factor", [0.1, pytest.param(0.25, marks=pytest.mark.repetition)]
+)
 def test_a_lone_second_node_that_is_too_fast_is_doubted(factor: float) -> None:
     alone = recommend(strong(None), Job(samples=1e7))
     found = recommend(strong(0.1731 * factor), Job(samples=1e7))

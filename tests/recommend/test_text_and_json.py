@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -300,24 +301,15 @@ def disagreements(run: Run, rows: Any, seed: int, count: int) -> tuple[int, list
     return answered, found
 
 
-# Tables whose answers say what others do not; the others are left to `make test-all`.
-SLOW = ("scatter 15%", "missing batch", "accumulation", "weak")
+IN_CI = {("plain", 2), ("scatter 15%", 4)}
 
 
-def marks(kind: str, nodes: int) -> list[pytest.MarkDecorator]:
-    is_repetition = kind not in SLOW or nodes == 1
-    return [pytest.mark.slow, *[pytest.mark.repetition] * is_repetition]
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "nodes"),
     [
-        pytest.param("plain", 2, marks=pytest.mark.slow),
-        *(
-            pytest.param(kind, nodes, marks=marks(kind, nodes))
-            for kind in MAKERS
-            for nodes in (1, 4)
-        ),
+        pytest.param(*case, marks=() if case in IN_CI else pytest.mark.repetition)
+        for case in [("plain", 2), *product(MAKERS, (1, 4))]
     ],
 )
 def test_text_and_json_agree(kind: str, nodes: int, tmp_path: Path) -> None:

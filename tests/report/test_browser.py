@@ -125,7 +125,9 @@ def test_figures_fit_the_window(
     assert "<title>fits</title>" in page.stdout
 
 
-@pytest.mark.parametrize("width", [1100, 390])
+@pytest.mark.parametrize(
+    "width", [390, pytest.param(1100, marks=pytest.mark.repetition)]
+)
 def test_a_wide_table_of_choices_scrolls_in_its_own_box(
     open_page: Open, observations: pd.DataFrame, tmp_path: Path, width: int
 ) -> None:

@@ -144,7 +144,6 @@ SEVEN = [
         options=None,
     ),
 ]
-IN_CI = ("single_process", "samples")
 
 
 @pytest.mark.slow
@@ -155,7 +154,7 @@ IN_CI = ("single_process", "samples")
         pytest.param(
             kind,
             id=kind.name,
-            marks=[] if kind.name in IN_CI else pytest.mark.repetition,
+            marks=[] if kind.name == "samples" else pytest.mark.repetition,
         )
         for kind in SEVEN
     ],

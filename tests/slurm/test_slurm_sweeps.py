@@ -80,8 +80,16 @@ def test_what_waits_says_why_and_a_cancelled_job_is_replaced(
 @pytest.mark.parametrize(
     ("site", "words"),
     [
-        ({"gpus_per_node": 9}, "Requested node configuration is not available"),
-        ({"partition": "nowhere"}, "invalid partition specified: nowhere"),
+        pytest.param(
+            {"gpus_per_node": 9},
+            "Requested node configuration is not available",
+            marks=pytest.mark.repetition,
+        ),
+        pytest.param(
+            {"partition": "nowhere"},
+            "invalid partition specified: nowhere",
+            marks=pytest.mark.repetition,
+        ),
         (
             {"partition": "short", "walltime": "1h"},
             r"job \d+ can never run: PartitionTimeLimit",

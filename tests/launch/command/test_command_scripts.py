@@ -175,6 +175,7 @@ def experiment(directory: Path, program: str, **changes: str) -> Path:
     return file
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_sweep_of_a_command_on_two_nodes(tmp_path: Path) -> None:
     file = experiment(

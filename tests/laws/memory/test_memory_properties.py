@@ -99,7 +99,14 @@ def test_terms_come_back_inside_two_of_their_deviations() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batches", [(8, 16), (8, 16, 32), (4, 8, 16, 32, 64)])
+@pytest.mark.parametrize(
+    "batches",
+    [
+        (8, 16, 32),
+        pytest.param((8, 16), marks=pytest.mark.repetition),
+        pytest.param((4, 8, 16, 32, 64), marks=pytest.mark.repetition),
+    ],
+)
 def test_plans_far_beyond_the_measured_batches_hardly_ever_fail(
     batches: tuple[Any, ...],
 ) -> None:

@@ -39,7 +39,12 @@ def with_odd(rows: pd.DataFrame, size: int, factor: float) -> pd.DataFrame:
 )
 @pytest.mark.parametrize("size", [2, 8, 32])
 @pytest.mark.parametrize(
-    ("batches", "repeats"), [((16,), 1), ((8, 16, 32), 1), ((8, 16, 32), 3)]
+    ("batches", "repeats"),
+    [
+        ((16,), 1),
+        pytest.param((8, 16, 32), 1, marks=pytest.mark.repetition),
+        ((8, 16, 32), 3),
+    ],
 )
 def test_one_odd_row_is_doubted_and_named(
     factor: float, size: int, batches: tuple[int, ...], repeats: int

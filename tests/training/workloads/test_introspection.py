@@ -63,23 +63,27 @@ def test_what_is_known_of_a_built_in_workload_is_what_its_class_says(name: str) 
             "workload: {name: digits_mlp, hidden: 3, loader_workers: 2}",
             r"^hidden=3 is no parameter of workload 'digits_mlp'\. It takes: hidden_s",
         ),
-        (
+        pytest.param(
             "workload: resnet_cifar\noptions: {deep: [20, 44]}",
             r"^deep=20 is no parameter of workload 'resnet_cifar'",
+            marks=pytest.mark.repetition,
         ),
-        (
+        pytest.param(
             "workload: digits_mlp" + CONVERGENCE,
             r"^target metric 'val_f1' is not measured by digits_mlp\. It measures: "
             r"val_acc, val_loss\.$",
+            marks=pytest.mark.repetition,
         ),
-        (
+        pytest.param(
             "workload: {name: emulated, min_samples: 9, critical_batch_size: 9}"
             + CONVERGENCE,
             r"by emulated\. It measures: val_acc\.$",
+            marks=pytest.mark.repetition,
         ),
-        (
+        pytest.param(
             "workload: {name: 'own_workloads:MapStyle', width: 3}",
             r"^width=3 is no parameter of workload 'own_workloads:MapStyle'\. It takes",
+            marks=pytest.mark.repetition,
         ),
         (
             "workload: own_workloads:MapStyle" + CONVERGENCE,
@@ -136,7 +140,7 @@ def test_whatever_a_module_says_and_starts_its_class_is_asked(tmp_path: Path) ->
     ("module", "patience_s"),
     [
         ("print('{}')\nraise RuntimeError('not here')\n", 60.0),
-        ("import sys\nsys.exit()\n", 60.0),
+        pytest.param("import sys\nsys.exit()\n", 60.0, marks=pytest.mark.repetition),
         ("import time\ntime.sleep(99)\n", 0.1),
     ],
     ids=["broken", "ended", "slow"],
