@@ -23,12 +23,12 @@ for _number, _usual in (
 
 
 def pytest_collection() -> None:
-    """Let no garbage be collected while tests are: what they import and are stays."""
+    """Look for no garbage while tests are gathered: what they import stays."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage again, and look only at what the tests themselves leave."""
+    """Look for it again, and only in what the tests themselves make."""
     gc.freeze()
     gc.enable()
 
