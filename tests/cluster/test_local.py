@@ -198,7 +198,6 @@ def test_starting_losing_a_worker_and_closing_say_and_leave_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "script.py"]
 
 
-@pytest.mark.repetition
 @pytest.mark.slow
 def test_a_killed_driver_leaves_no_process(tmp_path: Path) -> None:
     process = start(tmp_path / "script.py", "wait")

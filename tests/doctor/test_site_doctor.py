@@ -379,9 +379,7 @@ class TestJob:
         assert words in broken(self.tried(tmp_path))["job"]
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "has_driver_job", [True, pytest.param(False, marks=pytest.mark.repetition)]
-    )
+    @pytest.mark.parametrize("has_driver_job", [True, False])
     def test_a_node_that_may_not_submit(
         self,
         tmp_path: Path,

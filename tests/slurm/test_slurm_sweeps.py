@@ -80,11 +80,7 @@ def test_what_waits_says_why_and_a_cancelled_job_is_replaced(
 @pytest.mark.parametrize(
     ("site", "words"),
     [
-        pytest.param(
-            {"gpus_per_node": 9},
-            "Requested node configuration is not available",
-            marks=pytest.mark.repetition,
-        ),
+        ({"gpus_per_node": 9}, "Requested node configuration is not available"),
         pytest.param(
             {"partition": "nowhere"},
             "invalid partition specified: nowhere",

@@ -28,7 +28,7 @@ STEPS = MetricsSource(regex=(r"step (?P<step>\d+) loss (?P<loss>\S+)",))
 PROGRAM = Path(ranked_program.__file__).read_text()
 
 
-def every_launcher(*in_ci: str) -> pytest.MarkDecorator:
+def by_launcher(*in_ci: str) -> pytest.MarkDecorator:
     """Parametrize by launcher; those that are not named are left to `make test-all`."""
     left = [
         pytest.param(row.name, marks=pytest.mark.repetition)
@@ -63,7 +63,7 @@ def told(spec: AttemptSpec, rank: int) -> dict[str, Any]:
     return known
 
 
-@every_launcher(*(row.name for row in LAUNCHERS))
+@by_launcher(*(row.name for row in LAUNCHERS))
 @pytest.mark.parametrize("ranks", [2, pytest.param(1, marks=pytest.mark.repetition)])
 @pytest.mark.slow
 def test_ranks_meet_train_and_are_gone(
@@ -80,7 +80,7 @@ def test_ranks_meet_train_and_are_gone(
     assert not [each for each in found if is_running(each["pid"])]
 
 
-@every_launcher("torchrun", "mpirun")
+@by_launcher("torchrun", "mpirun")
 @pytest.mark.parametrize(
     ("fault", "outcome", "reason"),
     [
@@ -105,7 +105,7 @@ def test_a_rank_that_ends_badly_ends_the_trial(
     assert not [rank for rank in (0, 1) if is_running(told(spec, rank)["pid"])]
 
 
-@every_launcher("torchrun", "mpirun", "per_node")
+@by_launcher("torchrun", "mpirun", "per_node")
 @pytest.mark.slow
 def test_a_cancelled_trial_leaves_no_process(
     agent: NodeAgent, tmp_path: Path, start: Callable[..., Any], launcher: str
@@ -118,7 +118,7 @@ def test_a_cancelled_trial_leaves_no_process(
     assert not [pid for pid in pids if is_running(pid)]
 
 
-@every_launcher("mpirun")  # its ranks wait in a barrier for the one that hangs
+@by_launcher("mpirun")  # its ranks wait in a barrier for the one that hangs
 @pytest.mark.slow
 def test_ranks_that_hang_are_ended(
     agent: NodeAgent, tmp_path: Path, launcher: str

@@ -91,9 +91,7 @@ def test_one_that_has_ended_before_the_look_is_known_by_its_losses(
     [
         ("0", 2, Outcome.COMPLETED, ""),
         ("2", 3, Outcome.REFUSED, "3 ranks started, only 2 of them met"),
-        pytest.param(
-            *("1", 2, Outcome.REFUSED, not_met.format(2)), marks=pytest.mark.repetition
-        ),
+        ("1", 2, Outcome.REFUSED, not_met.format(2)),
     ],
     ids=["all", "all but one", "each one of its own"],
 )
