@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Final, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
@@ -40,6 +40,9 @@ from scalelab.kinds.sources import PLANNED
 from scalelab.kinds.strategies import DEFAULT_STRATEGY
 from scalelab.kinds.trainers import DEFAULT_TRAINER, TRAINERS, facts_of
 from scalelab.site.choice import AnySite
+
+# Steps are measured where the optimizer makes them.
+PROBED: Final = "inside"
 
 Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 AxisName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
@@ -152,6 +155,13 @@ class ExperimentKeys(Section):
     )
     metrics: Metrics | None = Field(
         default=None, description="Where a command reports its steps."
+    )
+    probe: Literal["inside", "none"] = Field(
+        default=PROBED,
+        description=(
+            "inside: steps of PyTorch's optimizers are measured where they are made; "
+            "none: what the command reports is all that is known of it."
+        ),
     )
     measure: Measure = Field(default=Measure(), description="What is measured.")
     job: Job | None = Field(default=None, description="The job to recommend for.")
@@ -320,6 +330,13 @@ class ExperimentKeys(Section):
                 "accept."
             )
         self.measure.check(job)
+        return self
+
+    @model_validator(mode="after")
+    def _sees_steps(self) -> Self:
+        programs = [each.metrics for each in self.program or ()]
+        for metrics in filter(None, (self.metrics, *programs)):
+            metrics.check_counts(is_probed=self.probe == PROBED)
         return self
 
     def by_program(self) -> dict[str | None, Self]:

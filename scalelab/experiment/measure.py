@@ -240,16 +240,21 @@ class Metrics(Section):
             )
         if self.columns and self.csv is None:
             raise SpecError("columns names columns of metrics.csv. Add that file.")
+        return self
+
+    def check_counts(self, *, is_probed: bool) -> None:
+        """Refuse expressions that count no steps where nothing else shows them."""
         counts = {"step", "samples", BATCH_OF_EPOCH, STEP_OF_EPOCH, SAMPLES_OF_EPOCH}
-        if self.regex and not self.groups & counts:
+        wanted = self.groups if is_probed else self.groups & counts
+        if self.regex and not wanted:
             raise SpecError(
-                f"regex={shown(self.regex)} has no group named step. Add one, such as "
-                r"step (?P<step>\d+): intervals are measured between steps. Where "
+                f"metrics.regex={', '.join(self.regex)} has no group named step. Add "
+                r"one, such as step (?P<step>\d+): intervals are measured between "
+                "steps. Where "
                 f"batches are counted in each epoch anew, name it {BATCH_OF_EPOCH}, "
                 f"where optimiser steps are, {STEP_OF_EPOCH}, where samples are, "
                 f"{SAMPLES_OF_EPOCH}."
             )
-        return self
 
     @property
     def groups(self) -> set[str]:

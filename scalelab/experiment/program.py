@@ -81,6 +81,8 @@ class CommandProgram:
     # What the job says of its data, to hold against what the command prints.
     samples_per_epoch: int | None = None
     tokens_per_sample: int | None = None
+    # Its steps are read from what it reports alone, not seen where its optimizer steps.
+    without_probe: bool = False
 
     def launcher_row(self) -> Launcher:
         """Return the row of the launcher."""

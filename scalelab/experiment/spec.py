@@ -9,7 +9,7 @@ from pydantic import PrivateAttr, model_validator
 from scalelab.errors import SpecError
 from scalelab.experiment.checks import check_program
 from scalelab.experiment.fingerprint import ACCEPT, program_key
-from scalelab.experiment.keys import ExperimentKeys
+from scalelab.experiment.keys import PROBED, ExperimentKeys
 from scalelab.experiment.measure import DEFAULT_METRICS
 from scalelab.experiment.program import CommandProgram, Program, WorkloadProgram
 from scalelab.experiment.trial import TrialKind
@@ -133,6 +133,7 @@ class Experiment(ExperimentKeys):
                 launcher_options=alone.launcher.parameters,
                 samples_per_epoch=self.job.samples_per_epoch if self.job else None,
                 tokens_per_sample=self.job.sequence_length if self.job else None,
+                without_probe=self.probe != PROBED,
             )
             for name, alone in self.by_program().items()
         }
@@ -169,6 +170,8 @@ class Experiment(ExperimentKeys):
                 "metrics": alone[each.name]._fingerprint_of_metrics(),
                 "code_hash": (code_of_programs or {}).get(each.name),
             }
+        if self.probe != PROBED:
+            fingerprint["probe"] = self.probe
         if self.accept:
             fingerprint[ACCEPT] = list(map(str, self.accept))
         if self.env_from:

@@ -9,7 +9,6 @@ arithmetic, and what showed that its ranks met.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -30,12 +29,19 @@ DOUBTED_BEYOND = 1.1
 RATE_DISAGREES = "rate_disagrees"
 # The ranks_witness of a row whose ranks may each have trained alone.
 NOT_WITNESSED = "not_witnessed"
+# The ranks_witness of a row whose ranks are equal, as their first batches were.
+SAME_DATA = "same_data"
+# What measured the steps of a row: the probe, where the optimizer steps; or the log.
+INSIDE, LOG = "inside", "log"
+# The samples_witness of a row of which the loader drew what was asked.
+LOADER = "loader"
+# Validity reason of a row of which a rank makes far fewer steps than the first.
+RANKS_APART = "ranks_apart"
 # The factor from which on no clock explains it: something else was counted.
 WRONG_BEYOND = 1.5
 # Share of a step that is worth a word when the step waits for input so long.
 MUCH_WAITING = 0.25
 FEWEST_LOSSES = 4
-_ALIKE = 1.25
 
 
 class Sign(StrEnum):
@@ -46,11 +52,11 @@ class Sign(StrEnum):
     TOO_SILENT = "too_silent"
     DOES_NOT_FIT = "does_not_fit"
     SEVERAL_RANKS_FAIL = "several_ranks_fail"
-    SAMPLES_AS_STEPS = "samples_as_steps"
-    PASSES_AS_STEPS = "passes_as_steps"
-    STEPS_AS_PASSES = "steps_as_passes"
     RATES_DISAGREE = "rates_disagree"
+    LOG_DISAGREES = "log_disagrees"
+    SAMPLES_NOT_WITNESSED = "samples_not_witnessed"
     RANKS_NOT_WITNESSED = "ranks_not_witnessed"
+    SAME_DATA = "same_data"
     LOSS_NOT_FALLING = "loss_not_falling"
     WAITS_FOR_INPUT = "waits_for_input"
     MARKED = "marked"
@@ -66,16 +72,14 @@ class Finding:
     advice: Mapping[str, object] = field(default_factory=dict)
 
 
-def findings(
-    row: Observation, *, losses: Sequence[float] = (), regex: Sequence[str] = ()
-) -> list[Finding]:
+def findings(row: Observation, *, losses: Sequence[float] = ()) -> list[Finding]:
     """Return what the row of a first trial shows to be wrong or doubtful."""
     outcome = Outcome(row["outcome"])
     if not outcome.is_measurement:
         return [_of_no_measurement(row, outcome)]
     if outcome is Outcome.OUT_OF_MEMORY:
         return [Finding(sign=Sign.DOES_NOT_FIT, stops=False, advice=_halved(row))]
-    return [*_of_rates(row, regex), *_doubts(row, losses)]
+    return [*_of_rates(row), *_doubts(row, losses)]
 
 
 def is_measurement(row: Observation) -> bool:
@@ -106,50 +110,21 @@ def _halved(row: Observation) -> dict[str, object]:
     return {"local_batch_size": local // 2} if local > 1 else {}
 
 
-def _of_rates(row: Observation, regex: Sequence[str]) -> Iterator[Finding]:
+def _of_rates(row: Observation) -> Iterator[Finding]:
     ours, own = row["step_time_s"], row["reported_step_time_s"]
-    if not (ours and own) or _factor(ours, own) <= DOUBTED_BEYOND:
+    if not (ours and own) or factor(ours, own) <= DOUBTED_BEYOND:
         return
-    accumulation = row["gradient_accumulation_steps"]
-    batches = {row["local_batch_size"], row["global_batch_size"]} - {1}
-    factor = own / ours
-    sign, group = Sign.RATES_DISAGREE, ""
-    if accumulation > 1 and _factor(factor, accumulation) < _ALIKE:
-        sign, group = Sign.PASSES_AS_STEPS, "batch_of_epoch"
-    elif accumulation > 1 and _factor(1 / factor, accumulation) < _ALIKE:
-        sign, group = Sign.STEPS_AS_PASSES, "step_of_epoch"
-    elif any(_factor(factor, batch) < _ALIKE for batch in batches):
-        sign, group = Sign.SAMPLES_AS_STEPS, "samples_of_epoch"
+    is_confirmed = row["samples_witness"] == LOADER
     yield Finding(
-        sign=sign,
-        stops=_factor(ours, own) > WRONG_BEYOND,
+        sign=Sign.LOG_DISAGREES if is_confirmed else Sign.RATES_DISAGREE,
+        stops=factor(ours, own) > WRONG_BEYOND and not is_confirmed,
         figures={
             "step_time_s": ours,
             "reported_step_time_s": own,
             "throughput_samples_per_s": row["global_batch_size"] / ours,
             "reported_samples_per_s": row["global_batch_size"] / own,
         },
-        advice=_renamed(regex, group) if group and regex else {},
     )
-
-
-# The group that says how many there are in all, by the group that counts.
-_LENGTHS = {
-    "samples_of_epoch": "samples_in_epoch",
-    "batch_of_epoch": "batches_of_epoch",
-    "step_of_epoch": "steps_of_epoch",
-}
-
-
-def _renamed(regex: Sequence[str], group: str) -> Mapping[str, object]:
-    names = dict.fromkeys(("step", "step_of_epoch", "batch_of_epoch"), group)
-    lengths = ("steps_in_all", "steps_of_epoch", "batches_of_epoch")
-    names |= dict.fromkeys(lengths, _LENGTHS[group])
-    renamed = [
-        re.sub(r"\(\?P<(\w+)>", lambda m: f"(?P<{names.get(m[1], m[1])}>", expression)
-        for expression in regex
-    ]
-    return {"metrics": {"regex": renamed[0] if len(renamed) == 1 else renamed}}
 
 
 def loss_ends(losses: Sequence[float]) -> tuple[float, float] | None:
@@ -166,6 +141,10 @@ def _doubts(row: Observation, losses: Sequence[float]) -> Iterator[Finding]:
 
     if row["world_size"] > 1 and row["ranks_witness"] in (None, NOT_WITNESSED):
         yield doubt(Sign.RANKS_NOT_WITNESSED, world_size=row["world_size"])
+    if row["ranks_witness"] == SAME_DATA:
+        yield doubt(Sign.SAME_DATA, world_size=row["world_size"])
+    if row["samples_witness"] == NOT_WITNESSED:
+        yield doubt(Sign.SAMPLES_NOT_WITNESSED, measured_by=row["measured_by"])
     ends = loss_ends(losses)
     if ends is not None and not ends[1] < ends[0]:
         yield doubt(Sign.LOSS_NOT_FALLING, first=ends[0], last=ends[1])
@@ -176,7 +155,8 @@ def _doubts(row: Observation, losses: Sequence[float]) -> Iterator[Finding]:
         yield doubt(Sign.MARKED, marks=", ".join(marks))
 
 
-def _factor(one: float, other: float) -> float:
+def factor(one: float, other: float) -> float:
+    """Return how many times the larger of two positive numbers is the smaller."""
     return math.exp(abs(math.log(one / other)))
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from scalelab.experiment.trial import PROGRAM
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 OPTION_PREFIX = "options."
 PROGRAM_COLUMN = f"{OPTION_PREFIX}{PROGRAM}"
 
@@ -97,8 +97,14 @@ COLUMNS = (
     ),
     _text(
         "ranks_witness",
-        "What showed that the ranks met: engine, store, framework, sockets or "
-        "not_witnessed; missing for one rank.",
+        "What showed that the ranks met: engine, inside, store, framework, sockets, "
+        "same_data or not_witnessed; missing for one rank.",
+    ),
+    _text("measured_by", "What saw the steps: engine, inside or log."),
+    _text(
+        "samples_witness",
+        "What confirmed the samples of a step: engine, loader, log, rate or "
+        "not_witnessed.",
     ),
     _text("target_metric", "Metric of the target."),
     _text("metric_mode", "min or max."),

@@ -127,6 +127,8 @@ def _run(
         "validity": validity_of(ranks),
         # Their readings were gathered by the group that they train in.
         "ranks_witness": "engine" if len(ranks) > 1 else None,
+        "measured_by": "engine",
+        "samples_witness": "engine",
         "gradient_noise_scale": noise_scale,
     }
     return conclude(tally, trial, measurements)

@@ -120,8 +120,8 @@ def test_one_command_has_the_id_that_it_always_had() -> None:
             "program keras-3.15: command holds {batch}, which is no placeholder",
         ),
         (
-            with_second(metrics={"regex": "(?P<loss>x)"}),
-            "program[1].metrics: regex=('(?P<loss>x)',) has no group",
+            with_second(metrics={"regex": "loss x"}),
+            "metrics.regex=loss x has no group named step",
         ),
         (with_second(env={"A B": 1}), "program[1].env: 'A B' is no name of"),
         (

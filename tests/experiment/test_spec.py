@@ -112,7 +112,7 @@ def test_where_metrics_are_read(metrics: str, jsonl: str | None) -> None:
 
 
 def test_an_expression_must_name_the_step() -> None:
-    loss = "metrics: {regex: 'loss (?P<loss>.+)'}"
+    loss = "metrics: {regex: 'loss (?P<loss>.+)'}\nprobe: none"
     with pytest.raises(SpecError, match=r"has no group named step\. Add one, such as"):
         read(COMMAND.replace("metrics: {jsonl: $SCALELAB_METRICS}", loss))
 

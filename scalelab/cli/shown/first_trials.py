@@ -11,7 +11,14 @@ import yaml
 from scalelab.inputs.lines import aligned, ended, one_line
 from scalelab.inputs.numerals import counted, duration, number, percent
 from scalelab.inputs.outcome import Outcome
-from scalelab.plan.first_check import NOT_WITNESSED, Finding, Sign, loss_ends
+from scalelab.plan.first_check import (
+    INSIDE,
+    LOG,
+    NOT_WITNESSED,
+    Finding,
+    Sign,
+    loss_ends,
+)
 from scalelab.session import reason_in_words
 
 if TYPE_CHECKING:
@@ -41,7 +48,7 @@ def verdict(tried: Tried) -> list[str]:
             lines += _of_finding(each, finding, has_several=len(tried.trials) > 1)
     for trial in tried.not_tried:
         lines.append(f"Not tried: {_size(trial.world_size, trial.program)}.")
-    return lines or ["Nothing is wrong."]
+    return lines or ["Nothing is wrong: the steps, their samples and ranks agree."]
 
 
 def _of_finding(each: Checked, finding: Finding, *, has_several: bool) -> list[str]:
@@ -82,6 +89,7 @@ def _column(each: Checked) -> dict[str, str]:
         "batch": f"{row['global_batch_size']:,} = {row['local_batch_size']} x "
         f"{row['data_parallel_size']}{f' x {accumulation}' * (accumulation > 1)}",
         "steps seen": _steps(row),
+        "seen": _SEEN.get(row["measured_by"], _NOT_READ),
         "time per step": _time(step_s),
         "rate, measured": _rate(step_s, row) if step_s else _NOT_READ,
         "rate, its own": (
@@ -132,6 +140,7 @@ def _ranks(row: Mapping[str, Any]) -> str:
     return "not witnessed" if witness in (None, NOT_WITNESSED) else f"yes ({witness})"
 
 
+_SEEN = {INSIDE: "where the optimizer steps", LOG: "in what the program prints"}
 _HOLDS_REASON = {
     Sign.NOT_MEASURED,
     Sign.LOST,
@@ -152,11 +161,16 @@ _SENTENCES: Mapping[Sign, str] = {
     Sign.DOES_NOT_FIT: "local batch {local_batch_size} did not fit.",
     Sign.SEVERAL_RANKS_FAIL: "the trial could not be measured. If the program trains "
     "in one process:",
-    Sign.SAMPLES_AS_STEPS: f"samples were taken for steps: {_RATES}.",
-    Sign.PASSES_AS_STEPS: f"forward passes were taken for optimiser steps: {_RATES}.",
-    Sign.STEPS_AS_PASSES: f"optimiser steps were taken for forward passes: {_RATES}.",
     Sign.RATES_DISAGREE: f"two rates disagree: {_RATES}. What its lines count is not "
-    "what metrics says, or its own clock leaves something out.",
+    "what metrics says (samples, or forward passes?), or its own clock leaves "
+    "something out.",
+    Sign.LOG_DISAGREES: "{steps} a step and {samples} samples/s were measured where "
+    "the optimizer steps, and the data loader confirms them. The program's output says "
+    "{own_steps} and {own_samples} samples/s: only its metrics are read.",
+    Sign.SAMPLES_NOT_WITNESSED: "nothing confirms that a step is of "
+    "{global_batch_size:,} samples; that is what the experiment asks for.",
+    Sign.SAME_DATA: "all {world_size} ranks began with the same batch. The time of a "
+    "step holds; what they learn is what one of them would.",
     Sign.RANKS_NOT_WITNESSED: "nothing showed that the {world_size} ranks met.",
     Sign.LOSS_NOT_FALLING: "the loss does not fall within these few steps: {first:.4g} "
     "-> {last:.4g}.",

@@ -22,6 +22,9 @@ from scalelab.launch.ranks.requests import cores_of
 from scalelab.launch.rendezvous import Meeting, network_environment
 from scalelab.records.attempt import AttemptSpec
 
+# The probe, which is no part of this program: processes of commands import it.
+_INSIDE = Path(__file__).parents[2] / "inside"
+
 
 class CommandAttempt:
     """One node's part of an attempt, whose program must be a command."""
@@ -107,6 +110,15 @@ class CommandAttempt:
             attempt_id=self.spec.attempt_id,
         )
 
+    def _environment_of_probe(self, env: Mapping[str, str]) -> dict[str, str]:
+        inherited = os.environ.get("PYTHONPATH", "")
+        behind = env.get("PYTHONPATH", inherited)
+        return {
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(_INSIDE), behind])),
+            "SCALELAB_PROBE": str(self.spec.files.probe),
+            "SCALELAB_PROBE_WARMUP": str(self.spec.trial.measurement.warmup_steps),
+        }
+
     def _request(
         self,
         process: LaunchedProcess,
@@ -129,6 +141,8 @@ class CommandAttempt:
         words = words_of(program.command)
         argv = tuple(fill_placeholders(word, values) for word in words)
         check_program(argv[0], env["PATH"], program.code_directory)
+        if not program.without_probe:
+            env |= self._environment_of_probe(env)
         if self.launcher.starter is not None:
             argv = imported(self.launcher.starter)(process, argv, env)
         return ProcessRequest(

@@ -7,7 +7,7 @@ apart.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -206,6 +206,23 @@ class StepLog:
                 is_of_step=report.step is not None,
             )
 
+    def take_printed(self, report: Report) -> None:
+        """Take in what a line says beside steps that are known without it.
+
+        Its metrics are those of the last step. What it counts is not read.
+        """
+        if report.is_evaluation:
+            self.take([replace(report, step=None)], 0.0)
+            return
+        if report.metrics and self.last_step is not None:
+            self._record(report, self.last_step, "step")
+        self._rates.take(
+            report.rates,
+            self.num_seen,
+            counts_samples=report.count is not None,
+            is_of_step=report.step is not None,
+        )
+
     def rows(self, *, is_over: bool = False) -> list[dict[str, Any]]:
         """Return the rows for the stream that were not returned before.
 
@@ -260,6 +277,10 @@ class StepLog:
             # Samples that agree with the steps have shown what is counted.
             if is_off and not self._counts.holds_samples:
                 columns["validity"] = [RATE_DISAGREES]
+            elif self._rates.is_of_samples and not is_off:
+                columns["samples_witness"] = "rate"
+        if self._counts.holds_samples:
+            columns["samples_witness"] = "log"
         return columns
 
     def seconds_to_target(self) -> float | None:
@@ -321,8 +342,8 @@ class StepLog:
             self._names_at_step |= set(report.metrics)
             self._record(report, self.last_step)
 
-    def _record(self, report: Report, step: int) -> None:
-        row = self._row(report, "evaluation", step)
+    def _record(self, report: Report, step: int, event: str = "evaluation") -> None:
+        row = self._row(report, event, step)
         if self._last is not None:
             row["t"] = self._last.time_s
         self._check_target(report, step)

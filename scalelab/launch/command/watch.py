@@ -1,16 +1,18 @@
 """Reads what a command reports while it runs; ends it when it has measured enough."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.files import EventFiles, FileWatch, FollowedFile
-from scalelab.launch.command.lines import ReportReader
+from scalelab.launch.command.lines import Report, ReportReader
+from scalelab.launch.command.probe.steps import ProbedSteps
 from scalelab.launch.command.results import (
     completed,
     refused,
@@ -24,7 +26,8 @@ from scalelab.launch.progress import ProgressBoard, StreamWriter
 from scalelab.launch.rendezvous import Meeting
 from scalelab.launch.supervision import Supervisor, Watch
 from scalelab.launch.timing import Limits
-from scalelab.launch.verdict import last_lines
+from scalelab.launch.verdict import fewest_steps, last_lines
+from scalelab.plan.first_check import LOG, NOT_WITNESSED, RATE_DISAGREES
 from scalelab.records.attempt import AttemptResult
 
 # Lines that arrive within this time are read together: waking up for each line would
@@ -37,6 +40,8 @@ _TALK_FACTOR = 3
 # A file of reports with so many lines and no step is not what the experiment says.
 _MOST_UNREAD_LINES = 100
 _MOST_NAMES = 10
+# Samples and ranks are looked at after so many steps, and at the end.
+_CONFIRM_AFTER_STEPS = 20
 
 
 def watch_of(attempt: CommandAttempt, meeting: Meeting, board: ProgressBoard) -> Watch:
@@ -69,11 +74,17 @@ class _CommandWatch(Watch):
         self._file: FollowedFile | EventFiles
         if source.tensorboard is not None:
             self._file = EventFiles(path)
-            self._watch = FileWatch(self._logs, [path])
+            self._watch = FileWatch(self._logs, [path, spec.files.probe])
         else:
             self._file = FollowedFile(path, is_table=source.csv is not None)
-            self._watch = FileWatch([path, *self._logs])
-        self._log = StepLog(
+            self._watch = FileWatch([path, *self._logs], [spec.files.probe])
+        self._probed = ProbedSteps(
+            spec.files.probe,
+            trial,
+            num_processes=len(ranks),
+            tokens_per_sample=program.tokens_per_sample,
+        )
+        self._printed = StepLog(
             trial,
             may_repeat=source.jsonl is None,
             num_reporters=spec.placement.world_size
@@ -88,7 +99,14 @@ class _CommandWatch(Watch):
         self._witness = RankWitness(attempt, meeting)
         talk_s = _TALK_FACTOR * Limits.of(spec).start_up_s
         self._talks_until_s = time.monotonic() + talk_s
+        self._is_without_probe = program.without_probe
         self._has_ended = False
+        self._misread: SpecError | None = None  # what the program prints of its steps
+        self._is_confirmed = False
+
+    @property
+    def _log(self) -> StepLog:
+        return self._probed.log or self._printed
 
     @property
     def ready_s(self) -> float | None:
@@ -101,7 +119,7 @@ class _CommandWatch(Watch):
         self._awaited.discard(rank)
         if self._awaited:
             return None
-        result = self._read()
+        result = self._read(is_over=True)
         if result is None:
             nothing_seen = self._nothing_seen()
             result = result_at_exit(self._log, self._spec.trial, nothing_seen)
@@ -130,7 +148,7 @@ class _CommandWatch(Watch):
         if self._has_ended:
             return
         result = self._refused_library(supervisor.pids)
-        if result is None and self._file.path in changed:
+        if result is None and {self._file.path, self._probed.folder} & changed:
             result = self._read()
         if self._log.last_step is not None:
             # All ranks are there now, and later steps are not disturbed.
@@ -162,33 +180,85 @@ class _CommandWatch(Watch):
     def _witnessed(self, result: AttemptResult) -> AttemptResult:
         if not result.outcome.is_measurement:
             return result
+        columns = dict(result.measurements)
         try:
-            columns = {**result.measurements, **self._witness.columns()}
+            columns |= self._confirmed(columns)
+            if columns.get("ranks_witness") is None:
+                columns |= self._witness.columns()
         except SpecError as error:
             return refused(error)
         return replace(result, measurements=columns)
 
-    def _read(self) -> AttemptResult | None:
-        now_s = time.monotonic()
+    def _confirmed(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the probe, or else the log, confirms of the steps, by column."""
+        if self._probed.log is None:
+            found = {"samples_witness": NOT_WITNESSED, **columns}
+            return {"measured_by": LOG, "samples_witness": found["samples_witness"]}
+        seen = self._probed.columns()
+        marks = [*columns.get("validity", ()), *seen.get("validity", ())]
+        if seen["samples_witness"] is None:
+            seen["samples_witness"] = columns.get("samples_witness", NOT_WITNESSED)
+        elif RATE_DISAGREES in marks:  # then the program's own rate is another's
+            marks.remove(RATE_DISAGREES)
+        if "reported_step_time_s" not in columns and self._misread is None:
+            counted = self._printed.step_columns()
+            if counted["num_steps"] >= fewest_steps(self._spec.trial):
+                seen["reported_step_time_s"] = counted.get("step_time_s")
+        return {**seen, "validity": marks} if marks else seen
+
+    def _read(self, *, is_over: bool = False) -> AttemptResult | None:
+        now_s, num_seen = time.monotonic(), self._probed.num_steps
         lines = list(self._file.lines())
         try:
-            reports = [report for line in lines if (report := self._reader.read(line))]
-            for report in reports:
-                self._witness.hear(report.metrics)
-            self._log.take(reports, now_s)
-            is_output = self._file.path == self._logs[0]
-            is_unread = self._log.last_step is None and not (reports or is_output)
-            if is_unread and self._file.num_lines >= _MOST_UNREAD_LINES:
+            reports = self._reports(lines, now_s)
+            self._probed.take(reports, now_s, is_over=is_over)
+            num_probed = self._probed.num_steps
+            if num_probed and self._probed.log is None:  # its steps will count
+                self._show(num_probed)
+                return None
+            if self._misread is not None and self._probed.log is None:
+                raise self._misread
+            is_read = bool(reports) or self._file.path == self._logs[0]
+            if (
+                not is_read
+                and self._log.last_step is None
+                and self._file.num_lines >= _MOST_UNREAD_LINES
+            ):
                 raise SpecError(self._nothing_seen())
+            self._confirm_once()
         except SpecError as error:
             return refused(error)
-        if not reports:
+        if not reports and num_probed == num_seen:
             return None
         for row in self._log.rows():
             self._stream.append(row)
         if self._log.last_step is not None:
             self._show(self._log.last_step)
         return result_while_running(self._log, self._spec.trial, now_s)
+
+    def _confirm_once(self) -> None:
+        if not self._is_confirmed and self._log.num_seen >= _CONFIRM_AFTER_STEPS:
+            self._is_confirmed = True
+            self._confirmed({})
+
+    def _reports(self, lines: Iterable[bytes], now_s: float) -> list[Report]:
+        """Return what lines report; what is wrong with the steps they count is kept."""
+        reports = []
+        for line in lines:
+            try:
+                report = self._reader.read(line)
+            except SpecError as error:
+                self._misread = self._misread or error
+                continue
+            if report is not None:
+                self._witness.hear(report.metrics)
+                reports.append(report)
+        if self._misread is None:
+            try:
+                self._printed.take(reports, now_s)
+            except SpecError as error:
+                self._misread = error
+        return reports
 
     def _show(self, step: int) -> None:
         for report in self._reporters:
@@ -199,6 +269,8 @@ class _CommandWatch(Watch):
         shown = path.relative_to(directory) if path.is_relative_to(directory) else path
         found = f"of {self._file.num_lines} lines in {shown} none was"
         found += f" {self._reader.expectation}"
+        if not self._is_without_probe:
+            found += "; and no optimizer of PyTorch has stepped where the probe looks"
         names = sorted(each.name for each in path.parent.glob("*"))[:_MOST_NAMES]
         if names and not path.exists():
             found += f"; there is no such file, and beside it: {', '.join(names)}"

@@ -35,6 +35,7 @@ _REASONS = {
     "unsteady_clock": "the node's clock was set during the trial",
     "host_paused": "the node stood still during the trial",
     "rate_disagrees": "the program's own rate differs",
+    "ranks_apart": "its ranks did not keep step",
     "superseded_engine": "measured by an engine since found wrong",
     "out_of_memory": "the device's memory was too small",
     "host_out_of_memory": "the node's memory was too small",

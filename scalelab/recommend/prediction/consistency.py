@@ -19,11 +19,12 @@ from scalelab.laws.rows import (
     CONFIGURATION,
     FitRows,
     Observed,
+    cells,
     curve_columns,
     numbers,
     prepared,
 )
-from scalelab.plan.first_check import DOUBTED_BEYOND, RATE_DISAGREES
+from scalelab.plan.first_check import DOUBTED_BEYOND, LOADER, RATE_DISAGREES
 from scalelab.recommend.answer.evidence import DISTURBED, SlowNode, Steadiness
 from scalelab.recommend.answer.facts import Fact
 
@@ -71,7 +72,9 @@ def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:
     with np.errstate(divide="ignore", invalid="ignore"):
         apart = np.abs(np.log(ours / own))
     marked = np.array([RATE_DISAGREES in str(reason) for reason in rows.reasons])
-    used = np.array(rows.reasons == "", dtype=bool)
+    # Where the loader confirms what the probe has measured, the log is no witness.
+    is_confirmed = [each == LOADER for each in cells(frame, "samples_witness")]
+    used = np.array(rows.reasons == "", dtype=bool) & ~np.array(is_confirmed)
     for are_asked, is_left_out in ((marked, True), (used, False)):
         if len(asked := np.flatnonzero(are_asked & (apart > _BEYOND))):
             at = asked[np.argmax(apart[asked])]

@@ -49,6 +49,7 @@ def test_throughput_trial_is_done_after_its_steps() -> None:
         "step_time_lo_s": 1.0,
         "step_time_hi_s": 1.0,
         "throughput_samples_per_s": 8.0,
+        "samples_witness": "log",
     }
     spec = command_spec(Path("/tmp/never"), code=Path("/tmp"))
     assert row(spec, result)["workload"] == "test"

@@ -38,6 +38,7 @@ def test_intervals_between_arrivals_are_steps() -> None:
         "num_steps": 2,
         "step_time_s": 0.75,
         "throughput_samples_per_s": 8 / 0.75,
+        "samples_witness": "log",
     }
 
 

@@ -188,6 +188,13 @@ class RateWitness:
         is_near = _distance(nearest, step_times_s) <= _TOLERANCE
         return None if is_near and is_doubtful and len(candidates) > 1 else nearest
 
+    @property
+    def is_of_samples(self) -> bool:
+        """Whether the rate is one of samples or tokens: it confirms the batch."""
+        return any(
+            rate.unit in (RateUnit.SAMPLES, RateUnit.TOKENS) for rate in self._rates(0)
+        )
+
     def is_settling(self, after_steps: int) -> bool:
         """Tell whether the rate still rises, as a mean that holds the first steps does.
 

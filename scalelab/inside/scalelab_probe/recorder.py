@@ -1,0 +1,210 @@
+"""What the probe sees: steps of optimizers, batches of loaders, and facts of ranks."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections import deque
+from functools import wraps
+from typing import Any, Callable
+from weakref import WeakKeyDictionary
+
+from scalelab_probe import ranks
+from scalelab_probe.stream import Stream
+
+# Of so many optimizers, and loaders, each is told apart.
+_MOST_APART = 8
+# Beyond so many steps every tenth is written, with the draws of all ten.
+_EACH_UNTIL, _STRIDE = 20_000, 10
+_MOST_ERRORS = 3
+_NO_GRADIENTS, _NO_SAMPLES = 1, 2
+
+
+def _guarded(method: Callable[..., None]) -> Callable[..., None]:
+    """Write down what goes wrong in the probe; the program never sees it.
+
+    What goes wrong time and again is given up. A compiler that traces a step, as
+    torch.compile does, leaves the probe out of its graphs.
+    """
+    name, untraced = method.__name__, method
+
+    @wraps(method)
+    def call(self: Recorder, *arguments: Any) -> None:
+        nonlocal untraced
+        if self.errors.count(name) >= _MOST_ERRORS:
+            return
+        dynamo = sys.modules.get("torch._dynamo")
+        try:
+            if untraced is method and dynamo is not None:
+                untraced = dynamo.disable(method)
+            untraced(self, *arguments)
+        except Exception as error:
+            self.errors.append(name)
+            self.stream.fact(error=repr(error)[:300], where=name)
+            self.stream.is_begun = True
+
+    call._torchdynamo_disable = True
+    return call
+
+
+class _Optimizer:
+    """An optimizer, or several of which each is made anew for the same parameters."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.num_steps = 0
+
+
+class Recorder:
+    """Records the steps of this process, and of each process that is forked from it.
+
+    No model, optimizer or batch is kept alive by it.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.stream = Stream(folder)
+        self._num_warm_up = int(os.environ.get("SCALELAB_PROBE_WARMUP", "0"))
+        self._wrapping: str | None = None
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin_in_child)
+        atexit.register(self.stream.flush)
+
+    def _begin(self) -> None:
+        self.errors: list[str] = []  # where they were
+        # The outermost optimizer whose step is under way.
+        self._outer: _Optimizer | None = None
+        self._by_object: WeakKeyDictionary[Any, _Optimizer] = WeakKeyDictionary()
+        self._by_parameters: dict[tuple[str, int], _Optimizer] = {}
+        self._loaders: dict[tuple[Any, ...], int] = {}
+        # Batches, samples and seconds waited since the last step, by loader and flags.
+        self._draws: dict[tuple[int, int], list[Any]] = {}
+        self._waited_s = 0.0  # for a loader to begin
+
+    def _begin_in_child(self) -> None:
+        self.stream.begin()
+        self._begin()
+
+    @_guarded
+    def hook(self) -> None:
+        """See every step of every optimizer, and every batch of every data loader."""
+        from torch.nn.parallel.distributed import DistributedDataParallel
+        from torch.optim import optimizer
+        from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
+
+        self._hook_loaders(DataLoader, _BaseDataLoaderIter)
+        initialize, recorder = DistributedDataParallel.__init__, self
+
+        @wraps(initialize)
+        def __init__(self: Any, *arguments: Any, **options: Any) -> None:
+            initialize(self, *arguments, **options)
+            recorder._wrapping = "DDP"
+
+        DistributedDataParallel.__init__ = __init__
+        optimizer.register_optimizer_step_pre_hook(self._before_step)
+        optimizer.register_optimizer_step_post_hook(self._after_step)
+
+    def _hook_loaders(self, loader: Any, iterator: Any) -> None:
+        start, following = loader.__iter__, iterator.__next__
+        next_index, reset = iterator._next_index, iterator._reset
+        recorder = self
+
+        def __iter__(self: Any) -> Any:
+            began_s = time.monotonic()
+            started = start(self)
+            recorder._waited_s += time.monotonic() - began_s
+            return started
+
+        def __next__(self: Any) -> Any:
+            began_s = time.monotonic()
+            batch = following(self)
+            recorder._drawn(self, batch, time.monotonic() - began_s)
+            return batch
+
+        def _next_index(self: Any) -> Any:
+            index = next_index(self)
+            size = len(index) if isinstance(index, (list, tuple)) else None
+            self.__dict__.setdefault("_scalelab_sizes", deque()).append(size)
+            return index
+
+        def _reset(self: Any, *arguments: Any, **options: Any) -> Any:
+            self.__dict__.pop("_scalelab_sizes", None)
+            return reset(self, *arguments, **options)
+
+        loader.__iter__, iterator.__next__ = __iter__, __next__
+        iterator._next_index, iterator._reset = _next_index, _reset
+
+    @_guarded
+    def _before_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
+        if self._outer is not None:
+            return
+        found = self._by_object.get(optimizer) or self._met(optimizer)
+        self._outer = found
+        # before steps 1, 2, 4, 8, and so on
+        if found.index < _MOST_APART and not (found.num_steps + 1) & found.num_steps:
+            self._describe(optimizer, found)
+
+    @_guarded
+    def _after_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
+        now_s, found = time.monotonic(), self._outer
+        if found is None:  # of an optimizer inside another one
+            return
+        self._outer = None
+        found.num_steps += 1
+        is_left_out = found.num_steps > _EACH_UNTIL and found.num_steps % _STRIDE
+        if is_left_out or found.index >= _MOST_APART:
+            return
+        drawn = [(*source, *draws) for source, draws in self._draws.items()]
+        self._draws.clear()
+        self.stream.step(found.index, found.num_steps, now_s, drawn)
+
+    @_guarded
+    def _describe(self, optimizer: Any, found: _Optimizer) -> None:
+        number = found.num_steps + 1
+        may_wait = number <= self._num_warm_up and not ranks.captures()
+        self.stream.fact(
+            before_step=number,
+            optimizer=found.index,
+            wrapping=self._wrapping,
+            **ranks.of_process(),
+            **ranks.of_optimizer(optimizer, may_wait=may_wait),
+        )
+
+    def _met(self, optimizer: Any) -> _Optimizer:
+        key = type(optimizer).__name__, id(optimizer.param_groups[0]["params"][0])
+        anew = _Optimizer(len(self._by_parameters))
+        found = self._by_parameters.setdefault(key, anew)
+        self._by_object[optimizer] = found
+        return found
+
+    @_guarded
+    def _drawn(self, iterator: Any, batch: Any, waited_s: float) -> None:
+        import torch
+
+        loader = self._loader_of(iterator, batch)
+        sizes = iterator.__dict__.get("_scalelab_sizes")
+        size = sizes.popleft() if sizes else None
+        flags = 0 if torch.is_grad_enabled() else _NO_GRADIENTS
+        flags |= _NO_SAMPLES if size is None else 0
+        draws = self._draws.setdefault((loader, flags), [0, 0, 0.0])
+        draws[0] += 1
+        draws[1] += size or 0
+        draws[2] += waited_s + self._waited_s
+        self._waited_s = 0.0
+
+    def _loader_of(self, iterator: Any, batch: Any) -> int:
+        """Return the index of a loader, or of those made anew for the same data."""
+        key = iterator.__dict__.get("_scalelab_loader")
+        if key is None:
+            data, length = iterator._dataset, None
+            try:
+                length = len(data)
+            except Exception:  # it may be endless
+                pass
+            size = getattr(iterator._index_sampler, "batch_size", None)
+            key = iterator._scalelab_loader = type(data).__name__, length, size
+        if key not in self._loaders and len(self._loaders) < _MOST_APART:
+            index = self._loaders[key] = len(self._loaders)
+            self.stream.fact(loader=index, data=key, first_batch=ranks.of_batch(batch))
+        return self._loaders.get(key, _MOST_APART)

@@ -1,0 +1,215 @@
+"""The steps of a command as the probe has seen them, where its optimizer made them."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from scalelab.experiment.trial import Trial
+from scalelab.kinds.strategies import strategy_of
+from scalelab.launch.command.lines import Report
+from scalelab.launch.command.probe.ranks import ranks_witness
+from scalelab.launch.command.probe.samples import samples_witness
+from scalelab.launch.command.probe.streams import (
+    ProbedProcess,
+    ProbedProcesses,
+    Source,
+)
+from scalelab.launch.command.steps import StepLog
+from scalelab.plan.first_check import INSIDE, RANKS_APART, WRONG_BEYOND
+
+# So many steps show which optimizer, and which loader, the training is of.
+_ENOUGH = 4
+_ENOUGH_OF_OTHERS = 20  # where the first rank may have none, as it only serves others
+
+
+class ProbedSteps:
+    """The steps of the first rank's training, and what else the probe has seen.
+
+    A process may have several optimizers. A step is one of the optimizer whose steps
+    take as many batches as the trial asks for, of several such the one that steps most.
+    Batches that come from another loader than the training's, or are drawn without
+    gradients, are of an evaluation. ``log`` is None until enough steps have shown that.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        trial: Trial,
+        *,
+        num_processes: int,
+        tokens_per_sample: int | None = None,
+    ) -> None:
+        self._trial = trial
+        self._num_processes = num_processes  # that are started on the first node
+        self._tokens_per_sample = tokens_per_sample
+        self.folder = folder
+        self.processes = ProbedProcesses(folder)
+        self.log: StepLog | None = None
+        self._leader = ProbedProcess(folder)
+        self._optimizer = 0
+        self._training = set[Source]()
+        self._num_taken = 0
+        self._held: list[Report] = []  # printed before the log began
+
+    def take(
+        self, printed: Sequence[Report], now_s: float, *, is_over: bool = False
+    ) -> None:
+        """Take in further steps, and what the program has printed in the meantime."""
+        if self.log is None:
+            self._look_for_steps(is_over=is_over)
+        else:
+            self._leader.read()
+        self._held += printed
+        if self.log is None:
+            return
+        if self.log.last_step is None:  # what was printed meanwhile belongs to these
+            self.log.take([*self._new_reports(self.log)], now_s)
+        for report in self._held:
+            self.log.take_printed(report)
+        self._held.clear()
+        self.log.take([*self._new_reports(self.log)], now_s)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps seen so far, of the optimizer that has most."""
+        seen = [
+            steps[-1].number
+            for process in self.processes.values()
+            for steps in process.steps.values()
+        ]
+        return max(seen, default=0)
+
+    def columns(self) -> dict[str, Any]:
+        """Return what the probe confirms of the measured steps, by column.
+
+        Raises
+        ------
+        SpecError
+            The samples of a step are not those that were asked for, or the ranks do not
+            train together.
+        """
+        self.processes.read()
+        trial, leader, optimizer = self._trial, self._leader, self._optimizer
+        warmup_steps = trial.measurement.warmup_steps
+        trained = [
+            each for each in self.processes.values() if len(each.steps[optimizer]) > 1
+        ]
+        local = [each for each in trained if each.note["host"] == leader.note["host"]]
+        source = self._source_that_fits()
+        drawn = [
+            each.draws_of_steps(optimizer, {source}, warmup_steps) for each in local
+        ]
+        columns: dict[str, Any] = {
+            "measured_by": INSIDE,
+            "samples_witness": samples_witness(trial, drawn, self._num_processes),
+        }
+        if len(trained) <= trial.world_size:
+            columns["ranks_witness"] = ranks_witness(
+                trial, trained, optimizer=optimizer, loader=source[0]
+            )
+            if self._has_stragglers(local):
+                columns["validity"] = [RANKS_APART]
+        if waited := leader.draws_of_steps(optimizer, self._training, warmup_steps):
+            columns["data_wait_s"] = fmean(each.waited_s for each in waited)
+        return columns
+
+    def _source_that_fits(self) -> Source:
+        """Return the loader of the training, of several the one with the samples asked.
+
+        Training and others may be drawn from side by side.
+        """
+        trial = self._trial
+        asked = trial.local_batch_size * trial.gradient_accumulation_steps
+
+        def distance(source: Source) -> float:
+            drawn = self._leader.draws_of_steps(self._optimizer, {source}, 1)
+            return abs(fmean([each.samples or 0.0 for each in drawn] or [0.0]) - asked)
+
+        return min(sorted(self._training), key=distance, default=(-1, True))
+
+    def _has_stragglers(self, processes: Sequence[ProbedProcess]) -> bool:
+        """Tell whether a rank of this node made far fewer steps in the same time."""
+        if not strategy_of(self._trial.parallelism).is_synchronous:
+            return False
+        if len(processes) < self._num_processes:
+            return True
+        own = self._leader.steps[self._optimizer]
+        began_s, ended_s = own[0].at_s, own[-1].at_s
+        for process in processes:
+            steps = process.steps[self._optimizer]
+            within = [step.number for step in steps if began_s <= step.at_s <= ended_s]
+            made = within[-1] - within[0] + 1 if within else 0
+            if made * WRONG_BEYOND < own[-1].number - own[0].number:
+                return True
+        return False
+
+    def _look_for_steps(self, *, is_over: bool) -> None:
+        self.processes.read()
+        stepping = [
+            each for each in self.processes.values() if any(each.steps.values())
+        ]
+        if not stepping:
+            return
+        leader = min(stepping, key=_place)
+        awaited = _ENOUGH_OF_OTHERS if leader.note["rank"] else _ENOUGH
+        is_known = _most_steps(leader) >= awaited
+        if not (is_known or is_over):
+            return
+        self._leader = leader
+        self._optimizer = self._leading_optimizer()
+        self._training = self._sources_of_training()
+        self.log = StepLog(
+            self._trial, may_repeat=False, tokens_per_sample=self._tokens_per_sample
+        )
+
+    def _leading_optimizer(self) -> int:
+        asked = self._trial.gradient_accumulation_steps
+
+        def distance(optimizer: int) -> tuple[float, int]:
+            steps = self._leader.steps[optimizer]
+            drawn = self._leader.draws_between(steps[0], steps[-1])
+            batches = sum(each.batches for each in drawn if each.source[1])
+            rate = batches / max(1, steps[-1].number - steps[0].number)
+            off = round(abs(math.log(rate / asked)), 1) if rate else 0.0
+            return off, -len(steps)
+
+        return min(sorted(self._leader.steps), key=distance)
+
+    def _sources_of_training(self) -> set[Source]:
+        steps = self._leader.steps[self._optimizer]
+        drawn = Counter(
+            source
+            for before, step in pairwise(steps)
+            for source in {d.source for d in self._leader.draws_between(before, step)}
+        )
+        most = max(drawn.values(), default=0)
+        return {source for source, count in drawn.items() if count * 2 >= most}
+
+    def _new_reports(self, log: StepLog) -> Iterator[Report]:
+        steps = self._leader.steps[self._optimizer]
+        for at in range(self._num_taken, len(steps)):
+            before = steps[at - 1] if at else None
+            drawn = self._leader.draws_between(before, steps[at])
+            if self._are_of_evaluation({each.source for each in drawn}):
+                log.names_evaluations = True
+                yield Report(step=None, is_evaluation=True)
+            yield Report(step=steps[at].number, t=steps[at].at_s)
+        self._num_taken = len(steps)
+
+    def _are_of_evaluation(self, sources: set[Source]) -> bool:
+        others = sources - self._training
+        # A training may go on with another loader alone.
+        has_both = bool(others) and bool(sources & self._training)
+        return has_both or any(not with_gradients for _, with_gradients in others)
+
+
+def _place(process: ProbedProcess) -> tuple[int, int]:
+    return process.note["rank"] or 0, -_most_steps(process)
+
+
+def _most_steps(process: ProbedProcess) -> int:
+    return max(map(len, process.steps.values()), default=0)

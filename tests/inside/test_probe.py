@@ -1,0 +1,287 @@
+"""The probe in processes of its own: what it sees, and that it never disturbs."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scalelab
+from scalelab.launch.command.probe.streams import ProbedProcess, ProbedProcesses
+
+INSIDE = Path(scalelab.__file__).parent / "inside"
+SET_UP = """
+import os, sys, torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)
+model = torch.nn.Linear(8, 1)
+def train(optimizer, steps=16):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).mean().backward()
+        optimizer.step()
+"""
+
+
+def run(folder: Path, text: str, *options: str, **env: str) -> tuple[int, str]:
+    """Run a program with the probe; return its exit status and output."""
+    program = folder / "program.py"
+    program.write_text(textwrap.dedent(text))
+    path = os.pathsep.join([str(INSIDE), *filter(None, [env.pop("BEHIND", "")])])
+    ended = subprocess.run(
+        [sys.executable, *options, str(program)],
+        env={
+            **os.environ,
+            "PYTHONPATH": path,
+            "SCALELAB_PROBE": str(folder / "probe"),
+            **env,
+        },
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def seen(folder: Path) -> list[ProbedProcess]:
+    processes = ProbedProcesses(folder / "probe")
+    processes.read()
+    return list(processes.values())
+
+
+def num_steps(process: ProbedProcess) -> dict[str, int]:
+    """Return how often each optimizer of a process has stepped."""
+    return {
+        process.notes[index][1]["name"]: steps[-1].number
+        for index, steps in process.steps.items()
+    }
+
+
+@pytest.mark.parametrize("module", [*INSIDE.rglob("*.py")], ids=lambda each: each.name)
+def test_it_is_written_for_python_3_8_and_knows_nothing_of_scalelab(
+    module: Path,
+) -> None:
+    tree = ast.parse(module.read_text(), feature_version=(3, 8))
+    imported = {
+        (node.module or "") if isinstance(node, ast.ImportFrom) else alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    roots = {name.partition(".")[0] for name in imported}
+    assert roots <= {*sys.stdlib_module_names, "scalelab_probe", "torch"}
+
+
+def test_a_program_without_torch_writes_nothing(tmp_path: Path) -> None:
+    assert run(tmp_path, "import sys; print('torch' in sys.modules)") == (0, "False\n")
+    assert seen(tmp_path) == []
+
+
+def test_the_hidden_sitecustomize_runs_as_well(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import sys; sys.customized = True\n")
+    text = "import sys, sitecustomize as s; print(sys.customized, s.__file__)"
+    status, output = run(tmp_path, text, BEHIND=str(site))
+    assert (status, output) == (0, f"True {site / 'sitecustomize.py'}\n")
+
+
+def test_an_isolated_python_runs_without_it(tmp_path: Path) -> None:
+    text = "import sys; print('scalelab_probe' in sys.modules)"
+    assert run(tmp_path, text, "-I") == (0, "False\n")
+    assert run(tmp_path, text) == (0, "True\n")
+
+
+@pytest.mark.slow
+def test_it_counts_the_steps_of_optimizers_of_every_kind(tmp_path: Path) -> None:
+    status, output = run(
+        tmp_path,
+        SET_UP
+        + """
+class Inner(torch.optim.SGD):
+    pass
+class Outer(Inner):
+    def step(self, closure=None):
+        return super().step(closure)
+class Anew(torch.optim.SGD):
+    pass
+train(torch.optim.AdamW(model.parameters(), foreach=True))
+train(Outer(model.parameters(), lr=0.1))
+for _ in range(16):
+    train(Anew(model.parameters(), lr=0.1), steps=1)
+lbfgs = torch.optim.LBFGS(model.parameters())
+def closure():
+    lbfgs.zero_grad()
+    loss = model(torch.randn(4, 8)).mean()
+    loss.backward()
+    return loss
+for _ in range(16):
+    lbfgs.step(closure)
+compiled = torch.optim.Adam(model.parameters())
+step = torch.compile(compiled.step, backend="eager")
+for _ in range(16):
+    model(torch.randn(4, 8)).mean().backward()
+    step()
+fails = torch.optim.RMSprop(model.parameters())
+try:
+    fails.step(lambda: 1 / 0)
+except ZeroDivisionError:
+    train(fails)
+""",
+    )
+    assert status == 0, output
+    assert "scalelab" not in output  # as a warning of the compiler's would say
+    (process,) = seen(tmp_path)
+    expected = ("AdamW", "Outer", "Anew", "LBFGS", "Adam", "RMSprop")
+    assert num_steps(process) == dict.fromkeys(expected, 16)
+
+
+@pytest.mark.slow
+def test_it_counts_what_loaders_of_every_kind_hand_out(tmp_path: Path) -> None:
+    status, output = run(
+        tmp_path,
+        SET_UP
+        + """
+from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter(torch.randn(64, 8))
+    def __len__(self):
+        raise NotImplementedError
+data = TensorDataset(torch.randn(64, 8))
+sampler = BatchSampler(SequentialSampler(data), 8, drop_last=False)
+loaders = [
+    DataLoader(data, batch_size=16),
+    DataLoader(data, batch_size=32, num_workers=2, multiprocessing_context="fork"),
+    DataLoader(data, batch_size=20),
+    DataLoader(Endless(), batch_size=4, num_workers=1),
+    DataLoader(data, batch_size=None, sampler=sampler),
+    DataLoader(torch.randn(64, 8), batch_size=None),
+]
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for loader in loaders:
+    for epoch in range(2):
+        for batch in loader:
+            pass
+    train(optimizer, steps=1)
+with torch.no_grad():
+    next(iter(loaders[0]))
+train(optimizer, steps=1)
+""",
+    )
+    assert (status, output) == (0, "")
+    (process,) = seen(tmp_path)
+    assert [draws[:3] for draws in process.draws] == [
+        ((0, True), 8, 128),
+        ((1, True), 4, 128),
+        ((2, True), 8, 128),
+        ((3, True), 32, 128),
+        ((4, True), 16, 128),
+        ((5, True), 128, None),
+        ((0, False), 1, 16),
+    ]
+    assert all(draws.waited_s > 0 for draws in process.draws)
+
+
+@pytest.mark.slow
+def test_what_a_program_does_to_its_process_loses_little(tmp_path: Path) -> None:
+    status, output = run(
+        tmp_path,
+        SET_UP
+        + """
+import multiprocessing, signal, time
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def trains(name):
+    train(optimizer, steps=40)
+    if name == "killed":
+        time.sleep(0.01)
+        train(optimizer, steps=20)
+        os.kill(os.getpid(), signal.SIGKILL)
+if __name__ == "__main__":
+    train(optimizer, steps=20)
+    os.closerange(3, 256)
+    results = open("results", "w", buffering=1)  # it gets number 3
+    print("kept", file=results)
+    train(optimizer, steps=20)
+    for name in ("forked", "killed"):
+        child = multiprocessing.get_context("fork").Process(target=trains, args=(name,))
+        child.start()
+        child.join()
+    if os.fork() == 0:  # it makes no step
+        os._exit(0)
+    os.wait()
+    if os.fork() == 0:
+        train(optimizer, steps=40)
+        os._exit(0)
+    os.wait()
+    train(optimizer, steps=20)
+""",
+    )
+    assert (status, output) == (0, "")
+    assert (tmp_path / "results").read_text() == "kept\n"
+    steps = sorted(num_steps(process)["SGD"] for process in seen(tmp_path))
+    # os._exit and SIGKILL lose what came in the last milliseconds
+    assert steps[-1] == 60
+    assert 40 in steps
+    assert len(steps) == 4
+    assert steps[0] >= 32
+
+
+@pytest.mark.slow
+def test_what_goes_wrong_in_it_the_program_does_not_see(tmp_path: Path) -> None:
+    (tmp_path / "probe").write_text("a file where the folder should be")
+    text = f"{SET_UP}train(torch.optim.SGD(model.parameters(), lr=0.1))\nprint('well')"
+    assert run(tmp_path, text) == (0, "well\n")
+    (tmp_path / "probe").unlink()
+    broken = text.replace("import os", "import scalelab_probe.ranks as r, os")
+    broken = broken.replace("model =", "r.of_process = r.of_batch = None\nmodel =")
+    assert run(tmp_path, broken) == (0, "well\n")
+    (process,) = seen(tmp_path)
+    assert [steps[-1].number for steps in process.steps.values()] == [16]
+
+
+def stream_of(folder: Path) -> Any:
+    """Return a stream, as the probe writes it."""
+    sys.path.insert(0, str(INSIDE))
+    try:
+        from scalelab_probe.stream import Stream
+    finally:
+        sys.path.remove(str(INSIDE))
+    return Stream(str(folder))
+
+
+def test_a_torn_end_is_read_up_to_the_last_whole_record(tmp_path: Path) -> None:
+    stream = stream_of(tmp_path)
+    stream.fact(loader=0, first_batch=7)
+    for number in range(1, 4):
+        stream.step(0, number, float(number), [(0, 0, 1, 16, 0.25)])
+    stream.flush()
+    (file,) = tmp_path.glob("*.probe")
+    content = file.read_bytes()
+    found = Counter[int]()
+    for length in range(len(content) + 1):
+        file.write_bytes(content[:length])
+        process = ProbedProcess(file)
+        process.read()
+        found[len(process.steps[0])] += 1
+        file.write_bytes(content)
+        process.read()
+        assert [step.number for step in process.steps[0]] == [1, 2, 3]
+        assert process.loaders == {0: {"loader": 0, "first_batch": 7}}
+    assert found == {0: len(content) - 2 * 32, 1: 32, 2: 32, 3: 1}
+
+
+def test_a_step_takes_forty_bytes_at_most(tmp_path: Path) -> None:
+    stream = stream_of(tmp_path)
+    for number in range(1, 101):
+        stream.step(0, number, float(number), [(0, 0, 1, 16, 0.0)])
+    stream.flush()
+    (file,) = tmp_path.glob("*.probe")
+    assert file.stat().st_size <= 100 * 40

@@ -1,0 +1,225 @@
+"""Programs that train with PyTorch and need no log: what the probe sees of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_specs import command_spec
+
+from scalelab.experiment.program import MetricsSource
+from scalelab.inputs.outcome import Outcome
+from scalelab.launch.gang_agent import NodeAgent
+from scalelab.records.attempt import AttemptResult, AttemptSpec
+from scalelab.records.streams import read_lines
+
+pytestmark = pytest.mark.slow
+PROGRAMS = Path(__file__).parent / "programs"
+STEPS, WARMUP_STEPS = 40, 2
+
+
+def probed(
+    directory: Path, program: Path, *, launcher: str = "none", **changes: Any
+) -> AttemptSpec:
+    """Return an attempt of one of the programs, which ends by itself."""
+    code = directory / "code"
+    code.mkdir()
+    for file in (program, PROGRAMS / "counted.py"):
+        shutil.copy(file, code)
+    command = f"python {program.name} --batch-size {{local_batch_size}}"
+    return command_spec(
+        directory,
+        command=f"{command} --accumulation {{gradient_accumulation_steps}}",
+        launcher=launcher,
+        code=code,
+        warmup_steps=WARMUP_STEPS,
+        steps=changes.pop("steps", 1000),
+        **changes,
+    )
+
+
+def own_counts(spec: AttemptSpec, rank: int = 0) -> dict[str, int]:
+    file = Path(spec.directory, "output", f"counted-{rank}.json")
+    counts: dict[str, int] = json.loads(file.read_text())
+    return counts
+
+
+def check_steps(spec: AttemptSpec, result: AttemptResult) -> None:
+    """Hold what was measured against the program's own counters."""
+    assert result.outcome is Outcome.COMPLETED, result
+    measured, counts = result.measurements, own_counts(spec)
+    assert measured["measured_by"] == "inside"
+    assert counts["steps"] == STEPS
+    assert measured["num_samples"] == STEPS * spec.trial.global_batch_size
+    assert "validity" not in measured
+
+
+@pytest.mark.parametrize(
+    ("name", "samples"),
+    [
+        ("frozen_layers", "loader"),
+        ("uneven_last_batch", "loader"),
+        ("packed_tokens", "loader"),
+        ("evaluation_on_training_loader", "loader"),
+        ("early_stop", "loader"),
+        ("no_loader", "not_witnessed"),
+    ],
+)
+def test_a_program_of_one_process_is_measured_without_a_log(
+    agent: NodeAgent, tmp_path: Path, name: str, samples: str
+) -> None:
+    spec = probed(tmp_path, PROGRAMS / "honest" / f"{name}.py")
+    result = agent.run(spec, 0, None)
+    check_steps(spec, result)
+    assert result.measurements["samples_witness"] == samples
+
+
+@pytest.mark.parametrize(
+    ("name", "samples", "ranks"),
+    [
+        ("ddp", "loader", "inside"),
+        ("rate_from_0", "loader", "inside"),
+        ("dummy_data", "not_witnessed", "store"),
+    ],
+)
+def test_ranks_that_train_together_are_measured_without_a_log(
+    agent: NodeAgent, tmp_path: Path, name: str, samples: str, ranks: str
+) -> None:
+    program = PROGRAMS / "honest" / f"{name}.py"
+    spec = probed(tmp_path, program, launcher="torchrun", ranks=2)
+    result = agent.run(spec, 0, None)
+    check_steps(spec, result)
+    assert result.measurements["samples_witness"] == samples
+    assert result.measurements["ranks_witness"] == ranks
+    shared = own_counts(spec, 0)["samples"] + own_counts(spec, 1)["samples"]
+    assert shared == result.measurements["num_samples"]
+
+
+def test_passes_of_accumulation_are_no_steps(agent: NodeAgent, tmp_path: Path) -> None:
+    program = PROGRAMS / "honest" / "no_sync.py"
+    spec = probed(tmp_path, program, launcher="torchrun", ranks=2, accumulation=2)
+    result = agent.run(spec, 0, None)
+    check_steps(spec, result)
+    assert result.measurements["samples_witness"] == "loader"
+    assert result.measurements["ranks_witness"] == "inside"
+
+
+def test_a_silent_evaluation_is_set_apart(agent: NodeAgent, tmp_path: Path) -> None:
+    spec = probed(tmp_path, PROGRAMS / "honest" / "evaluation_on_training_loader.py")
+    measured = agent.run(spec, 0, None).measurements
+    # three of them, between steps 10, 20 and 30 and the next ones
+    assert measured["num_steps"] == STEPS - WARMUP_STEPS - 3
+    assert measured["evaluation_s"] > 3 * 0.2
+    assert measured["step_time_s"] < 0.1
+
+
+def test_losses_that_are_printed_go_with_the_steps(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
+    spec = probed(
+        tmp_path,
+        PROGRAMS / "honest" / "frozen_layers.py",
+        metrics=MetricsSource(regex=(r"loss (?P<loss>\S+)",)),
+    )
+    check_steps(spec, agent.run(spec, 0, None))
+    losses = [row for row in read_lines(spec.files.stream) if "loss" in row]
+    assert len(losses) == pytest.approx(STEPS, abs=2)
+    assert {row["event"] for row in losses} == {"step"}
+
+
+def misleading(directory: Path, name: str, **changes: Any) -> AttemptSpec:
+    return probed(directory, PROGRAMS / "misleading" / f"{name}.py", **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "ignores_batch",
+            "handed out 32 samples for each optimiser step (1 x 32), where 8 "
+            "were asked: local_batch_size=8 x gradient_accumulation_steps=1. Its batch "
+            "size is not the one that the command receives",
+        ),
+        (
+            "hidden_accumulation",
+            "(4 x 8), where 8 were asked: local_batch_size=8 x "
+            "gradient_accumulation_steps=1. It makes 4 passes a step: let its command "
+            "receive {gradient_accumulation_steps}, or write "
+            "gradient_accumulation_steps: 4.",
+        ),
+    ],
+)
+def test_another_batch_than_was_asked_is_refused(
+    agent: NodeAgent, tmp_path: Path, name: str, words: str
+) -> None:
+    result = agent.run(misleading(tmp_path, name), 0, None)
+    assert result.outcome is Outcome.REFUSED, result
+    assert words in result.reason
+
+
+def test_one_process_on_two_devices_is_refused(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
+    program = PROGRAMS / "honest" / "early_stop.py"
+    result = agent.run(probed(tmp_path, program, ranks=2), 0, None)
+    assert result.outcome is Outcome.REFUSED, result
+    assert "(1 x 4), where 8 were asked" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "expression", "factor"),
+    [
+        ("own_counter", r"iter (?P<step>\d+) loss (?P<loss>\S+)", 7),
+        ("capped_epochs", r"(?P<batch_of_epoch>\d+)/(?P<batches_of_epoch>\d+)", 0.1),
+        ("samples_of_one_rank", r"\[(?P<samples_of_epoch>\d+)/", 2),
+    ],
+)
+def test_what_a_log_counts_wrongly_is_not_believed(
+    agent: NodeAgent, tmp_path: Path, name: str, expression: str, factor: float
+) -> None:
+    is_ddp = name == "samples_of_one_rank"
+    spec = misleading(
+        tmp_path,
+        name,
+        metrics=MetricsSource(regex=(expression,)),
+        launcher="torchrun" if is_ddp else "none",
+        ranks=1 + is_ddp,
+    )
+    result = agent.run(spec, 0, None)
+    check_steps(spec, result)
+    assert result.measurements["samples_witness"] == "loader"
+
+
+def test_ranks_that_exchange_nothing(agent: NodeAgent, tmp_path: Path) -> None:
+    spec = misleading(tmp_path, "no_exchange", launcher="torchrun", ranks=2)
+    measured = agent.run(spec, 0, None).measurements
+    assert measured["num_samples"] == STEPS * spec.trial.global_batch_size
+    assert measured["samples_witness"] == "loader"
+    assert measured["ranks_witness"] == "same_data"
+
+
+@pytest.mark.parametrize("name", ["no_exchange", "rare_exchange"])
+def test_ranks_that_train_apart_are_refused(
+    agent: NodeAgent, tmp_path: Path, name: str
+) -> None:
+    spec = misleading(
+        tmp_path, name, launcher="torchrun", ranks=2, env={"SHUFFLED": "1"}
+    )
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.REFUSED, result
+    assert "each trains alone: before step" in result.reason
+
+
+def test_a_rank_that_lags_behind_marks_the_trial(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
+    env = {"SLOW": "1"}
+    spec = misleading(
+        tmp_path, "no_exchange", launcher="torchrun", ranks=2, steps=20, env=env
+    )
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.COMPLETED, result
+    assert result.measurements["validity"] == ["ranks_apart"]
