@@ -7,9 +7,9 @@ import os
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from functools import wraps
-from typing import Any, Callable
-from weakref import WeakKeyDictionary
+from typing import Any, Callable, Tuple
 
 from scalelab_probe import ranks
 from scalelab_probe.stream import Stream
@@ -49,12 +49,9 @@ def _guarded(method: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-class _Optimizer:
-    """An optimizer, or several of which each is made anew for the same parameters."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.num_steps = 0
+# The class of an optimizer and its first parameter: several that are made anew for the
+# same parameters, as each step may do, are one.
+_Optimizer = Tuple[str, int]
 
 
 class Recorder:
@@ -75,8 +72,7 @@ class Recorder:
         self.errors: list[str] = []  # where they were
         # The outermost optimizer whose step is under way.
         self._outer: _Optimizer | None = None
-        self._by_object: WeakKeyDictionary[Any, _Optimizer] = WeakKeyDictionary()
-        self._by_parameters: dict[tuple[str, int], _Optimizer] = {}
+        self._num_steps: dict[_Optimizer, int] = {}
         self._loaders: dict[tuple[Any, ...], int] = {}
         # Batches, samples and seconds waited since the last step, by loader and flags.
         self._draws: dict[tuple[int, int], list[Any]] = {}
@@ -139,11 +135,13 @@ class Recorder:
     def _before_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
         if self._outer is not None:
             return
-        found = self._by_object.get(optimizer) or self._met(optimizer)
-        self._outer = found
+        parameters = optimizer.param_groups[0]["params"]
+        self._outer = found = type(optimizer).__name__, id(parameters[0])
+        number = self._num_steps.setdefault(found, 0) + 1
         # before steps 1, 2, 4, 8, and so on
-        if found.index < _MOST_APART and not (found.num_steps + 1) & found.num_steps:
-            self._describe(optimizer, found)
+        index = list(self._num_steps).index(found)
+        if index < _MOST_APART and not number & (number - 1):
+            self._describe(optimizer, number, index)
 
     @_guarded
     def _after_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
@@ -151,32 +149,24 @@ class Recorder:
         if found is None:  # of an optimizer inside another one
             return
         self._outer = None
-        found.num_steps += 1
-        is_left_out = found.num_steps > _EACH_UNTIL and found.num_steps % _STRIDE
-        if is_left_out or found.index >= _MOST_APART:
+        number = self._num_steps[found] = self._num_steps[found] + 1
+        index = list(self._num_steps).index(found)
+        if index >= _MOST_APART or (number > _EACH_UNTIL and number % _STRIDE):
             return
         drawn = [(*source, *draws) for source, draws in self._draws.items()]
         self._draws.clear()
-        self.stream.step(found.index, found.num_steps, now_s, drawn)
+        self.stream.step(index, number, now_s, drawn)
 
     @_guarded
-    def _describe(self, optimizer: Any, found: _Optimizer) -> None:
-        number = found.num_steps + 1
+    def _describe(self, optimizer: Any, number: int, index: int) -> None:
         may_wait = number <= self._num_warm_up and not ranks.captures()
         self.stream.fact(
             before_step=number,
-            optimizer=found.index,
+            optimizer=index,
             wrapping=self._wrapping,
             **ranks.of_process(),
             **ranks.of_optimizer(optimizer, may_wait=may_wait),
         )
-
-    def _met(self, optimizer: Any) -> _Optimizer:
-        key = type(optimizer).__name__, id(optimizer.param_groups[0]["params"][0])
-        anew = _Optimizer(len(self._by_parameters))
-        found = self._by_parameters.setdefault(key, anew)
-        self._by_object[optimizer] = found
-        return found
 
     @_guarded
     def _drawn(self, iterator: Any, batch: Any, waited_s: float) -> None:
@@ -197,11 +187,10 @@ class Recorder:
         """Return the index of a loader, or of those made anew for the same data."""
         key = iterator.__dict__.get("_scalelab_loader")
         if key is None:
-            data, length = iterator._dataset, None
-            try:
+            data = iterator._dataset
+            length = None
+            with suppress(Exception):  # it may be endless
                 length = len(data)
-            except Exception:  # it may be endless
-                pass
             size = getattr(iterator._index_sampler, "batch_size", None)
             key = iterator._scalelab_loader = type(data).__name__, length, size
         if key not in self._loaders and len(self._loaders) < _MOST_APART:

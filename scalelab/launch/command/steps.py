@@ -7,7 +7,7 @@ apart.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,7 +125,9 @@ class StepLog:
     """The steps and metrics a command has reported so far, checked at every report.
 
     A step is reported twice only where it ``may_repeat``, as on a progress bar, or
-    where several ranks report to the same place: then the first one counts.
+    where several ranks report to the same place: then the first one counts. It
+    ``sees_steps`` where they are known without the lines, whose metrics are of the last
+    step then.
     """
 
     def __init__(
@@ -135,6 +137,7 @@ class StepLog:
         may_repeat: bool,
         num_reporters: int = 1,
         names_evaluations: bool = False,
+        sees_steps: bool = False,
         samples_per_epoch: int | None = None,
         tokens_per_sample: int | None = None,
     ) -> None:
@@ -142,6 +145,7 @@ class StepLog:
         self._counts = CountWitness(trial, samples_per_epoch)
         self._rates = RateWitness(trial, tokens_per_sample)
         self.names_evaluations = names_evaluations
+        self._sees_steps = sees_steps
         self._may_repeat = may_repeat or num_reporters > 1
         self._most_late = _MOST_LATE_STEPS * (num_reporters - 1)
         self._num_late = self._num_reported = 0
@@ -205,23 +209,6 @@ class StepLog:
                 counts_samples=counted in (SAMPLES, SAMPLES_OF_EPOCH),
                 is_of_step=report.step is not None,
             )
-
-    def take_printed(self, report: Report) -> None:
-        """Take in what a line says beside steps that are known without it.
-
-        Its metrics are those of the last step. What it counts is not read.
-        """
-        if report.is_evaluation:
-            self.take([replace(report, step=None)], 0.0)
-            return
-        if report.metrics and self.last_step is not None:
-            self._record(report, self.last_step, "step")
-        self._rates.take(
-            report.rates,
-            self.num_seen,
-            counts_samples=report.count is not None,
-            is_of_step=report.step is not None,
-        )
 
     def rows(self, *, is_over: bool = False) -> list[dict[str, Any]]:
         """Return the rows for the stream that were not returned before.
@@ -342,8 +329,9 @@ class StepLog:
             self._names_at_step |= set(report.metrics)
             self._record(report, self.last_step)
 
-    def _record(self, report: Report, step: int, event: str = "evaluation") -> None:
-        row = self._row(report, event, step)
+    def _record(self, report: Report, step: int) -> None:
+        is_step = self._sees_steps and not report.is_evaluation
+        row = self._row(report, "step" if is_step else "evaluation", step)
         if self._last is not None:
             row["t"] = self._last.time_s
         self._check_target(report, step)

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -68,8 +69,7 @@ class ProbedSteps:
             return
         if self.log.last_step is None:  # what was printed meanwhile belongs to these
             self.log.take([*self._new_reports(self.log)], now_s)
-        for report in self._held:
-            self.log.take_printed(report)
+        self.log.take([replace(report, step=None) for report in self._held], now_s)
         self._held.clear()
         self.log.take([*self._new_reports(self.log)], now_s)
 
@@ -163,7 +163,10 @@ class ProbedSteps:
         self._optimizer = self._leading_optimizer()
         self._training = self._sources_of_training()
         self.log = StepLog(
-            self._trial, may_repeat=False, tokens_per_sample=self._tokens_per_sample
+            self._trial,
+            may_repeat=False,
+            sees_steps=True,
+            tokens_per_sample=self._tokens_per_sample,
         )
 
     def _leading_optimizer(self) -> int:
