@@ -54,6 +54,10 @@ GROUPS = {
         "over epochs"
     ),
     "steps_of_epoch": "how many of them an epoch has, likewise",
+    "samples_of_rank": (
+        "samples of one rank since the epoch began, as many DDP scripts print them, "
+        "instead of samples_of_epoch: they are multiplied by the ranks"
+    ),
     "samples_of_epoch": (
         "samples of all ranks since the epoch began, instead of step: they are divided "
         "by the global batch and added up over epochs"

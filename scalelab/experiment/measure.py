@@ -16,6 +16,7 @@ from scalelab.experiment.program import (
     BATCH_OF_EPOCH,
     METRICS_FILE,
     SAMPLES_OF_EPOCH,
+    SAMPLES_OF_RANK,
     STEP_OF_EPOCH,
     MetricsSource,
 )
@@ -244,7 +245,8 @@ class Metrics(Section):
 
     def check_counts(self, *, is_probed: bool) -> None:
         """Refuse expressions that count no steps where nothing else shows them."""
-        counts = {"step", "samples", BATCH_OF_EPOCH, STEP_OF_EPOCH, SAMPLES_OF_EPOCH}
+        of_epoch = {BATCH_OF_EPOCH, STEP_OF_EPOCH, SAMPLES_OF_EPOCH, SAMPLES_OF_RANK}
+        counts = {"step", "samples", *of_epoch}
         wanted = self.groups if is_probed else self.groups & counts
         if self.regex and not wanted:
             raise SpecError(

@@ -16,7 +16,7 @@ from scalelab.kinds.strategies import strategy_of
 from scalelab.laws.rows import CONFIGURATION, FitRows, cells, curve_columns, numbers
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
-from scalelab.plan.first_check import NOT_WITNESSED
+from scalelab.plan.first_check import NOT_WITNESSED, SAME_DATA
 from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
@@ -33,6 +33,12 @@ from scalelab.recommend.question.candidates import (
 Named = tuple[str, Outlook, Outlook]
 _MOST_NAMED = 3  # of each kind of doubt
 _WRITTEN = 0.005  # smaller shares are written as 0%
+# The notes on what nothing has confirmed, by the column and its value that say so.
+UNCONFIRMED = (
+    ("not_witnessed", "ranks_witness", NOT_WITNESSED),
+    ("same_data", "ranks_witness", SAME_DATA),
+    ("samples_not_witnessed", "samples_witness", NOT_WITNESSED),
+)
 _BESIDE_STEPS: Mapping[Contents, Sequence[str]] = {
     "steps": ["start-up", "evaluation", "checkpoints"],
     "steps_and_checkpoints": ["start-up", "evaluation"],
@@ -200,17 +206,18 @@ def unknown_scatter(rows: FitRows) -> Iterator[Fact]:
 
 
 def not_witnessed(rows: FitRows) -> Iterator[Fact]:
-    """Note which rows rest on ranks of which nothing showed that they met."""
+    """Note which rows rest on ranks, or on samples, that nothing has confirmed."""
     used = rows.observations[rows.reasons == ""]
-    sizes = [
-        int(size)
-        for size, witness in zip(
-            numbers(used, "world_size"), cells(used, "ranks_witness"), strict=True
-        )
-        if str(witness) == NOT_WITNESSED
-    ]
-    if sizes:
-        yield Fact.of("not_witnessed", least=min(sizes), most=max(sizes))
+    for kind, column, doubted in UNCONFIRMED:
+        sizes = [
+            int(size)
+            for size, witness in zip(
+                numbers(used, "world_size"), cells(used, column), strict=True
+            )
+            if str(witness) == doubted
+        ]
+        if sizes:
+            yield Fact.of(kind, least=min(sizes), most=max(sizes), count=len(sizes))
 
 
 def compared(programs: Mapping[str, Outlook]) -> Iterator[Fact]:

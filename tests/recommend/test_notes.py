@@ -99,7 +99,28 @@ def test_only_rows_whose_ranks_nobody_saw_are_named(
         seen = rows["world_size"].map(witnesses).astype("string")
         rows = rows.assign(ranks_witness=seen)
     found = [fact.values for fact in not_witnessed(step_time_rows(rows))]
-    assert found == ([{"least": ends[0], "most": ends[1]}] if ends else [])
+    if ends is None:
+        assert found == []
+    else:
+        (values,) = found
+        assert (values["least"], values["most"]) == ends
+        assert values["count"] == list(map(str, seen)).count("not_witnessed")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "kind"),
+    [
+        ("ranks_witness", "same_data", "same_data"),
+        ("samples_witness", "not_witnessed", "samples_not_witnessed"),
+    ],
+)
+def test_what_nothing_has_confirmed_is_named(
+    column: str, value: str, kind: str
+) -> None:
+    rows = step_time_rows(TWICE.assign(**{column: value}))
+    (fact,) = not_witnessed(rows)
+    assert (fact.kind, fact.values["count"]) == (kind, len(TWICE))
+    assert not [*not_witnessed(step_time_rows(TWICE.assign(**{column: "inside"})))]
 
 
 def test_both_figures_are_given_where_a_program_prints_another_rate() -> None:

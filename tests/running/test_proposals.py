@@ -87,7 +87,6 @@ def test_options_of_argparse_become_placeholders(tmp_path: Path) -> None:
     assert found.to_fill_in == (
         "data in the command",
         "--tokenizer in the command",
-        "metrics.regex, the expression for a line that reports a step",
         "job.samples_per_epoch, and remove the # before job",
     )
     assert "#       epochs of the training, 30 by default\n" in found.text
@@ -269,6 +268,19 @@ def test_a_sample_that_no_preset_reads_is_shown(tmp_path: Path) -> None:
     found, experiment = proposed(written(tmp_path, "import transformers"), log)
     assert "# Nothing reads a step of own.log" in found.text
     assert "\n# Step 3 of 9: fine\n" in found.text
+    assert experiment.metrics is None  # the optimizer's steps are seen
+
+
+def test_a_script_without_torch_needs_an_expression_for_its_steps(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "own.log"
+    log.write_text("hello\nStep 3 of 9: fine\n")
+    found, experiment = proposed(written(tmp_path, "import numpy"), log)
+    assert "\n# Step 3 of 9: fine\n" in found.text
+    assert "metrics.regex, the expression for a line that reports a step" in (
+        found.to_fill_in
+    )
     assert experiment.metrics is not None
     assert experiment.metrics.preset is None
 

@@ -18,6 +18,7 @@ from scalelab.experiment.program import (
     EPOCH,
     SAMPLES_IN_EPOCH,
     SAMPLES_OF_EPOCH,
+    SAMPLES_OF_RANK,
     STEP_OF_EPOCH,
     STEPS_IN_ALL,
     STEPS_OF_EPOCH,
@@ -31,7 +32,7 @@ _GROUPED = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
 _OWN = (STEP, SAMPLES, TIME)
 _OF_EPOCH = (BATCH_OF_EPOCH, STEP_OF_EPOCH, SAMPLES_OF_EPOCH)
 _LENGTHS = (BATCHES_OF_EPOCH, STEPS_OF_EPOCH, SAMPLES_IN_EPOCH, STEPS_IN_ALL)
-_COUNTS = (*_OF_EPOCH, *_LENGTHS)
+_COUNTS = (*_OF_EPOCH, SAMPLES_OF_RANK, *_LENGTHS)
 _MOST_OF_A_LINE = 2000
 # Between the lines of steps, these show that a rate is not of the training.
 _OF_OTHERS = re.compile(r"%\||eval|valid|\bval\b|test", re.IGNORECASE)
@@ -244,6 +245,7 @@ class ReportReader:
         source: MetricsSource,
         gradient_accumulation_steps: int = 1,
         global_batch_size: int = 1,
+        data_parallel_size: int = 1,
     ) -> None:
         self._read: Callable[[bytes], Report | None] = read_json
         self.expectation = 'a JSON object such as {"step": 10, "samples": 640}'
@@ -264,6 +266,8 @@ class ReportReader:
         self._of_evaluations = [re.compile(pattern) for pattern in source.evaluation]
         self._batches_per_step = gradient_accumulation_steps
         self._samples_per_step = global_batch_size
+        self._num_ranks = data_parallel_size
+        self._interval = 0  # the largest rise between two lines of an epoch
         self._length: float | None = None
         self._epoch: int | None = None
         self._before = 0  # of the epochs before
@@ -274,6 +278,8 @@ class ReportReader:
         """Return what the line reports; None for a line that reports nothing."""
         report, text = self._read(line), line.decode(errors="replace")
         report = report and self._counted(report)
+        if report is not None and report.count is not None:
+            _check_percentage(text, report.count)
         if any(pattern.search(text) for pattern in self._of_evaluations):
             report = replace(report or Report(step=None), is_evaluation=True)
         if report is not None and report.is_evaluation:
@@ -295,6 +301,9 @@ class ReportReader:
             step = self._steps_after(SAMPLES, report.samples, None)
             count = Count(name=SAMPLES, value=report.samples)
             return replace(report, step=step, count=count)
+        if SAMPLES_OF_RANK in found:
+            of_all = found[SAMPLES_OF_RANK] * self._num_ranks
+            found = {**found, SAMPLES_OF_EPOCH: of_all}
         others = {name: found[name] for name in found if name not in _COUNTS}
         report = replace(report, metrics=others)
         length = next((found[name] for name in _LENGTHS if found.get(name)), None)
@@ -323,9 +332,18 @@ class ReportReader:
         is_lower = self._last is not None and value < self._last
         if is_samples and is_lower and epoch is not None and not is_next:
             return None
+        if not (is_lower or is_next or self._last is None):
+            self._interval = max(self._interval, value - self._last)
         if is_lower or is_next:
             # The end of an epoch may have no line.
             length = int(self._length or self._last or 0)
+            if 0 < 2 * self._interval < length - (self._last or 0):
+                raise SpecError(
+                    f"{name} ended an epoch at {self._last:,} of {length:,}, and lines "
+                    f"come every {self._interval:,} at most: epochs are cut short, and "
+                    f"the rest was not trained. Leave {length:,} out of metrics.regex, "
+                    "so that only what lines say is counted."
+                )
             self._before += self._whole_steps(length) if is_samples else length
         elif is_samples and self._last is not None and value != self._length:
             rise = value - self._last
@@ -347,3 +365,16 @@ class ReportReader:
     def _whole_steps(self, samples: int) -> int:
         """Return the samples of the steps that see so many, the last one full."""
         return -(-samples // self._samples_per_step) * self._samples_per_step
+
+
+def _check_percentage(text: str, count: Count) -> None:
+    """Refuse a count of one rank's samples: its line has another percentage."""
+    value, total = count.value, count.total or 1
+    beside = rf"\b{value}\s*/\s*{total}\D{{1,4}}(\d+(?:\.\d+)?)\s*%"
+    found = re.search(beside, text)
+    if found and float(found[1]) / 100 > 1.5 * value / total + 0.02:
+        raise SpecError(
+            f"{count.name} is {value:,} of {total:,}, and its line says "
+            f"{found[1]}%: it counts the samples of one rank. Name the group "
+            f"{SAMPLES_OF_RANK}."
+        )

@@ -65,7 +65,10 @@ class _CommandWatch(Watch):
         program, ranks = attempt.program, attempt.ranks
         source, trial = program.metrics, spec.trial
         self._reader = ReportReader(
-            source, trial.gradient_accumulation_steps, trial.global_batch_size
+            source,
+            trial.gradient_accumulation_steps,
+            trial.global_batch_size,
+            trial.data_parallel_size,
         )
         self._reporters = [board.reporter(row) for row in range(len(ranks))]
         self._logs = [spec.files.log(rank) for rank in ranks]
@@ -99,7 +102,6 @@ class _CommandWatch(Watch):
         self._witness = RankWitness(attempt, meeting)
         talk_s = _TALK_FACTOR * Limits.of(spec).start_up_s
         self._talks_until_s = time.monotonic() + talk_s
-        self._is_without_probe = program.without_probe
         self._has_ended = False
         self._misread: SpecError | None = None  # what the program prints of its steps
         self._is_confirmed = False
@@ -269,8 +271,7 @@ class _CommandWatch(Watch):
         shown = path.relative_to(directory) if path.is_relative_to(directory) else path
         found = f"of {self._file.num_lines} lines in {shown} none was"
         found += f" {self._reader.expectation}"
-        if not self._is_without_probe:
-            found += "; and no optimizer of PyTorch has stepped where the probe looks"
+        found += "; and no optimizer of PyTorch was seen to step"
         names = sorted(each.name for each in path.parent.glob("*"))[:_MOST_NAMES]
         if names and not path.exists():
             found += f"; there is no such file, and beside it: {', '.join(names)}"

@@ -233,6 +233,12 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "to three readings of the step time in each; the usual scatter is assumed. Report "
     "steps more often, train longer, or raise measure.repeats.",
     "not_witnessed": _not_witnessed,
+    "same_data": "Not witnessed: the ranks of {count:n trial} began with the same "
+    "batch and hold the same parameters. Times hold; what several ranks learn is what "
+    "one would.",
+    "samples_not_witnessed": "Not witnessed: in {count:n trial} nothing confirmed that "
+    "a step is of as many samples as were asked. A DataLoader does, or samples "
+    "reported beside the steps.",
     "own_rate_differs": _own_rate_differs,
     "target_not_reached": "Not reached: {target}, by {num_runs:the one run|"
     "{num_runs:n run}}; the answer is for {amount}, which may not suffice.",

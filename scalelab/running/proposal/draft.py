@@ -54,6 +54,11 @@ _IN_WORDS = {
     "steps": "steps of the training",
     "epochs": "epochs of the training",
 }
+# Their steps are those of PyTorch's optimizers, which the probe sees.
+_WITH_TORCH = frozenset(
+    "torch accelerate lightning pytorch_lightning transformers trl diffusers timm "
+    "torch_geometric monai fastai".split()
+)
 # For a script that divides the value by all ranks, or by those of a node.
 _SHARES = {
     "local_batch_size": ("global_batch_size", "batch_size_per_node"),
@@ -201,7 +206,8 @@ def draft(
     to_fill_in = [f"{each.flag} in the command" for each in required]
     if not counts.keys() & {"local_batch_size", "global_batch_size"}:
         to_fill_in.append("how the script takes its batch size, {local_batch_size}")
-    if not (preset or files or expression):
+    sees_steps = bool(script.all_packages & _WITH_TORCH)
+    if not (preset or files or expression or sees_steps):
         to_fill_in.append(
             "metrics.regex, the expression for a line that reports a step"
         )
@@ -235,6 +241,7 @@ def draft(
         files=files and f"{{{files}}}",
         counted=log.counted if log else "",
         expression=expression or PLAIN,
+        sees_steps=sees_steps,
         presets=", ".join(PRESETS),
         length=f"steps: {steps}" if steps else f"epochs: {epochs or 'NUMBER'}",
         missing=missing,

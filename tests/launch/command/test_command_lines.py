@@ -161,8 +161,8 @@ def test_the_number_of_the_epoch_tells_lines_of_the_same_batch_apart() -> None:
 
 def test_steps_of_epochs_are_whole_whatever_is_accumulated() -> None:
     pattern = r"(?P<step_of_epoch>\d+)/(?P<steps_of_epoch>\d+)"
-    lines = [b"10/32", b"20/32", b"10/32", b"1/4"]
-    steps = [(10, False), (20, False), (42, False), (None, True)]
+    lines = [b"10/32", b"20/32", b"30/32", b"10/32", b"1/4"]
+    steps = [(10, False), (20, False), (30, False), (42, False), (None, True)]
     assert steps_of(lines, MetricsSource(regex=(pattern,)), 2) == steps
 
 

@@ -2,59 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_specs import command_spec
+from probed_programs import (
+    PROGRAMS,
+    STEPS,
+    WARMUP_STEPS,
+    check_steps,
+    own_counts,
+    probed,
+)
 
 from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.gang_agent import NodeAgent
-from scalelab.records.attempt import AttemptResult, AttemptSpec
+from scalelab.records.attempt import AttemptSpec
 from scalelab.records.streams import read_lines
 
 pytestmark = pytest.mark.slow
-PROGRAMS = Path(__file__).parent / "programs"
-STEPS, WARMUP_STEPS = 40, 2
-
-
-def probed(
-    directory: Path, program: Path, *, launcher: str = "none", **changes: Any
-) -> AttemptSpec:
-    """Return an attempt of one of the programs, which ends by itself."""
-    code = directory / "code"
-    code.mkdir()
-    for file in (program, PROGRAMS / "counted.py"):
-        shutil.copy(file, code)
-    command = f"python {program.name} --batch-size {{local_batch_size}}"
-    return command_spec(
-        directory,
-        command=f"{command} --accumulation {{gradient_accumulation_steps}}",
-        launcher=launcher,
-        code=code,
-        warmup_steps=WARMUP_STEPS,
-        steps=changes.pop("steps", 1000),
-        **changes,
-    )
-
-
-def own_counts(spec: AttemptSpec, rank: int = 0) -> dict[str, int]:
-    file = Path(spec.directory, "output", f"counted-{rank}.json")
-    counts: dict[str, int] = json.loads(file.read_text())
-    return counts
-
-
-def check_steps(spec: AttemptSpec, result: AttemptResult) -> None:
-    """Hold what was measured against the program's own counters."""
-    assert result.outcome is Outcome.COMPLETED, result
-    measured, counts = result.measurements, own_counts(spec)
-    assert measured["measured_by"] == "inside"
-    assert counts["steps"] == STEPS
-    assert measured["num_samples"] == STEPS * spec.trial.global_batch_size
-    assert "validity" not in measured
 
 
 @pytest.mark.parametrize(

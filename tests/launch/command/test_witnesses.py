@@ -43,6 +43,7 @@ def log_of(
         MetricsSource(regex=patterns),
         trial.gradient_accumulation_steps,
         trial.global_batch_size,
+        trial.data_parallel_size,
     )
     log = StepLog(
         trial,
@@ -151,25 +152,38 @@ def test_samples_of_one_rank_are_refused(tmp_path: Path) -> None:
         log_of(trial, ["[16/640", "[32/640"], r"\[(?P<samples_of_epoch>\d+)/")
 
 
-@pytest.mark.parametrize(
-    ("called", "length", "right"),
-    [("batch", 32, "step"), ("step", 64, "batch")],
-)
-def test_the_length_of_an_epoch_tells_steps_from_batches(
-    tmp_path: Path, called: str, length: int, right: str
-) -> None:
-    trial = trial_of(tmp_path, accumulation=2, global_batch_size=8)
-    plural = "batches" if called == "batch" else "steps"
-    regex = rf"(?P<{called}_of_epoch>\d+)/(?P<{plural}_of_epoch>\d+)"
-    lines = [f"{n}/{length}" for n in range(1, 9)]
+def test_an_epoch_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, global_batch_size=8)
+    regex = r"(?P<batch_of_epoch>\d+)/(?P<batches_of_epoch>\d+)"
+    epochs = [*range(1, 31), *range(1, 31)]
     with pytest.raises(
         SpecError,
-        match=rf"{called}_of_epoch counts up to {length}, and an epoch has 32 "
-        rf"optimiser steps of 2 batches .*: name the groups {right}_of_epoch and ",
+        match="batch_of_epoch ended an epoch at 30 of 128, and lines come every 1 at",
     ):
-        log_of(trial, lines, regex, samples_per_epoch=256)
-    log_of(trial, lines, regex, samples_per_epoch=1000)  # fits neither: not told
-    log_of(trial, [f"{n}/{96 - length}" for n in range(1, 9)], regex)
+        log_of(trial, [f"{n}/128" for n in epochs], regex)
+    without_length = r"(?P<batch_of_epoch>\d+)/"
+    assert log_of(trial, [f"{n}/128" for n in epochs], without_length).num_seen == 60
+    honest = [f"{n}/128" for n in (10, 60, 110, 10, 60)]  # the last 18 have no line
+    assert log_of(trial, honest, regex).last_step == 188
+
+
+DDP = "Train Epoch: 1 [{n}/60000 ({share}%)]\tLoss: 0.5"
+
+
+def test_a_percentage_tells_the_samples_of_one_rank(tmp_path: Path) -> None:
+    """As scripts print them that are written after PyTorch's MNIST example."""
+    trial = trial_of(tmp_path, ranks=2, global_batch_size=128)
+    counts = [640 * n for n in range(40)]
+    lines = [DDP.format(n=n, share=round(100 * n / 30000)) for n in counts]
+    counted = r"\[(?P<samples_of_epoch>\d+)/(?P<samples_in_epoch>\d+)"
+    with pytest.raises(
+        SpecError, match=r"is 2,560 of 60,000, and its line says 9%: .* samples_of_rank"
+    ):
+        log_of(trial, lines, counted)
+    of_rank = counted.replace("samples_of_epoch", "samples_of_rank")
+    assert log_of(trial, lines, of_rank).last_step == 640 * 39 / 64
+    of_all = [DDP.format(n=n, share=round(100 * n / 60000)) for n in counts]
+    assert log_of(trial, of_all, counted).last_step == 640 * 39 / 128
 
 
 def rated(

@@ -10,6 +10,7 @@ import scalelab
 from scalelab.inputs.wording import for_the_command_line
 from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.recommend.answer.note_words import SENTENCES, in_words, judged_times
+from scalelab.recommend.notes import UNCONFIRMED
 
 PLACE = {
     "world_size": 8,
@@ -200,6 +201,18 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "Not witnessed: nothing showed that the ranks of 2 to 4 GPUs work together. If "
         "each trains alone, their speedup is no scaling. Report world_size, as the "
         "framework says it.",
+    ),
+    (
+        "same_data",
+        {"least": 2, "most": 4, "count": 3},
+        "Not witnessed: the ranks of 3 trials began with the same batch and hold the "
+        "same parameters. Times hold; what several ranks learn is what one would.",
+    ),
+    (
+        "samples_not_witnessed",
+        {"least": 1, "most": 4, "count": 1},
+        "Not witnessed: in 1 trial nothing confirmed that a step is of as many samples "
+        "as were asked. A DataLoader does, or samples reported beside the steps.",
     ),
     (
         "own_rate_differs",
@@ -420,6 +433,7 @@ def test_every_kind_that_is_noted_has_a_sentence() -> None:
     text = "".join(path.read_text() for path in room.rglob("*.py"))
     noted = {*re.findall(r"\bFact(?:\.of)?\(\s*\"(\w+)\"", text)}
     named = {*re.findall(r"yield \"(\w+)\", ", text)}  # rows beside the chosen one
+    named |= {kind for kind, *_ in UNCONFIRMED}
     assert noted | named == SENTENCES.keys()
 
 

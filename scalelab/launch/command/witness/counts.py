@@ -7,11 +7,9 @@ from itertools import pairwise
 from scalelab.errors import SpecError
 from scalelab.experiment.program import (
     BATCH_OF_EPOCH,
-    BATCHES_OF_EPOCH,
     SAMPLES_IN_EPOCH,
     SAMPLES_OF_EPOCH,
     STEP_OF_EPOCH,
-    STEPS_OF_EPOCH,
 )
 from scalelab.experiment.trial import Trial
 from scalelab.launch.command.lines import SAMPLES, STEP, Count, Report
@@ -81,7 +79,6 @@ class CountWitness:
                     f"{batch:,}, or samples beside it."
                 )
                 raise SpecError(_samples_taken(count, why) + beside)
-        self._check_length(count)
 
     def _lengths(self) -> dict[str, float]:
         if not self._per_epoch:
@@ -94,20 +91,6 @@ class CountWitness:
         """Return what counts up to a total in an epoch: batches, or steps, or both."""
         lengths = self._lengths().items()
         return [name for name, each in lengths if total and abs(total - each) <= 1]
-
-    def _check_length(self, count: Count) -> None:
-        names = {BATCH_OF_EPOCH: BATCHES_OF_EPOCH, STEP_OF_EPOCH: STEPS_OF_EPOCH}
-        fitting = self._fitting(count.total)
-        if fitting and count.name in names and count.name not in fitting:
-            right, passes = fitting[0], self._trial.gradient_accumulation_steps
-            raise SpecError(
-                f"{count.name} counts up to {count.total:,}, and an epoch has "
-                f"{self._lengths()[STEP_OF_EPOCH]:,.0f} optimiser steps of "
-                f"{passes} batches (job.samples_per_epoch={self._per_epoch:,}, "
-                f"global_batch_size={self._trial.global_batch_size:,}). So it counts "
-                f"{right.partition('_')[0]}s: name the groups {right} and "
-                f"{names[right]}, or correct job.samples_per_epoch."
-            )
 
 
 def _samples_taken(count: Count, why: str) -> str:
