@@ -9,7 +9,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from functools import wraps
-from typing import Any, Callable, Tuple
+from typing import Any, Callable
 
 from scalelab_probe import ranks
 from scalelab_probe.stream import Stream
@@ -49,11 +49,6 @@ def _guarded(method: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-# The class of an optimizer and its first parameter: several that are made anew for the
-# same parameters, as each step may do, are one.
-_Optimizer = Tuple[str, int]
-
-
 class Recorder:
     """Records the steps of this process, and of each process that is forked from it.
 
@@ -70,9 +65,11 @@ class Recorder:
 
     def _begin(self) -> None:
         self.errors: list[str] = []  # where they were
-        # The outermost optimizer whose step is under way.
-        self._outer: _Optimizer | None = None
-        self._num_steps: dict[_Optimizer, int] = {}
+        # The entry of the outermost optimizer whose step is under way.
+        self._outer: list[int] | None = None
+        # Index and steps of each, by its class and first parameter: those that are made
+        # anew for the same parameters, as each step may do, are one.
+        self._optimizers: dict[tuple[str, int], list[int]] = {}
         self._loaders: dict[tuple[Any, ...], int] = {}
         # Batches, samples and seconds waited since the last step, by loader and flags.
         self._draws: dict[tuple[int, int], list[Any]] = {}
@@ -85,10 +82,12 @@ class Recorder:
     @_guarded
     def hook(self) -> None:
         """See every step of every optimizer, and every batch of every data loader."""
+        import torch
         from torch.nn.parallel.distributed import DistributedDataParallel
         from torch.optim import optimizer
         from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
+        self._has_gradients = torch.is_grad_enabled
         self._hook_loaders(DataLoader, _BaseDataLoaderIter)
         initialize, recorder = DistributedDataParallel.__init__, self
 
@@ -135,22 +134,22 @@ class Recorder:
     def _before_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
         if self._outer is not None:
             return
-        parameters = optimizer.param_groups[0]["params"]
-        self._outer = found = type(optimizer).__name__, id(parameters[0])
-        number = self._num_steps.setdefault(found, 0) + 1
+        key = type(optimizer).__name__, id(optimizer.param_groups[0]["params"][0])
+        known = self._optimizers.setdefault(key, [len(self._optimizers), 0])
+        self._outer = known
+        index, number = known[0], known[1] + 1
         # before steps 1, 2, 4, 8, and so on
-        index = list(self._num_steps).index(found)
-        if index < _MOST_APART and not number & (number - 1):
+        if not number & (number - 1) and index < _MOST_APART:
             self._describe(optimizer, number, index)
 
     @_guarded
     def _after_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
-        now_s, found = time.monotonic(), self._outer
-        if found is None:  # of an optimizer inside another one
+        now_s, known = time.monotonic(), self._outer
+        if known is None:  # of an optimizer inside another one
             return
         self._outer = None
-        number = self._num_steps[found] = self._num_steps[found] + 1
-        index = list(self._num_steps).index(found)
+        known[1] += 1
+        index, number = known
         if index >= _MOST_APART or (number > _EACH_UNTIL and number % _STRIDE):
             return
         drawn = [(*source, *draws) for source, draws in self._draws.items()]
@@ -170,12 +169,10 @@ class Recorder:
 
     @_guarded
     def _drawn(self, iterator: Any, batch: Any, waited_s: float) -> None:
-        import torch
-
         loader = self._loader_of(iterator, batch)
         sizes = iterator.__dict__.get("_scalelab_sizes")
         size = sizes.popleft() if sizes else None
-        flags = 0 if torch.is_grad_enabled() else _NO_GRADIENTS
+        flags = 0 if self._has_gradients() else _NO_GRADIENTS
         flags |= _NO_SAMPLES if size is None else 0
         draws = self._draws.setdefault((loader, flags), [0, 0, 0.0])
         draws[0] += 1
