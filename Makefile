@@ -11,7 +11,7 @@ TESTS := --dist loadfile --numprocesses
 QUICK := not slow and not network and not browser
 SLOW := (slow or network or browser) and not recipes
 SEEDS ?= 5
-BENCHMARKS := launch dispatch instrumentation records cli packing lm feed
+BENCHMARKS := launch dispatch instrumentation probe records cli packing lm feed
 INSTALLED := $(VENV)/.installed
 # Environments of frameworks, tests/recipes/environments; tensorflow and deepspeed when named.
 RECIPES ?= torch common jax keras

@@ -22,16 +22,17 @@ from scalelab.records.attempt import AttemptSpec
 from scalelab.records.streams import read_lines
 
 pytestmark = pytest.mark.slow
+repetition = pytest.mark.repetition
 
 
 @pytest.mark.parametrize(
     ("name", "samples"),
     [
         ("frozen_layers", "loader"),
-        ("uneven_last_batch", "loader"),
-        ("packed_tokens", "loader"),
+        pytest.param("uneven_last_batch", "loader", marks=repetition),
+        pytest.param("packed_tokens", "loader", marks=repetition),
         ("evaluation_on_training_loader", "loader"),
-        ("early_stop", "loader"),
+        pytest.param("early_stop", "loader", marks=repetition),
         ("no_loader", "not_witnessed"),
     ],
 )
@@ -48,7 +49,7 @@ def test_a_program_of_one_process_is_measured_without_a_log(
     ("name", "samples", "ranks"),
     [
         ("ddp", "loader", "inside"),
-        ("rate_from_0", "loader", "inside"),
+        pytest.param("rate_from_0", "loader", "inside", marks=repetition),
         ("dummy_data", "not_witnessed", "store"),
     ],
 )
@@ -168,7 +169,9 @@ def test_ranks_that_exchange_nothing(agent: NodeAgent, tmp_path: Path) -> None:
     assert measured["ranks_witness"] == "same_data"
 
 
-@pytest.mark.parametrize("name", ["no_exchange", "rare_exchange"])
+@pytest.mark.parametrize(
+    "name", ["no_exchange", pytest.param("rare_exchange", marks=repetition)]
+)
 def test_ranks_that_train_apart_are_refused(
     agent: NodeAgent, tmp_path: Path, name: str
 ) -> None:
