@@ -206,7 +206,7 @@ class _CommandWatch(Watch):
             counted = self._printed.step_columns()
             if counted["num_steps"] >= fewest_steps(self._spec.trial):
                 seen["reported_step_time_s"] = counted.get("step_time_s")
-        return {**seen, "validity": marks} if marks else seen
+        return {**seen, "validity": marks}
 
     def _read(self, *, is_over: bool = False) -> AttemptResult | None:
         now_s, num_seen = time.monotonic(), self._probed.num_steps

@@ -306,7 +306,8 @@ def test_command_that_never_reports_is_stalled_and_told_why(
     )
     assert result.reason.endswith(
         "The program reported no step: of 0 lines in output/metrics.jsonl none was a "
-        'JSON object such as {"step": 10, "samples": 640}. Check what the program '
+        'JSON object such as {"step": 10, "samples": 640}; and no optimizer of PyTorch '
+        "was seen to step. Check what the program "
         "writes against 'metrics' in the experiment; last lines of rank-0.log: hello"
     )
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import median
+from statistics import fmean, median
 
 from scalelab.experiment.trial import Trial
 from scalelab.plan.first_check import DOUBTED_BEYOND
@@ -162,15 +162,16 @@ class RateWitness:
     def step_time_s(
         self, step_times_s: Sequence[float], *, after_steps: int = 0
     ) -> float | None:
-        """Return the seconds of an optimiser step by the program's own rate, a median.
+        """Return the seconds of an optimiser step by the program's own rate, a mean.
 
+        So is the step time that it is held against: the two are of the same steps.
         None where it prints none, or where a rate might be of one rank or of all, or of
         a pass or of a step, and that is a factor that is looked for.
         """
         rates = self._rates(after_steps)
         if not rates or not step_times_s:
             return None
-        seconds = median(rate.seconds for rate in rates)
+        seconds = fmean(rate.seconds for rate in rates)
         passes = self._trial.gradient_accumulation_steps
         ranks = self._trial.data_parallel_size
         if rates[0].unit in (RateUnit.ITERATIONS, RateUnit.COUNTS):
