@@ -326,7 +326,7 @@ class NodeAgent:
             self._ports.release(spec.attempt_id)
         # Any node may be the first to write there.
         command.output_directory.mkdir(exist_ok=True)
-        spec.files.probe.mkdir(exist_ok=True)
+        (spec.files.probe / str(command.node_rank)).mkdir(parents=True, exist_ok=True)
         return command.requests(meeting, address), partial(watch_of, command, meeting)
 
 

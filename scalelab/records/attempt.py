@@ -187,7 +187,8 @@ class AttemptFiles:
         # Asks the ranks to end early, as the source wants; holds the reason.
         self.prune = directory / "prune"
         self.checkpoint = directory / "checkpoint"
-        # Streams of the probe, one of each process of a command whose optimizer steps.
+        # Streams of the probe, by node: of each process of a command whose optimizer
+        # steps.
         self.probe = directory / "probe"
 
     def log(self, rank: int) -> Path:

@@ -40,7 +40,7 @@ def run(folder: Path, text: str, *options: str, **env: str) -> tuple[int, str]:
         env={
             **os.environ,
             "PYTHONPATH": path,
-            "SCALELAB_PROBE": str(folder / "probe"),
+            "SCALELAB_PROBE": str(folder / "probe" / "0"),
             **env,
         },
         capture_output=True,

@@ -53,7 +53,6 @@ def of_process() -> dict[str, Any]:
     """Return what PyTorch, or the launcher, says of this process among the ranks."""
     number = next((os.environ[each] for each in _NUMBERS if each in os.environ), "")
     facts: dict[str, Any] = {
-        "host": os.uname().nodename,
         "rank": int(number) if number.isdigit() else None,
         "engines": [each for each in _ENGINES if each in sys.modules],
     }

@@ -115,7 +115,7 @@ class CommandAttempt:
         behind = env.get("PYTHONPATH", inherited)
         return {
             "PYTHONPATH": os.pathsep.join(filter(None, [str(_INSIDE), behind])),
-            "SCALELAB_PROBE": str(self.spec.files.probe),
+            "SCALELAB_PROBE": str(self.spec.files.probe / str(self.node_rank)),
             "SCALELAB_PROBE_WARMUP": str(self.spec.trial.measurement.warmup_steps),
         }
 

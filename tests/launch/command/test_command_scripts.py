@@ -103,9 +103,9 @@ def test_accumulating_script_keeps_to_the_batch_arithmetic(
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.REFUSED
     assert result.reason.startswith(
-        "the command reported 32 samples in 1 steps; 1 x "
-        "global_batch_size=64 (local_batch_size=8 x data_parallel_size=2 x "
-        "gradient_accumulation_steps=4) is 64. Likely causes: "
+        "the program's data loader handed out 16 samples for each optimiser step (2 x "
+        "8), where 32 were asked: local_batch_size=8 x gradient_accumulation_steps=4. "
+        "It makes 2 passes a step: "
     )
 
 

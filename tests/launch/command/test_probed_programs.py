@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_specs import rendezvous_of
 from probed_programs import (
     PROGRAMS,
     STEPS,
@@ -14,6 +16,7 @@ from probed_programs import (
     own_counts,
     probed,
 )
+from waiting import DEADLINE_S
 
 from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.outcome import Outcome
@@ -193,3 +196,19 @@ def test_a_rank_that_lags_behind_marks_the_trial(
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.COMPLETED, result
     assert result.measurements["validity"] == ["ranks_apart"]
+
+
+def test_nodes_on_one_host_are_told_apart(
+    agent: NodeAgent, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    program = PROGRAMS / "honest" / "ddp.py"
+    spec = probed(tmp_path, program, launcher="torchrun", ranks=(1, 1))
+    with NodeAgent("node-1", "cpu", (), entry=None) as other:
+        meeting = rendezvous_of(agent, other, spec.attempt_id)
+        second = start(spec, 1, meeting, on=other)
+        result = agent.run(spec, 0, meeting)
+        second.result(DEADLINE_S)
+        agent.close_rendezvous(spec.attempt_id)
+    check_steps(spec, result)
+    assert result.measurements["samples_witness"] == "loader"
+    assert result.measurements["ranks_witness"] == "inside"

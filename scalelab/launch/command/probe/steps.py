@@ -98,7 +98,7 @@ class ProbedSteps:
         trained = [
             each for each in self.processes.values() if len(each.steps[optimizer]) > 1
         ]
-        local = [each for each in trained if each.note["host"] == leader.note["host"]]
+        local = [each for each in trained if each.node == leader.node]
         source = self._source_that_fits()
         drawn = [
             each.draws_of_steps(optimizer, {source}, warmup_steps) for each in local
@@ -156,8 +156,7 @@ class ProbedSteps:
             return
         leader = min(stepping, key=_place)
         awaited = _ENOUGH_OF_OTHERS if leader.note["rank"] else _ENOUGH
-        is_known = _most_steps(leader) >= awaited
-        if not (is_known or is_over):
+        if _most_steps(leader) < awaited and not is_over:
             return
         self._leader = leader
         self._optimizer = self._leading_optimizer()

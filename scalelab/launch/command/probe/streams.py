@@ -43,6 +43,7 @@ class ProbedProcess:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.node = path.parent  # where all processes of a node write
         self._num_read = 0
         self.steps: dict[int, list[ProbedStep]] = defaultdict(list)
         self.notes: dict[int, dict[int, Note]] = defaultdict(dict)
@@ -53,7 +54,7 @@ class ProbedProcess:
     def note(self) -> Note:
         """What was written last of the process among the ranks."""
         notes = {at: note for each in self.notes.values() for at, note in each.items()}
-        return notes[max(notes)] if notes else {"rank": None, "host": None}
+        return notes[max(notes)] if notes else {"rank": None}
 
     def draws_between(
         self, before: ProbedStep | None, step: ProbedStep
@@ -128,5 +129,5 @@ class ProbedProcesses(dict[Path, ProbedProcess]):
 
     def read(self) -> None:
         """Take in what was written since the last call, in all of them."""
-        for path in self._folder.glob("*.probe"):
+        for path in self._folder.glob("*/*.probe"):
             self.setdefault(path, ProbedProcess(path)).read()
