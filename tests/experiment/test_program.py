@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from scalelab.experiment.fingerprint import fingerprint_changes
 from scalelab.experiment.program import (
     CommandProgram,
     MetricsSource,
@@ -10,6 +11,7 @@ from scalelab.experiment.program import (
     program_from_json,
     program_to_json,
 )
+from scalelab.experiment.spec import Experiment
 from scalelab.inputs.placeholders import (
     PLACEHOLDERS,
     fill_placeholders,
@@ -52,3 +54,18 @@ def test_placeholders_are_filled_and_the_rest_stays() -> None:
 
 def test_every_placeholder_says_what_it_is() -> None:
     assert all(PLACEHOLDERS.values())
+
+
+def test_an_experiment_without_the_probe_says_so_in_its_fingerprint() -> None:
+    text = "{name: a, command: python t.py, gpus: 1, local_batch_size: 8%s}"
+    probed = Experiment.from_text(text % "")
+    unprobed = Experiment.from_text(text % ", probe: none")
+    programs = [each.programs()[None] for each in (probed, unprobed)]
+    assert [program_to_json(each).get("without_probe") for each in programs] == [
+        None,
+        True,
+    ]
+    assert "probe" not in probed.fingerprint()
+    changes = fingerprint_changes(probed.fingerprint(), unprobed.fingerprint())
+    assert len(changes) == 1
+    assert changes[0].startswith("probe: ")

@@ -25,6 +25,7 @@ from scalelab.experiment.program import (
     MetricsSource,
 )
 from scalelab.launch.command.witness.rates import OwnRate, own_rates
+from scalelab.plan.first_check import WRONG_BEYOND
 
 STEP, SAMPLES, TIME = "step", "samples", "t"
 _MAX_COUNT = 10**15
@@ -370,9 +371,8 @@ class ReportReader:
 def _check_percentage(text: str, count: Count) -> None:
     """Refuse a count of one rank's samples: its line has another percentage."""
     value, total = count.value, count.total or 1
-    beside = rf"\b{value}\s*/\s*{total}\D{{1,4}}(\d+(?:\.\d+)?)\s*%"
-    found = re.search(beside, text)
-    if found and float(found[1]) / 100 > 1.5 * value / total + 0.02:
+    found = re.search(rf"\b{value}\s*/\s*{total}\D{{1,4}}(\d+(?:\.\d+)?)\s*%", text)
+    if found and float(found[1]) > 100 * WRONG_BEYOND * value / total + 2:
         raise SpecError(
             f"{count.name} is {value:,} of {total:,}, and its line says "
             f"{found[1]}%: it counts the samples of one rank. Name the group "

@@ -151,7 +151,7 @@ class _CommandWatch(Watch):
             return
         result = self._refused_library(supervisor.pids)
         if result is None and {self._file.path, self._probed.folder} & changed:
-            result = self._read()
+            result = self._read(has_probed=self._probed.folder in changed)
         if self._log.last_step is not None:
             # All ranks are there now, and later steps are not disturbed.
             pids, step = supervisor.pids, self._log.last_step
@@ -208,12 +208,14 @@ class _CommandWatch(Watch):
                 seen["reported_step_time_s"] = counted.get("step_time_s")
         return {**seen, "validity": marks}
 
-    def _read(self, *, is_over: bool = False) -> AttemptResult | None:
+    def _read(
+        self, *, has_probed: bool = False, is_over: bool = False
+    ) -> AttemptResult | None:
         now_s, num_seen = time.monotonic(), self._probed.num_steps
         lines = list(self._file.lines())
         try:
             reports = self._reports(lines, now_s)
-            self._probed.take(reports, now_s, is_over=is_over)
+            self._probed.take(reports, now_s, has_changed=has_probed, is_over=is_over)
             num_probed = self._probed.num_steps
             if num_probed and self._probed.log is None:  # its steps will count
                 self._show(num_probed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from probed_programs import (
 )
 from waiting import DEADLINE_S
 
-from scalelab.experiment.program import MetricsSource
+from scalelab.experiment.program import CommandProgram, MetricsSource
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.records.attempt import AttemptSpec
@@ -141,15 +142,15 @@ def test_one_process_on_two_devices_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "expression", "factor"),
+    ("name", "expression"),
     [
-        ("own_counter", r"iter (?P<step>\d+) loss (?P<loss>\S+)", 7),
-        ("capped_epochs", r"(?P<batch_of_epoch>\d+)/(?P<batches_of_epoch>\d+)", 0.1),
-        ("samples_of_one_rank", r"\[(?P<samples_of_epoch>\d+)/", 2),
+        ("own_counter", r"iter (?P<step>\d+) loss (?P<loss>\S+)"),
+        ("capped_epochs", r"(?P<batch_of_epoch>\d+)/(?P<batches_of_epoch>\d+)"),
+        ("samples_of_one_rank", r"\[(?P<samples_of_epoch>\d+)/"),
     ],
 )
 def test_what_a_log_counts_wrongly_is_not_believed(
-    agent: NodeAgent, tmp_path: Path, name: str, expression: str, factor: float
+    agent: NodeAgent, tmp_path: Path, name: str, expression: str
 ) -> None:
     is_ddp = name == "samples_of_one_rank"
     spec = misleading(
@@ -212,3 +213,18 @@ def test_nodes_on_one_host_are_told_apart(
     check_steps(spec, result)
     assert result.measurements["samples_witness"] == "loader"
     assert result.measurements["ranks_witness"] == "inside"
+
+
+def test_without_the_probe_the_log_is_believed(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
+    source = MetricsSource(regex=(r"iter (?P<step>\d+) loss",))
+    spec = misleading(tmp_path, "own_counter", metrics=source, steps=3)
+    assert isinstance(spec.program, CommandProgram)
+    unprobed = replace(spec.program, without_probe=True)
+    result = agent.run(replace(spec, program=unprobed), 0, None)
+    assert result.outcome is Outcome.COMPLETED, result
+    assert result.measurements["measured_by"] == "log"
+    assert result.measurements["samples_witness"] == "not_witnessed"
+    # It counts an iteration for seven steps.
+    assert result.measurements["num_samples"] < STEPS * spec.trial.global_batch_size / 5

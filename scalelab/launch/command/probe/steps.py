@@ -1,6 +1,5 @@
 """The steps of a command as the probe has seen them, where its optimizer made them."""
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from scalelab.launch.command.probe.streams import (
     Source,
 )
 from scalelab.launch.command.steps import StepLog
-from scalelab.plan.first_check import INSIDE, RANKS_APART, WRONG_BEYOND
+from scalelab.plan.first_check import INSIDE, RANKS_APART, WRONG_BEYOND, factor
 
 # So many steps show which optimizer, and which loader, the training is of.
 _ENOUGH = 4
@@ -48,7 +47,7 @@ class ProbedSteps:
         self._num_processes = num_processes  # that are started on the first node
         self._tokens_per_sample = tokens_per_sample
         self.folder = folder
-        self.processes = ProbedProcesses(folder)
+        self._processes = ProbedProcesses(folder)
         self.log: StepLog | None = None
         self._leader = ProbedProcess(folder)
         self._optimizer = 0
@@ -57,13 +56,21 @@ class ProbedSteps:
         self._held: list[Report] = []  # printed before the log began
 
     def take(
-        self, printed: Sequence[Report], now_s: float, *, is_over: bool = False
+        self,
+        printed: Sequence[Report],
+        now_s: float,
+        *,
+        has_changed: bool,
+        is_over: bool,
     ) -> None:
-        """Take in further steps, and what the program has printed in the meantime."""
-        if self.log is None:
-            self._look_for_steps(is_over=is_over)
-        else:
+        """Take in further steps, and what the program has printed in the meantime.
+
+        The folder is looked into only where it ``has_changed``, and in the end.
+        """
+        if self.log is not None:
             self._leader.read()
+        elif has_changed or is_over:
+            self._look_for_steps(is_over=is_over)
         self._held += printed
         if self.log is None:
             return
@@ -78,7 +85,7 @@ class ProbedSteps:
         """Steps seen so far, of the optimizer that has most."""
         seen = [
             steps[-1].number
-            for process in self.processes.values()
+            for process in self._processes.values()
             for steps in process.steps.values()
         ]
         return max(seen, default=0)
@@ -92,11 +99,11 @@ class ProbedSteps:
             The samples of a step are not those that were asked for, or the ranks do not
             train together.
         """
-        self.processes.read()
+        self._processes.read()
         trial, leader, optimizer = self._trial, self._leader, self._optimizer
         warmup_steps = trial.measurement.warmup_steps
         trained = [
-            each for each in self.processes.values() if len(each.steps[optimizer]) > 1
+            each for each in self._processes.values() if len(each.steps[optimizer]) > 1
         ]
         local = [each for each in trained if each.node == leader.node]
         source = self._source_that_fits()
@@ -133,7 +140,10 @@ class ProbedSteps:
 
     def _has_stragglers(self, processes: Sequence[ProbedProcess]) -> bool:
         """Tell whether a rank of this node made far fewer steps in the same time."""
-        if not strategy_of(self._trial.parallelism).is_synchronous:
+        if (
+            self._trial.layout
+            or not strategy_of(self._trial.parallelism).is_synchronous
+        ):
             return False
         if len(processes) < self._num_processes:
             return True
@@ -148,9 +158,9 @@ class ProbedSteps:
         return False
 
     def _look_for_steps(self, *, is_over: bool) -> None:
-        self.processes.read()
+        self._processes.read()
         stepping = [
-            each for each in self.processes.values() if any(each.steps.values())
+            each for each in self._processes.values() if any(each.steps.values())
         ]
         if not stepping:
             return
@@ -176,8 +186,7 @@ class ProbedSteps:
             drawn = self._leader.draws_between(steps[0], steps[-1])
             batches = sum(each.batches for each in drawn if each.source[1])
             rate = batches / max(1, steps[-1].number - steps[0].number)
-            off = round(abs(math.log(rate / asked)), 1) if rate else 0.0
-            return off, -len(steps)
+            return round(factor(rate, asked), 1) if rate else 1.0, -len(steps)
 
         return min(sorted(self._leader.steps), key=distance)
 

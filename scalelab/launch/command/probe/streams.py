@@ -67,7 +67,8 @@ class ProbedProcess:
     ) -> list[Draws]:
         """Return the means of what was drawn for each step, after a first few."""
         found = []
-        for before, step in pairwise(self.steps[optimizer]):
+        later = [each for each in self.steps[optimizer] if each.number >= after_step]
+        for before, step in pairwise(later):
             drawn = [
                 each
                 for each in self.draws_between(before, step)
@@ -75,13 +76,15 @@ class ProbedProcess:
             ]
             samples = [each.samples for each in drawn if each.samples is not None]
             number = step.number - before.number
-            means = Draws(
-                source=drawn[0].source if drawn else (0, True),
-                batches=sum(each.batches for each in drawn) / number,
-                samples=sum(samples) / number if len(samples) == len(drawn) else None,
-                waited_s=sum(each.waited_s for each in drawn) / number,
+            is_known = len(samples) == len(drawn)
+            found.append(
+                Draws(
+                    source=drawn[0].source if drawn else (0, True),
+                    batches=sum(each.batches for each in drawn) / number,
+                    samples=sum(samples) / number if is_known else None,
+                    waited_s=sum(each.waited_s for each in drawn) / number,
+                )
             )
-            found += [means] if before.number >= after_step else []
         return found
 
     def read(self) -> None:
