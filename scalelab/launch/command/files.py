@@ -68,17 +68,24 @@ class FileWatch:
     def _watch_nearest(self) -> None:
         kinds = inotify_simple.flags
         mask = kinds.MODIFY | kinds.MOVED_TO | kinds.CREATE
-        inner = (Path(each) for top in self._folders for each, _, _ in os.walk(top))
-        places = [file.parent for file in self._files]
-        for place in (*places, *self._folders, *inner):
-            # A folder may have been made before the watch began: look again.
-            above = (place, *place.parents)
-            while (
-                nearest := next(each for each in above if each.is_dir())
-            ) not in self._directories.values():
-                with _refusing("inotify_add_watch"):
-                    watch = self._inotify.add_watch(nearest, mask)
-                self._directories[watch] = nearest
+        num_watched = -1
+        # A folder may have been made before the watch of the one above began: look
+        # again, until there is no further one.
+        while num_watched != len(self._directories):
+            num_watched = len(self._directories)
+            inner = (Path(each) for top in self._folders for each, _, _ in os.walk(top))
+            for place in (
+                *(file.parent for file in self._files),
+                *self._folders,
+                *inner,
+            ):
+                nearest = next(
+                    each for each in (place, *place.parents) if each.is_dir()
+                )
+                if nearest not in self._directories.values():
+                    with _refusing("inotify_add_watch"):
+                        watch = self._inotify.add_watch(nearest, mask)
+                    self._directories[watch] = nearest
 
 
 @contextmanager

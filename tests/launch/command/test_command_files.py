@@ -151,6 +151,28 @@ def test_folders_made_later_are_watched(tmp_path: Path) -> None:
     watch.close()
 
 
+def test_a_folder_made_while_the_one_above_is_looked_at_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Another process makes it after "runs" was listed and before it is watched.
+    watch = FileWatch([], [tmp_path])
+    add_watch = inotify_simple.INotify.add_watch
+
+    def late(watches: inotify_simple.INotify, path: Path, mask: int) -> int:
+        if path.name == "runs":
+            (path / "first").mkdir(exist_ok=True)
+        return int(add_watch(watches, path, mask))
+
+    monkeypatch.setattr(inotify_simple.INotify, "add_watch", late)
+    (tmp_path / "runs").mkdir()
+    assert wait_for(watch) == {tmp_path}
+    while select.select([watch.descriptor], [], [], 0)[0]:
+        watch.changed()
+    append(tmp_path / "runs" / "first" / "events", b"x")
+    assert wait_for(watch) == {tmp_path}
+    watch.close()
+
+
 def test_file_moved_into_place_is_seen(tmp_path: Path) -> None:
     watch = FileWatch([tmp_path / "metrics"])
     append(tmp_path / "draft", b"x")
