@@ -1,10 +1,14 @@
 """Confidence interval of a mean step time, by block bootstrap."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 NUM_RESAMPLES = 1000
 MIN_STEPS = 20  # fewer are never called steady
+# Halves of a trial's step times that differ by less are usual on a shared machine.
+_MATERIAL = 0.05
 
 _QUANTILE_975 = 1.959963984540054
 
@@ -53,6 +57,55 @@ def cycle_means(
     cycles, so its interval is that of the cycles' means.
     """
     return np.asarray(step_times_s.reshape(-1, cycle).mean(axis=1))
+
+
+def unlike_halves(step_times_s: npt.NDArray[np.float64]) -> tuple[float, float] | None:
+    """Return the means of both halves of step times, if they differ; None: they agree.
+
+    They differ where they are more than 5% apart and their 95% intervals do not
+    overlap: the trial was still warming up, or another load came or went.
+    ``step_times_s`` has shape (n_steps,), seconds in order without the warm-up; fewer
+    than 8 show nothing.
+
+    >>> unlike_halves(np.array([1.0, 1.1] * 10))
+    >>> unlike_halves(np.arange(30.0, 10.0, -1))
+    (25.5, 15.5)
+    """
+    halves = np.array_split(step_times_s, 2)
+    if len(halves[-1]) < 4:
+        return None
+    earlier, later = (float(half.mean()) for half in halves)
+    (lo, hi), (later_lo, later_hi) = map(mean_interval, halves)
+    is_apart = hi < later_lo or later_hi < lo
+    is_material = abs(later - earlier) > _MATERIAL * min(earlier, later)
+    return (earlier, later) if is_apart and is_material else None
+
+
+def interval_columns(
+    step_times_s: npt.NDArray[np.float64], step_time_s: float
+) -> dict[str, Any]:
+    """Return the interval of a step time, and whether it has settled, by column.
+
+    Where it has not, the interval is widened to the means of both halves, and as far
+    beyond the later one as that is from the earlier one.
+
+    ``step_times_s`` has shape (n,), seconds in order without the warm-up, and may weigh
+    steps otherwise than the mean ``step_time_s``, which the interval is scaled to;
+    nothing is known from fewer than 4.
+    """
+    if len(step_times_s) < 4:
+        return {}
+    ends = [*mean_interval(step_times_s)]
+    halves = unlike_halves(step_times_s)
+    if halves is not None:
+        earlier, later = halves
+        ends += [earlier, later, later**2 / earlier]
+    scale = step_time_s / float(step_times_s.mean())
+    return {
+        "step_time_lo_s": min(ends) * scale,
+        "step_time_hi_s": max(ends) * scale,
+        "settled": halves is None,
+    }
 
 
 def is_steady(

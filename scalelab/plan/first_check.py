@@ -57,6 +57,7 @@ class Sign(StrEnum):
     SAMPLES_NOT_WITNESSED = "samples_not_witnessed"
     RANKS_NOT_WITNESSED = "ranks_not_witnessed"
     SAME_DATA = "same_data"
+    NOT_SETTLED = "not_settled"
     LOSS_NOT_FALLING = "loss_not_falling"
     WAITS_FOR_INPUT = "waits_for_input"
     MARKED = "marked"
@@ -145,6 +146,8 @@ def _doubts(row: Observation, losses: Sequence[float]) -> Iterator[Finding]:
         yield doubt(Sign.SAME_DATA, world_size=row["world_size"])
     if row["samples_witness"] == NOT_WITNESSED:
         yield doubt(Sign.SAMPLES_NOT_WITNESSED, measured_by=row["measured_by"])
+    if row["settled"] is False:
+        yield doubt(Sign.NOT_SETTLED)
     ends = loss_ends(losses)
     if ends is not None and not ends[1] < ends[0]:
         yield doubt(Sign.LOSS_NOT_FALLING, first=ends[0], last=ends[1])

@@ -16,7 +16,7 @@ from scalelab.kinds.strategies import strategy_of
 from scalelab.laws.rows import CONFIGURATION, FitRows, cells, curve_columns, numbers
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
-from scalelab.plan.first_check import NOT_WITNESSED, SAME_DATA
+from scalelab.plan.first_check import INSIDE, LOG, NOT_WITNESSED, SAME_DATA
 from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
@@ -38,6 +38,7 @@ UNCONFIRMED = (
     ("not_witnessed", "ranks_witness", NOT_WITNESSED),
     ("same_data", "ranks_witness", SAME_DATA),
     ("samples_not_witnessed", "samples_witness", NOT_WITNESSED),
+    ("not_settled", "settled", "False"),
 )
 _BESIDE_STEPS: Mapping[Contents, Sequence[str]] = {
     "steps": ["start-up", "evaluation", "checkpoints"],
@@ -71,7 +72,15 @@ def assumptions(
     beside_s = knowledge.overhead.by_part(chosen.samples.value)
     parts = _BESIDE_STEPS.get(contents, ["start-up"])
     not_in = [part for part in parts if part not in beside_s]
-    yield Fact.of("times_contain", contents=contents, beside_s=beside_s, not_in=not_in)
+    yield Fact.of(
+        "times_contain",
+        contents=contents,
+        beside_s=beside_s,
+        not_in=not_in,
+        of_first_epoch=are_of_first_epoch(
+            knowledge.rows, knowledge.need.job, chosen.batch.global_batch_size
+        ),
+    )
     known = _known_by_convergence(knowledge, chosen) | LAYOUT_PLACEHOLDERS.keys()
     if any(fact.kind == "accuracy_gap" for fact in accuracy):
         settings = {**knowledge.held, **chosen.settings}
@@ -148,6 +157,20 @@ def contents_of_times(rows: FitRows) -> Contents:
     evaluation_s = numbers(used, "evaluation_s")
     is_apart = np.isfinite(evaluation_s).all() and evaluation_s.any()
     return "steps_and_checkpoints" if is_apart else "all"
+
+
+def are_of_first_epoch(rows: FitRows, job: Job | None, batch: int) -> bool:
+    """Tell whether all trials of a program ended within the first of several epochs.
+
+    Later ones may be faster, where the first reads, decodes or compiles for them.
+    """
+    epoch = job.samples_per_epoch if job else None
+    length = job.num_samples(batch) if job else None
+    used = rows.observations[rows.reasons == ""]
+    is_program = [str(each) in (INSIDE, LOG) for each in cells(used, "measured_by")]
+    if epoch is None or not all(is_program) or (length or np.inf) <= epoch:
+        return False
+    return bool((numbers(used, "num_samples") <= epoch).all())
 
 
 def contradicting(found: pd.DataFrame) -> Iterator[Fact]:

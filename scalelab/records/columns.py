@@ -82,6 +82,7 @@ COLUMNS = (
     _number("step_time_s", "Seconds per optimiser step of the slowest rank, mean."),
     _number("step_time_lo_s", "Lower end of its 95% block-bootstrap interval."),
     _number("step_time_hi_s", "Upper end."),
+    _flag("settled", "Both halves of the step times agree, but for their scatter."),
     _number("data_wait_s", "Seconds per step waiting for input."),
     _number("compute_s", "Seconds per step in forward and backward."),
     _number("exposed_sync_s", "Seconds per step of gradient exchange not hidden."),

@@ -10,7 +10,7 @@ import torch
 
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.steady import cycle_means, mean_interval
+from scalelab.launch.steady import cycle_means, interval_columns
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.attempt_io import encode_json
 from scalelab.training.loop import Ending, StepTally
@@ -71,8 +71,7 @@ def step_columns(
     columns["step_time_s"] = step_time_s
     columns["throughput_samples_per_s"] = global_batch_size / step_time_s
     if num_steps >= 4 * cycle:
-        lo, hi = mean_interval(cycle_means(slowest, cycle))
-        columns["step_time_lo_s"], columns["step_time_hi_s"] = lo, hi
+        columns |= interval_columns(cycle_means(slowest, cycle), step_time_s)
     for phase in Phase:
         means = [float(steps[:, phase].mean()) for steps in ranks]
         columns[phase.column] = sum(means) / len(means)

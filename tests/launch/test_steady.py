@@ -1,7 +1,12 @@
 import numpy as np
 import pytest
 
-from scalelab.launch.steady import is_steady, mean_interval
+from scalelab.launch.steady import (
+    interval_columns,
+    is_steady,
+    mean_interval,
+    unlike_halves,
+)
 
 
 def autocorrelated(
@@ -59,3 +64,28 @@ def test_steady_needs_steps_and_precision(rng: np.random.Generator) -> None:
     assert not is_steady(series[:19], 10.0)
     assert not is_steady(series[:20], 0.001)
     assert is_steady(series, 0.02)
+
+
+def test_halves_of_a_steady_series_agree(rng: np.random.Generator) -> None:
+    found = [
+        unlike_halves(autocorrelated(rng, 50, correlation))
+        for correlation in (0.0, 0.5)
+        for _ in range(150)
+    ]
+    assert sum(each is not None for each in found) < 15
+
+
+@pytest.mark.parametrize("later", [0.5, 0.9, 1.1, 2.0])
+def test_halves_that_differ_beyond_their_scatter_are_told(
+    rng: np.random.Generator, later: float
+) -> None:
+    series = rng.normal(1.0, 0.02, size=50)
+    series[25:] *= later
+    assert unlike_halves(series) == pytest.approx((1.0, later), rel=0.02)
+    assert unlike_halves(series[:25]) is None
+    assert unlike_halves(series[22:29]) is None  # too few to tell
+    assert interval_columns(series[:25], float(series[:25].mean()))["settled"]
+    columns = interval_columns(series, float(series.mean()))
+    assert not columns["settled"]
+    assert columns["step_time_lo_s"] <= min(1.0, later**2) * 1.05
+    assert columns["step_time_hi_s"] >= max(1.0, later**2) * 0.95

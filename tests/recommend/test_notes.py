@@ -1,6 +1,7 @@
 """What an answer notes about its rows and about what it was asked: without any fit."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,7 @@ from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.notes import (
     about_efficiency,
     against_cheapest,
+    are_of_first_epoch,
     considered,
     contents_of_times,
     contradicting,
@@ -58,6 +60,27 @@ def test_times_contain_what_the_rows_say(
     columns: dict[str, object], contents: Contents
 ) -> None:
     assert contents_of_times(step_time_rows(ROWS.assign(**columns))) is contents
+
+
+@pytest.mark.parametrize(
+    ("seen", "by", "job", "is_said"),
+    [
+        (999, "log", {"epochs": 90}, True),
+        (1000, "inside", {"target": "val_acc >= 0.9"}, True),
+        (1000, "inside", {"epochs": 1}, False),
+        (1001, "log", {"epochs": 90}, False),
+        (999, "log", {"steps": 62}, False),
+        (999, "engine", {"epochs": 90}, False),
+        (999, "log", {"samples": 90_000, "samples_per_epoch": None}, False),
+    ],
+)
+def test_a_window_inside_the_first_of_several_epochs_is_told(
+    seen: int, by: str, job: dict[str, Any], is_said: bool
+) -> None:
+    rows = step_time_rows(ROWS.assign(num_samples=seen, measured_by=by))
+    asked = Job(**{"samples_per_epoch": 1000, **job})
+    assert are_of_first_epoch(rows, asked, 16) is is_said
+    assert not are_of_first_epoch(rows, None, 16)
 
 
 def scatter(rows: pd.DataFrame) -> list[Fact]:
@@ -112,10 +135,11 @@ def test_only_rows_whose_ranks_nobody_saw_are_named(
     [
         ("ranks_witness", "same_data", "same_data"),
         ("samples_witness", "not_witnessed", "samples_not_witnessed"),
+        ("settled", False, "not_settled"),
     ],
 )
 def test_what_nothing_has_confirmed_is_named(
-    column: str, value: str, kind: str
+    column: str, value: object, kind: str
 ) -> None:
     rows = step_time_rows(TWICE.assign(**{column: value}))
     (fact,) = not_witnessed(rows)

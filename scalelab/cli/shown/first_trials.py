@@ -171,6 +171,9 @@ _SENTENCES: Mapping[Sign, str] = {
     "{global_batch_size:,} samples; that is what the experiment asks for.",
     Sign.SAME_DATA: "all {world_size} ranks began with the same batch. The time of a "
     "step holds; what they learn is what one of them would.",
+    Sign.NOT_SETTLED: "its later steps took another time than its earlier ones: it may "
+    "still have been warming up, or shares the machine. More measure.warmup_steps show "
+    "which.",
     Sign.RANKS_NOT_WITNESSED: "nothing showed that the {world_size} ranks met.",
     Sign.LOSS_NOT_FALLING: "the loss does not fall within these few steps: {first:.4g} "
     "-> {last:.4g}.",

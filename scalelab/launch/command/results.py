@@ -51,6 +51,8 @@ def result_at_exit(log: StepLog, trial: Trial, nothing_seen: str) -> AttemptResu
     """Return the result of an attempt whose program has exited with status 0."""
     measured, measurement = log.intervals, trial.measurement
     needed = fewest_steps(trial)
+    if measured.num_steps < needed:  # a longer warm-up has left too few
+        measured.warmup_steps = measurement.warmup_steps
     if log.last_step is None:
         reason = nothing_seen
     elif trial.kind is not TrialKind.THROUGHPUT:

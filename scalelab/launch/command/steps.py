@@ -19,7 +19,7 @@ from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.launch.command.lines import SAMPLES, Report
 from scalelab.launch.command.witness.counts import CountWitness
 from scalelab.launch.command.witness.rates import RateWitness
-from scalelab.launch.steady import is_steady, mean_interval
+from scalelab.launch.steady import interval_columns, is_steady, unlike_halves
 from scalelab.plan.first_check import RATE_DISAGREES
 
 # An interval beside one that holds an evaluation belongs to the evaluation where its
@@ -40,7 +40,6 @@ class Interval:
     num_steps: int
     seconds: float
     end_step: int
-    is_warm_up: bool
     holds_evaluation: bool
 
     @property
@@ -53,8 +52,13 @@ class Intervals(list[Interval]):
     """All intervals of an attempt.
 
     Those that hold an evaluation, and long ones next to them, are set apart: what they
-    took beyond the time of their steps is evaluation time.
+    took beyond the time of their steps is evaluation time. Those that begin before
+    ``warmup_steps`` are not measured.
     """
+
+    def __init__(self, warmup_steps: int) -> None:
+        super().__init__()
+        self.warmup_steps = warmup_steps
 
     @property
     def num_steps(self) -> int:
@@ -95,8 +99,11 @@ class Intervals(list[Interval]):
         return [
             each
             for each, is_apart in self._told_apart()
-            if not is_apart and not each.is_warm_up
+            if not is_apart and not self._is_warm_up(each)
         ]
+
+    def _is_warm_up(self, interval: Interval) -> bool:
+        return interval.end_step - interval.num_steps < self.warmup_steps
 
     def _told_apart(self) -> list[tuple[Interval, bool]]:
         if not self.num_evaluations:
@@ -107,7 +114,7 @@ class Intervals(list[Interval]):
         usual = [
             each.step_time_s
             for each, is_beside in both
-            if not (each.holds_evaluation or is_beside or each.is_warm_up)
+            if not (each.holds_evaluation or is_beside or self._is_warm_up(each))
         ]
         longest = _LONG * float(np.median(usual)) if usual else np.inf
         return [
@@ -163,7 +170,7 @@ class StepLog:
         self._began_s: float | None = None
         self._names_at_step: set[str] = set()
         self._is_evaluating = False
-        self.intervals = Intervals()
+        self.intervals = Intervals(trial.measurement.warmup_steps)
         self._checked_s = 0.0
         self._rows: list[dict[str, Any]] = []
 
@@ -228,15 +235,24 @@ class StepLog:
         return rows
 
     def is_precise(self, now_s: float) -> bool:
-        """Tell whether a throughput trial has measured enough."""
+        """Tell whether a throughput trial has measured enough.
+
+        Where halves of its step times differ then, the warm-up is doubled, once.
+        """
         measurement = self._trial.measurement
-        if self.intervals.num_steps >= measurement.steps:
-            return True
-        if now_s - self._checked_s < _CHECK_INTERVAL_S:
+        if self.intervals.num_steps < measurement.steps:
+            if now_s - self._checked_s < _CHECK_INTERVAL_S:
+                return False
+            self._checked_s = now_s
+            means = self.intervals.step_times_s()
+            if not is_steady(means, measurement.relative_precision):
+                return False
+        usual = measurement.warmup_steps
+        may_warm_up = 0 < usual == self.intervals.warmup_steps
+        if may_warm_up and unlike_halves(self.intervals.step_times_s()):
+            self.intervals.warmup_steps = 2 * usual
             return False
-        self._checked_s = now_s
-        means = self.intervals.step_times_s()
-        return is_steady(means, measurement.relative_precision)
+        return True
 
     def step_columns(self) -> Mapping[str, Any]:
         """Return step time, its interval and the throughput, by column."""
@@ -250,13 +266,9 @@ class StepLog:
             "throughput_samples_per_s": self._trial.global_batch_size / step_time_s,
         }
         means = self.intervals.step_times_s()
-        if len(means) >= 4:
-            # Uneven intervals weigh alike in the bootstrap, not in the mean.
-            scale = step_time_s / float(means.mean())
-            lo, hi = mean_interval(means)
-            columns |= {"step_time_lo_s": lo * scale, "step_time_hi_s": hi * scale}
+        columns |= interval_columns(means, step_time_s)
         measured = [each for each in (step_time_s, float(np.median(means))) if each > 0]
-        warmup_steps = self._trial.measurement.warmup_steps
+        warmup_steps = self.intervals.warmup_steps
         by_rate = self._rates.step_time_s(measured, after_steps=warmup_steps)
         if by_rate is not None and not self._rates.is_settling(warmup_steps):
             columns["reported_step_time_s"] = by_rate
@@ -368,12 +380,10 @@ class StepLog:
         if last is None:
             self._first = (point, now_s)
             return {"t": point.time_s}
-        warmup_steps = self._trial.measurement.warmup_steps
         interval = Interval(
             num_steps=point.step - last.step,
             seconds=point.time_s - last.time_s,
             end_step=self._num_seen_at(point.step),
-            is_warm_up=self._num_seen_at(last.step) < warmup_steps,
             holds_evaluation=holds_evaluation,
         )
         self.intervals.append(interval)

@@ -139,7 +139,8 @@ _CONTENTS: Mapping[Contents, str] = {
     "given": "the given step times, whatever those contain",
     "steps": "training steps",
     "steps_and_checkpoints": "training steps and checkpoints between them",
-    "all": "all between two reported steps (evaluation too, unless it is set apart)",
+    "all": "all between two steps (an evaluation counts only where the measured steps "
+    "held one)",
     "whole_runs": "whole runs to the target, whatever those contain: nothing tells "
     "steps apart from them",
 }
@@ -149,7 +150,13 @@ def _times_contain(note: _Note) -> str:
     of = note.of
     added = [f"{part} ({duration(s)})" for part, s in of["beside_s"].items()]
     missing = f"; not in them: {', '.join(of['not_in'])}" if of["not_in"] else ""
-    return f"Times are of {', '.join([_CONTENTS[of['contents']], *added])}{missing}."
+    said = f"Times are of {', '.join([_CONTENTS[of['contents']], *added])}{missing}."
+    if of.get("of_first_epoch"):
+        said += (
+            " All were measured within the first epoch: where it fills a cache, later "
+            "ones are faster. More measure.steps reach a second one."
+        )
+    return said
 
 
 def judged_times(values: Mapping[str, Any]) -> str:
@@ -239,6 +246,9 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "samples_not_witnessed": "Not witnessed: in {count:n trial} nothing confirmed that "
     "a step is of as many samples as were asked. A DataLoader does, or samples "
     "reported beside the steps.",
+    "not_settled": "Not settled: in {count:n trial} later steps took another time than "
+    "earlier ones, beyond their scatter; their intervals are wider for it. Raise "
+    "measure.warmup_steps and measure.steps, and measure on a quiet machine.",
     "own_rate_differs": _own_rate_differs,
     "target_not_reached": "Not reached: {target}, by {num_runs:the one run|"
     "{num_runs:n run}}; the answer is for {amount}, which may not suffice.",

@@ -11,14 +11,13 @@ def intervals(
     *seconds: float, evaluated: tuple[int, ...] = (), warm_up: int = 0
 ) -> Intervals:
     """Return intervals of ten steps each; the positions in ``evaluated`` hold one."""
-    found = Intervals()
+    found = Intervals(warmup_steps=10 * warm_up)
     for position, each in enumerate(seconds):
         found.append(
             Interval(
                 num_steps=10,
                 seconds=each,
                 end_step=10 * (position + 1),
-                is_warm_up=position < warm_up,
                 holds_evaluation=position in evaluated,
             )
         )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,50 @@ def test_throughput_trial_is_done_after_its_steps() -> None:
         "step_time_s": 1.0,
         "step_time_lo_s": 1.0,
         "step_time_hi_s": 1.0,
+        "settled": True,
         "throughput_samples_per_s": 8.0,
         "samples_witness": "log",
     }
     spec = command_spec(Path("/tmp/never"), code=Path("/tmp"))
     assert row(spec, result)["workload"] == "test"
+
+
+def steps_of(asked: Trial, seconds: Sequence[float]) -> StepLog:
+    """A command whose steps take these times, until it has measured enough."""
+    log, now_s = StepLog(asked, may_repeat=False), 0.0
+    for step, each in enumerate(seconds, start=1):
+        now_s += each
+        log.take([Report(step=step)], now_s)
+        if result_while_running(log, asked, 0.0) is not None:
+            break
+    return log
+
+
+@pytest.mark.parametrize(
+    ("seconds", "num_seen", "warmup_steps", "is_settled"),
+    [
+        ([2.0] * 5 + [1.0] * 95, 25, 5, True),
+        ([2.0] * 15 + [1.0] * 85, 30, 10, True),
+        ([1.0 + 2.0 * 0.95**step for step in range(100)], 30, 10, False),
+    ],
+)
+def test_the_warm_up_of_a_trial_that_has_not_settled_is_doubled_once(
+    seconds: list[float], num_seen: int, warmup_steps: int, is_settled: bool
+) -> None:
+    log = steps_of(trial(warmup_steps=5, steps=20), seconds)
+    assert (log.num_seen, log.intervals.warmup_steps) == (num_seen, warmup_steps)
+    assert log.intervals.num_steps == 20
+    assert log.step_columns()["settled"] is is_settled
+
+
+def test_a_program_that_ends_early_is_measured_after_the_warm_up_it_had() -> None:
+    asked = trial(warmup_steps=5, steps=20)
+    log = steps_of(asked, [2.0] * 15 + [1.0] * 12)
+    assert log.intervals.num_steps == 17
+    result = result_at_exit(log, asked, "")
+    assert result.outcome is Outcome.COMPLETED
+    assert result.measurements["num_steps"] == 22
+    assert result.measurements["settled"] is False
 
 
 def test_exit_after_the_least_steps_is_completed() -> None:

@@ -57,6 +57,26 @@ def run(
     return agent.run(spec, 0, None)
 
 
+@pytest.mark.parametrize(
+    ("pass_s", "is_settled"),
+    [
+        ("0.02 + 0.2 * 0.985**micro", False),
+        ("0.15 if micro < 80 else 0.02", True),  # the first epoch decodes
+    ],
+)
+def test_steps_that_become_faster_have_not_settled(
+    agent: NodeAgent, tmp_path: Path, pass_s: str, is_settled: bool
+) -> None:
+    clock = f"0.01 * micro + sum({pass_s.replace('micro', 'm')} for m in range(micro))"
+    line = f"print(f'step {{step}} at {{{clock}:.4f}} s ', flush=True)"
+    result = run(agent, tmp_path, of_step=line)
+    assert result.outcome is Outcome.COMPLETED, result
+    measured = result.measurements
+    assert measured["settled"] is is_settled
+    falls_to = measured["step_time_lo_s"] / measured["step_time_s"]
+    assert falls_to == pytest.approx(1.0) if is_settled else falls_to < 0.8
+
+
 def test_samples_printed_as_steps_end_the_trial_at_once(
     agent: NodeAgent, tmp_path: Path
 ) -> None:

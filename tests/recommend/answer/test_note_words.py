@@ -215,6 +215,13 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "as were asked. A DataLoader does, or samples reported beside the steps.",
     ),
     (
+        "not_settled",
+        {"least": 1, "most": 4, "count": 2},
+        "Not settled: in 2 trials later steps took another time than earlier ones, "
+        "beyond their scatter; their intervals are wider for it. Raise "
+        "measure.warmup_steps and measure.steps, and measure on a quiet machine.",
+    ),
+    (
         "own_rate_differs",
         RATES,
         "The program's own rate differs in 6 trials. On 1 GPU, global batch 256, it "
@@ -419,6 +426,11 @@ def test_limits_are_judged_by_the_times_that_were_measured() -> None:
         "them: checkpoints."
     )
     assert judged_times(values) == " (of training steps and start-up and evaluation)"
+    first = in_words(Fact("times_contain", {**values, "of_first_epoch": True}), "GPU")
+    assert first.endswith(
+        "checkpoints. All were measured within the first epoch: where it fills a "
+        "cache, later ones are faster. More measure.steps reach a second one."
+    )
     whole = {"contents": "all", "beside_s": {"start-up": 41.0}, "not_in": []}
     assert judged_times(whole) == ""
     assert in_words(Fact("times_contain", whole), "GPU").endswith(", start-up (41 s).")
