@@ -1,13 +1,15 @@
 """What only a GPU can show: sweeps of one rank with NCCL, GradScaler and NVML's energy.
 
-Three sweeps on one GPU, meant for ten minutes at most: `digits_mlp`, `resnet_cifar` on
-random pictures (or --data), and a DDP command under torchrun, each in fp32 and in fp16
-with its GradScaler. Their rows are kept as runs in --runs. Two figures have a peer in
-the same run: the step time of the command is held against the rate that it prints
-itself (line: within 5%), the energy of a sweep's trials against the GPU's own counter
-over the sweep (line: not above it). Energy and peak memory are measured in the ranks of
-workloads; the rows of a command have neither. --device cpu tries the script where there
-is no GPU, and shows nothing of one.
+Four sweeps on one GPU, meant for ten minutes at most: `digits_mlp`, `resnet_cifar` on
+random pictures (or --data), and a DDP command under torchrun, with the probe and
+without, each in fp32 and in fp16 with its GradScaler. Their rows are kept as runs in
+--runs. Three figures have a peer in the same run: the step time of the command is held
+against the rate that it prints itself (line: within 5%) and, as the probe has seen it,
+against what is read from its log where there is no probe (line: within 5%), the energy
+of a sweep's trials against the GPU's own counter over the sweep (line: not above it).
+Energy and peak memory are measured in the ranks of workloads; the rows of a command
+have neither. --device cpu tries the script where there is no GPU, and shows nothing of
+one.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ import scalelab
 HERE = Path(__file__).parent
 RATE_LINE = 0.05
 NUM_PICTURES, RECORD_BYTES = 10_000, 3073  # of a file of CIFAR-10, in its binary layout
+PROBED, BY_LOG = "gpu-command", "gpu-command-by-log"
+SEEN_BY = {PROBED: "inside", BY_LOG: "log"}
 WORDS = ("workload", "precision", "local_batch_size")
 
 
@@ -42,6 +46,18 @@ def experiments(device: str, data: Path) -> Mapping[str, dict[str, Any]]:
         "site": {"device_type": device, "gpus_per_node": 1},
     }
     width = 4096 if is_gpu else 64
+    command = {
+        **common,
+        "command": "python train.py --batch-size {local_batch_size} "
+        f"--precision {{precision}} --width {width}",
+        "launcher": "torchrun",
+        "code": {"root": str(HERE / "gpu_command"), "snapshot": "train.py"},
+        "metrics": {
+            "regex": r"step (?P<step>\d+) \| samples (?P<samples>\d+) \| "
+            r"loss (?P<loss>\S+)"
+        },
+        "local_batch_size": [1024],
+    }
     return {
         "gpu-digits": {
             **common,
@@ -53,18 +69,8 @@ def experiments(device: str, data: Path) -> Mapping[str, dict[str, Any]]:
             "workload": {"name": "resnet_cifar", "depth": 20, "data_dir": str(data)},
             "local_batch_size": [256 if is_gpu else 4],
         },
-        "gpu-command": {
-            **common,
-            "command": "python train.py --batch-size {local_batch_size} "
-            f"--precision {{precision}} --width {width}",
-            "launcher": "torchrun",
-            "code": {"root": str(HERE / "gpu_command"), "snapshot": "train.py"},
-            "metrics": {
-                "regex": r"step (?P<step>\d+) \| samples (?P<samples>\d+) \| "
-                r"loss (?P<loss>\S+)"
-            },
-            "local_batch_size": [1024],
-        },
+        PROBED: command,
+        BY_LOG: {**command, "probe": "none"},
     }
 
 
@@ -115,6 +121,22 @@ def findings(rows: pd.DataFrame, has_meters: bool, counted_j: float) -> list[str
     return wrong
 
 
+def probed_over_log(probed: pd.DataFrame, by_log: pd.DataFrame) -> list[str]:
+    """Print what the probe measures over what the log says; return what is wrong."""
+    wrong = []
+    for precision, alike in probed.groupby("precision"):
+        ours = alike["step_time_s"].astype(float).to_numpy()
+        theirs = by_log["step_time_s"][by_log["precision"] == precision].astype(float)
+        ratios = np.divide.outer(ours, theirs.to_numpy())
+        print(
+            f"{precision}: step time by the probe over that by the log "
+            f"{np.median(ratios):.3f} [{ratios.min():.3f} to {ratios.max():.3f}]"
+        )
+        if abs(np.median(ratios) - 1) > RATE_LINE:
+            wrong.append(f"{precision}: the probe and the log differ")
+    return wrong
+
+
 def energy_of_trials(rows: pd.DataFrame) -> float:
     return float(rows["energy_j"].astype(float).sum())
 
@@ -161,6 +183,7 @@ def main() -> int:
     if options.data is None:
         make_pictures(data)
     counter, is_well = EnergyCounter(options.device), True
+    commands = {}
     for name, experiment in asked.items():
         path = options.runs / f"{name}.yaml"
         path.write_text(yaml.safe_dump({"name": name, **experiment}, sort_keys=False))
@@ -173,9 +196,15 @@ def main() -> int:
             own_j = energy_of_trials(rows)
             print(f"{name}: {own_j:.0f} J in trials, {counted_j:.0f} J over the sweep")
         wrong = findings(rows, has_meters, counted_j)
+        if name in SEEN_BY:
+            commands[name] = rows
+            if not rows["measured_by"].eq(SEEN_BY[name]).all():
+                wrong.append(f"steps were seen by {set(rows['measured_by'])}")
         print(f"{name}: {'; '.join(wrong) if wrong else 'well'}")
         is_well = is_well and not wrong
-    return 0 if is_well else 1
+    wrong = probed_over_log(commands[PROBED], commands[BY_LOG])
+    print(f"the probe: {'; '.join(wrong) if wrong else 'well'}")
+    return 0 if is_well and not wrong else 1
 
 
 if __name__ == "__main__":

@@ -76,9 +76,9 @@ def unlike_halves(step_times_s: npt.NDArray[np.float64]) -> tuple[float, float] 
         return None
     earlier, later = (float(half.mean()) for half in halves)
     (lo, hi), (later_lo, later_hi) = map(mean_interval, halves)
-    is_apart = hi < later_lo or later_hi < lo
     is_material = abs(later - earlier) > _MATERIAL * min(earlier, later)
-    return (earlier, later) if is_apart and is_material else None
+    is_apart = is_material and (hi < later_lo or later_hi < lo)
+    return (earlier, later) if is_apart else None
 
 
 def interval_columns(
@@ -98,8 +98,7 @@ def interval_columns(
     ends = [*mean_interval(step_times_s)]
     halves = unlike_halves(step_times_s)
     if halves is not None:
-        earlier, later = halves
-        ends += [earlier, later, later**2 / earlier]
+        ends += [*halves, halves[1] ** 2 / halves[0]]
     scale = step_time_s / float(step_times_s.mean())
     return {
         "step_time_lo_s": min(ends) * scale,

@@ -31,6 +31,8 @@ RATE_DISAGREES = "rate_disagrees"
 NOT_WITNESSED = "not_witnessed"
 # The ranks_witness of a row whose ranks are equal, as their first batches were.
 SAME_DATA = "same_data"
+# The ranks_witness of one plain process on a CPU: more slots would not speed it up.
+ONE_PROCESS = "one_process"
 # What measured the steps of a row: the probe, where the optimizer steps; or the log.
 INSIDE, LOG = "inside", "log"
 # The samples_witness of a row of which the loader drew what was asked.
@@ -55,12 +57,22 @@ class Sign(StrEnum):
     RATES_DISAGREE = "rates_disagree"
     LOG_DISAGREES = "log_disagrees"
     SAMPLES_NOT_WITNESSED = "samples_not_witnessed"
-    RANKS_NOT_WITNESSED = "ranks_not_witnessed"
+    RANKS_NOT_WITNESSED = "not_witnessed"
     SAME_DATA = "same_data"
     NOT_SETTLED = "not_settled"
+    EQUAL_LOSSES = "equal_losses"
     LOSS_NOT_FALLING = "loss_not_falling"
     WAITS_FOR_INPUT = "waits_for_input"
     MARKED = "marked"
+
+
+# What nothing has confirmed of a row, by the column and its value that say so.
+UNCONFIRMED: Sequence[tuple[Sign, str, str | bool]] = (
+    (Sign.RANKS_NOT_WITNESSED, "ranks_witness", NOT_WITNESSED),
+    (Sign.SAME_DATA, "ranks_witness", SAME_DATA),
+    (Sign.SAMPLES_NOT_WITNESSED, "samples_witness", NOT_WITNESSED),
+    (Sign.NOT_SETTLED, "settled", False),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,14 +85,22 @@ class Finding:
     advice: Mapping[str, object] = field(default_factory=dict)
 
 
-def findings(row: Observation, *, losses: Sequence[float] = ()) -> list[Finding]:
-    """Return what the row of a first trial shows to be wrong or doubtful."""
+def findings(
+    row: Observation,
+    *,
+    losses: Sequence[float] = (),
+    others: Iterable[Observation] = (),
+) -> list[Finding]:
+    """Return what the row of a first trial shows to be wrong or doubtful.
+
+    ``others`` are rows of the same experiment.
+    """
     outcome = Outcome(row["outcome"])
     if not outcome.is_measurement:
         return [_of_no_measurement(row, outcome)]
     if outcome is Outcome.OUT_OF_MEMORY:
         return [Finding(sign=Sign.DOES_NOT_FIT, stops=False, advice=_halved(row))]
-    return [*_of_rates(row), *_doubts(row, losses)]
+    return [*_of_rates(row), *_doubts(row, losses), *_of_losses(row, others)]
 
 
 def is_measurement(row: Observation) -> bool:
@@ -140,14 +160,9 @@ def _doubts(row: Observation, losses: Sequence[float]) -> Iterator[Finding]:
     def doubt(sign: Sign, **figures: float | str) -> Finding:
         return Finding(sign=sign, stops=False, figures=figures)
 
-    if row["world_size"] > 1 and row["ranks_witness"] in (None, NOT_WITNESSED):
-        yield doubt(Sign.RANKS_NOT_WITNESSED, world_size=row["world_size"])
-    if row["ranks_witness"] == SAME_DATA:
-        yield doubt(Sign.SAME_DATA, world_size=row["world_size"])
-    if row["samples_witness"] == NOT_WITNESSED:
-        yield doubt(Sign.SAMPLES_NOT_WITNESSED, measured_by=row["measured_by"])
-    if row["settled"] is False:
-        yield doubt(Sign.NOT_SETTLED)
+    for sign, column, value in UNCONFIRMED:
+        if row[column] == value:
+            yield doubt(sign)
     ends = loss_ends(losses)
     if ends is not None and not ends[1] < ends[0]:
         yield doubt(Sign.LOSS_NOT_FALLING, first=ends[0], last=ends[1])
@@ -156,6 +171,18 @@ def _doubts(row: Observation, losses: Sequence[float]) -> Iterator[Finding]:
         yield doubt(Sign.WAITS_FOR_INPUT, share=wait / step)
     if marks := [mark for mark in row["validity"] or () if mark != RATE_DISAGREES]:
         yield doubt(Sign.MARKED, marks=", ".join(marks))
+
+
+def _of_losses(row: Observation, others: Iterable[Observation]) -> Iterator[Finding]:
+    """Doubt the largest of the batches whose trials print the same losses."""
+    losses = row["first_losses"]
+    alike = {o["global_batch_size"] for o in others if o["first_losses"] == losses}
+    if losses and row["global_batch_size"] == max(alike, default=0) > min(alike):
+        yield Finding(
+            sign=Sign.EQUAL_LOSSES,
+            stops=False,
+            figures={"batches": " and ".join(f"{batch:,}" for batch in sorted(alike))},
+        )
 
 
 def factor(one: float, other: float) -> float:

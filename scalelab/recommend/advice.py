@@ -49,6 +49,7 @@ from scalelab.recommend.notes import (
     not_chosen,
     not_considered,
     not_identifiable,
+    runs_as_one_process,
 )
 from scalelab.recommend.prediction.efficiency import Baseline
 from scalelab.recommend.prediction.knee import find_knee, last_paying
@@ -131,6 +132,8 @@ def recommend(
         memory=MemoryRoom.of(subject.frame),
         accuracy=Accuracy.of(subject.every_group, rows.curves, limits),
     )
+    if not gpus and runs_as_one_process(rows):
+        gpus = [1]
     where = places(rows.frame, gpus, devices_on_node)
     if whole_runs is not None:  # which tell nothing of accumulation
         untold = {**untold, None: {*untold.get(None, ()), Untold.ACCUMULATION}}

@@ -16,11 +16,15 @@ from scalelab.kinds.strategies import strategy_of
 from scalelab.laws.rows import CONFIGURATION, FitRows, cells, curve_columns, numbers
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
-from scalelab.plan.first_check import INSIDE, LOG, NOT_WITNESSED, SAME_DATA
+from scalelab.plan.first_check import INSIDE, LOG, ONE_PROCESS, UNCONFIRMED
 from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
-from scalelab.recommend.prediction.consistency import disagreeing_rates, is_among
+from scalelab.recommend.prediction.consistency import (
+    disagreeing_rates,
+    equal_losses,
+    is_among,
+)
 from scalelab.recommend.prediction.outlook import Outlook
 from scalelab.recommend.question.batches import ONE_EPOCH, BatchRule
 from scalelab.recommend.question.candidates import (
@@ -33,13 +37,8 @@ from scalelab.recommend.question.candidates import (
 Named = tuple[str, Outlook, Outlook]
 _MOST_NAMED = 3  # of each kind of doubt
 _WRITTEN = 0.005  # smaller shares are written as 0%
-# The notes on what nothing has confirmed, by the column and its value that say so.
-UNCONFIRMED = (
-    ("not_witnessed", "ranks_witness", NOT_WITNESSED),
-    ("same_data", "ranks_witness", SAME_DATA),
-    ("samples_not_witnessed", "samples_witness", NOT_WITNESSED),
-    ("not_settled", "settled", "False"),
-)
+# What is noted of rows, by the column and its value that say so.
+NOTED = (*UNCONFIRMED, ("one_process", "ranks_witness", ONE_PROCESS))
 _BESIDE_STEPS: Mapping[Contents, Sequence[str]] = {
     "steps": ["start-up", "evaluation", "checkpoints"],
     "steps_and_checkpoints": ["start-up", "evaluation"],
@@ -68,6 +67,7 @@ def assumptions(
     yield from unknown_scatter(knowledge.rows)
     yield from not_witnessed(knowledge.rows)
     yield from disagreeing_rates(knowledge.rows)
+    yield from equal_losses(knowledge.rows)
     yield from _not_measured(knowledge, chosen.batch.global_batch_size)
     beside_s = knowledge.overhead.by_part(chosen.samples.value)
     parts = _BESIDE_STEPS.get(contents, ["start-up"])
@@ -165,12 +165,11 @@ def are_of_first_epoch(rows: FitRows, job: Job | None, batch: int) -> bool:
     Later ones may be faster, where the first reads, decodes or compiles for them.
     """
     epoch = job.samples_per_epoch if job else None
-    length = job.num_samples(batch) if job else None
-    used = rows.observations[rows.reasons == ""]
-    is_program = [str(each) in (INSIDE, LOG) for each in cells(used, "measured_by")]
-    if epoch is None or not all(is_program) or (length or np.inf) <= epoch:
+    if job is None or epoch is None or (job.num_samples(batch) or np.inf) <= epoch:
         return False
-    return bool((numbers(used, "num_samples") <= epoch).all())
+    used = rows.observations[rows.reasons == ""]
+    is_program = {*map(str, cells(used, "measured_by"))} <= {INSIDE, LOG}
+    return is_program and bool((numbers(used, "num_samples") <= epoch).all())
 
 
 def contradicting(found: pd.DataFrame) -> Iterator[Fact]:
@@ -231,16 +230,22 @@ def unknown_scatter(rows: FitRows) -> Iterator[Fact]:
 def not_witnessed(rows: FitRows) -> Iterator[Fact]:
     """Note which rows rest on ranks, or on samples, that nothing has confirmed."""
     used = rows.observations[rows.reasons == ""]
-    for kind, column, doubted in UNCONFIRMED:
+    for kind, column, doubted in NOTED:
         sizes = [
             int(size)
             for size, witness in zip(
                 numbers(used, "world_size"), cells(used, column), strict=True
             )
-            if str(witness) == doubted
+            if str(witness) == str(doubted)
         ]
         if sizes:
             yield Fact.of(kind, least=min(sizes), most=max(sizes), count=len(sizes))
+
+
+def runs_as_one_process(rows: FitRows) -> bool:
+    """Tell whether all rows are of a process on a CPU that joins no others."""
+    fitted = rows.observations.loc[rows.frame.index]
+    return {*map(str, cells(fitted, "ranks_witness"))} == {ONE_PROCESS}
 
 
 def compared(programs: Mapping[str, Outlook]) -> Iterator[Fact]:

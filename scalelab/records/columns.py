@@ -99,7 +99,8 @@ COLUMNS = (
     _text(
         "ranks_witness",
         "What showed that the ranks met: engine, inside, store, framework, sockets, "
-        "same_data or not_witnessed; missing for one rank.",
+        "same_data or not_witnessed; for one rank missing, or one_process of a program "
+        "on a CPU that joins no others.",
     ),
     _text("measured_by", "What saw the steps: engine, inside or log."),
     _text(
@@ -107,6 +108,7 @@ COLUMNS = (
         "What confirmed the samples of a step: engine, loader, log, rate or "
         "not_witnessed.",
     ),
+    _text("first_losses", "The first four losses of a command, where they change."),
     _text("target_metric", "Metric of the target."),
     _text("metric_mode", "min or max."),
     _number("target_value", "Threshold of the target."),

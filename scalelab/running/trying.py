@@ -118,7 +118,7 @@ def read_first_trials(sweep: Sweep, rows: Sequence[Observation] | None = None) -
         program, steps = programs.get(name), read_lines(files.stream)
         losses = _losses(steps)
         metrics = program.metrics if isinstance(program, CommandProgram) else None
-        found = findings(row, losses=losses)
+        found = findings(row, losses=losses, others=rows)
         if row["outcome"] in (Outcome.FAILED, Outcome.STALLED) and not steps:
             advice = _what_would_read(files.log(0)) if metrics else {}
             if row["outcome"] == Outcome.STALLED and not advice:

@@ -29,8 +29,8 @@ held = meet()
 for step in range(1, 200):
     time.sleep(0.002 * batch)
     if os.environ["RANK"] == "0":
-        print(f"step {step} samples {step * batch * ranks} loss {1 / step:.4f}",
-              flush=True)
+        samples, loss = step * batch * ranks, 1 / step + 1 / (batch * ranks)
+        print(f"step {step} samples {samples} loss {loss:.4f}", flush=True)
 """
 )
 CRASHES = """\

@@ -89,6 +89,30 @@ def test_doubts_are_said_and_stop_nothing() -> None:
     assert signs(world_size=2, ranks_witness="store") == []
 
 
+def test_what_nothing_confirms_is_said() -> None:
+    assert signs(samples_witness="not_witnessed") == [Sign.SAMPLES_NOT_WITNESSED]
+    assert signs(ranks_witness="same_data") == [Sign.SAME_DATA]
+    assert signs(settled=False) == [Sign.NOT_SETTLED]
+    assert signs(settled=True, samples_witness="log", ranks_witness="one_process") == []
+
+
+def test_equal_losses_of_other_batches_are_said_once() -> None:
+    small = ROW | {"first_losses": "2.3 2.2 2.1 2.0"}
+    large = small | {"world_size": 2, "global_batch_size": 32}
+    other = large | {"first_losses": "2.3 2.2 2.1 1.9"}
+    rows = [small, large, ROW, large, other]
+    found = [findings(row, others=rows) for row in (small, large, ROW, other)]
+    assert [[each.sign for each in some] for some in found] == [
+        [],
+        [Sign.EQUAL_LOSSES],
+        [],
+        [],
+    ]
+    assert found[1][0].figures == {"batches": "16 and 32"}
+    assert not found[1][0].stops
+    assert findings(small, others=[small, small]) == [], "repeats may be equal"
+
+
 def test_the_ends_of_a_loss_need_a_few_values() -> None:
     assert loss_ends([2.0, 1.0, 0.5]) is None
     assert loss_ends([4.0, 2.0, 1.0, 1.0, 0.5, 0.1]) == (3.0, pytest.approx(0.3))

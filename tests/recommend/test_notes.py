@@ -14,6 +14,7 @@ from scalelab.inputs.numerals import Interval
 from scalelab.inputs.support import Support
 from scalelab.laws.rows import configurations, step_time_rows
 from scalelab.laws.support import Gap
+from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.recommend.answer.note_words import in_words
 from scalelab.recommend.answer.recommendation import OutlookRow
@@ -30,7 +31,11 @@ from scalelab.recommend.notes import (
     not_witnessed,
     unknown_scatter,
 )
-from scalelab.recommend.prediction.consistency import contradictions, disagreeing_rates
+from scalelab.recommend.prediction.consistency import (
+    contradictions,
+    disagreeing_rates,
+    equal_losses,
+)
 from scalelab.recommend.question.batches import AskedBatch, BatchRule
 
 ROWS = sweep((1, 2, 4), local_batches=(16,), repeats=1)
@@ -164,6 +169,29 @@ def test_both_figures_are_given_where_a_program_prints_another_rate() -> None:
     assert fact.values["is_left_out"] is True
     ours_s, own_s = fact.values["step_time_s"], fact.values["reported_step_time_s"]
     assert own_s == pytest.approx(16 * ours_s)
+
+
+def test_equal_losses_of_other_batches_are_told() -> None:
+    rows = sweep((1, 2, 4), global_batch=None, local_batches=(16,), repeats=2)
+    printed = rows["world_size"].map({1: "2.3 2.2 2.1 2.0", 2: "2.3 2.2 2.1 2.0"})
+    (fact,) = equal_losses(step_time_rows(rows.assign(first_losses=printed)))
+    assert fact == Fact("equal_losses", {"batches": ["16", "32"]})
+    # Ranks that share a batch may print its mean loss.
+    assert not [*equal_losses(step_time_rows(TWICE.assign(first_losses="2.3 2.2 2")))]
+    assert not [*equal_losses(step_time_rows(rows))]
+
+
+@pytest.mark.parametrize(
+    ("witness", "most"), [(None, 4), ("one_process", 1), ("not_witnessed", 4)]
+)
+def test_no_further_devices_are_proposed_for_one_plain_process(
+    witness: str | None, most: int
+) -> None:
+    alone = sweep((1,), repeats=2).assign(ranks_witness=witness)
+    answer = recommend(alone, JOB)
+    assert max(row.world_size for row in answer.rows) == most
+    asked = recommend(alone, JOB, gpus=[1, 2])
+    assert max(row.world_size for row in asked.rows) == 2
 
 
 def test_contradicting_configurations_are_named_and_further_ones_counted() -> None:

@@ -318,27 +318,6 @@ def test_without_a_sample_imports_suggest_a_preset(
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "value"),
-    [
-        ("csv.writer(open(f'{out}/log.csv'))\nx = 'log.csv'", "csv", "/log.csv"),
-        ("from torch.utils.tensorboard import SummaryWriter", "tensorboard", ""),
-    ],
-)
-def test_files_of_metrics_are_guessed(
-    tmp_path: Path, text: str, name: str, value: str
-) -> None:
-    found, experiment = proposed(written(tmp_path, text))
-    assert experiment.metrics is not None
-    assert getattr(experiment.metrics, name) == "{trial_dir}" + value
-    assert "# Guessed: it seems to write them there" in found.text
-    log = written(tmp_path, "loading\ndone", "own.log")
-    found, experiment = proposed(tmp_path / "train.py", log)
-    assert "there; own.log shows no step.\n" in found.text
-    assert experiment.metrics is not None
-    assert getattr(experiment.metrics, name) == "{trial_dir}" + value
-
-
-@pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, r"cannot be read: No such file or directory\. Give the path"),

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scalelab.experiment.program import MetricsSource
+from scalelab.launch.command.lines import ReportReader
 from scalelab.running.proposal.sample_log import LogReading, read_log
 
 LANGUAGE_MODEL = [
@@ -21,6 +23,17 @@ IMAGES = [
     for line in (
         *(f"Training {epoch} [{n:4d}/32]  Loss: 2.31" for n in (0, 10, 20)),
         *(f"Testing: [{n:4d}/8]  Time: 0.1" for n in (0, 5)),
+    )
+]
+# In the manner of MONAI's examples: the number of an epoch is written as its steps are.
+SEGMENTATION = [
+    line
+    for epoch in (1, 2, 3)
+    for line in (
+        "-" * 10,
+        f"epoch {epoch}/20",
+        *(f"{n}/10, train_loss: {1 / (9 * epoch + n):.4f}" for n in range(1, 11)),
+        f"epoch {epoch} average loss: 0.3000",
     )
 ]
 GAN = [f"[{e}/25][{b}/32] Loss_D: 1.2" for e in (0, 1) for b in range(4)]
@@ -69,6 +82,16 @@ def test_a_loss_after_each_count_is_named(tmp_path: Path) -> None:
         "7.5",
     ]
     assert "loss" not in groups(reading(tmp_path, [*lines, "step 3"]), lines)[0]
+
+
+def test_lines_of_epochs_are_no_steps_and_end_none(tmp_path: Path) -> None:
+    found = reading(tmp_path, SEGMENTATION)
+    assert found.expression is not None
+    reader = ReportReader(MetricsSource(regex=(found.expression,)))
+    reports = [each for line in SEGMENTATION if (each := reader.read(line.encode()))]
+    assert [each.step for each in reports] == [*range(1, 31)]
+    assert not any(each.is_evaluation for each in reports)
+    assert reports[0].metrics == {"loss": 0.1}
 
 
 def test_the_number_of_an_epoch_is_named(tmp_path: Path) -> None:

@@ -174,6 +174,9 @@ _SENTENCES: Mapping[Sign, str] = {
     Sign.NOT_SETTLED: "its later steps took another time than its earlier ones: it may "
     "still have been warming up, or shares the machine. More measure.warmup_steps show "
     "which.",
+    Sign.EQUAL_LOSSES: "the trials of global batch {batches} print the same losses, to "
+    "all digits: the batch size is not read, each rank trains alone, or all samples "
+    "are alike.",
     Sign.RANKS_NOT_WITNESSED: "nothing showed that the {world_size} ranks met.",
     Sign.LOSS_NOT_FALLING: "the loss does not fall within these few steps: {first:.4g} "
     "-> {last:.4g}.",

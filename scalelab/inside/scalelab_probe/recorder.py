@@ -58,7 +58,6 @@ class Recorder:
     def __init__(self, folder: str) -> None:
         self.stream = Stream(folder)
         self._num_warm_up = int(os.environ.get("SCALELAB_PROBE_WARMUP", "0"))
-        self._wrapping: str | None = None
         self._begin()
         os.register_at_fork(after_in_child=self._begin_in_child)
         atexit.register(self.stream.flush)
@@ -73,7 +72,6 @@ class Recorder:
         self._loaders: dict[tuple[Any, ...], int] = {}
         # Batches, samples and seconds waited since the last step, by loader and flags.
         self._draws: dict[tuple[int, int], list[Any]] = {}
-        self._waited_s = 0.0  # for a loader to begin
 
     def _begin_in_child(self) -> None:
         self.stream.begin()
@@ -83,33 +81,17 @@ class Recorder:
     def hook(self) -> None:
         """See every step of every optimizer, and every batch of every data loader."""
         import torch
-        from torch.nn.parallel.distributed import DistributedDataParallel
         from torch.optim import optimizer
-        from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
+        from torch.utils.data.dataloader import _BaseDataLoaderIter
 
         self._has_gradients = torch.is_grad_enabled
-        self._hook_loaders(DataLoader, _BaseDataLoaderIter)
-        initialize, recorder = DistributedDataParallel.__init__, self
-
-        @wraps(initialize)
-        def __init__(self: Any, *arguments: Any, **options: Any) -> None:
-            initialize(self, *arguments, **options)
-            recorder._wrapping = "DDP"
-
-        DistributedDataParallel.__init__ = __init__
+        self._hook_loaders(_BaseDataLoaderIter)
         optimizer.register_optimizer_step_pre_hook(self._before_step)
         optimizer.register_optimizer_step_post_hook(self._after_step)
 
-    def _hook_loaders(self, loader: Any, iterator: Any) -> None:
-        start, following = loader.__iter__, iterator.__next__
+    def _hook_loaders(self, iterator: Any) -> None:
+        following, recorder = iterator.__next__, self
         next_index, reset = iterator._next_index, iterator._reset
-        recorder = self
-
-        def __iter__(self: Any) -> Any:
-            began_s = time.monotonic()
-            started = start(self)
-            recorder._waited_s += time.monotonic() - began_s
-            return started
 
         def __next__(self: Any) -> Any:
             began_s = time.monotonic()
@@ -127,7 +109,7 @@ class Recorder:
             self.__dict__.pop("_scalelab_sizes", None)
             return reset(self, *arguments, **options)
 
-        loader.__iter__, iterator.__next__ = __iter__, __next__
+        iterator.__next__ = __next__
         iterator._next_index, iterator._reset = _next_index, _reset
 
     @_guarded
@@ -162,7 +144,6 @@ class Recorder:
         self.stream.fact(
             before_step=number,
             optimizer=index,
-            wrapping=self._wrapping,
             **ranks.of_process(),
             **ranks.of_optimizer(optimizer, may_wait=may_wait),
         )
@@ -177,8 +158,7 @@ class Recorder:
         draws = self._draws.setdefault((loader, flags), [0, 0, 0.0])
         draws[0] += 1
         draws[1] += size or 0
-        draws[2] += waited_s + self._waited_s
-        self._waited_s = 0.0
+        draws[2] += waited_s
 
     def _loader_of(self, iterator: Any, batch: Any) -> int:
         """Return the index of a loader, or of those made anew for the same data."""

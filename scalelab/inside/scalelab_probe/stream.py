@@ -46,13 +46,12 @@ class Stream:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._descriptor: int | None = None
         self.begin()
 
     def begin(self) -> None:
         """Begin a stream: nothing was written by this process."""
         # That of the process it was forked from is left open: it may be another file's.
-        self._descriptor = None
+        self._descriptor: int | None = None
         self._identity: tuple[int, int] | None = None
         self._path: str | None = None
         self._records: list[bytes] = []

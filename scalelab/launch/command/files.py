@@ -14,6 +14,11 @@ import inotify_simple  # type: ignore[import-untyped]
 
 from scalelab.errors import LaunchError, MissingExtraError, SpecError
 
+_CHANGES = (
+    inotify_simple.flags.MODIFY
+    | inotify_simple.flags.MOVED_TO
+    | inotify_simple.flags.CREATE
+)
 _LINE_ENDS = re.compile(rb"[\r\n]")
 _CHUNK_BYTES = 1 << 20
 _MAX_LINE_BYTES = 1 << 20
@@ -66,8 +71,6 @@ class FileWatch:
         self._inotify.close()
 
     def _watch_nearest(self) -> None:
-        kinds = inotify_simple.flags
-        mask = kinds.MODIFY | kinds.MOVED_TO | kinds.CREATE
         num_watched = -1
         # A folder may have been made before the watch of the one above began: look
         # again, until there is no further one.
@@ -84,7 +87,7 @@ class FileWatch:
                 )
                 if nearest not in self._directories.values():
                     with _refusing("inotify_add_watch"):
-                        watch = self._inotify.add_watch(nearest, mask)
+                        watch = self._inotify.add_watch(nearest, _CHANGES)
                     self._directories[watch] = nearest
 
 

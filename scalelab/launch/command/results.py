@@ -89,6 +89,7 @@ def completed(log: StepLog, trial: Trial) -> AttemptResult:
         "num_samples": log.num_seen * trial.global_batch_size,
         "num_steps": log.intervals.num_steps,
         "versions": _versions(),
+        "first_losses": log.first_losses,
     }
     if trial.kind is not TrialKind.THROUGHPUT:
         columns |= _target_columns(log, trial)

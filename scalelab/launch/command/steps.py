@@ -31,6 +31,8 @@ _CHECK_INTERVAL_S = 1.0
 # Ranks that train together are hardly a step apart. So many older steps of each rank in
 # a row are no delay: the steps have begun anew.
 _MOST_LATE_STEPS = 16
+# So many first losses tell whether two trials trained alike; of those some must differ.
+_FIRST, _LEAST_APART = 4, 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,6 +175,14 @@ class StepLog:
         self.intervals = Intervals(trial.measurement.warmup_steps)
         self._checked_s = 0.0
         self._rows: list[dict[str, Any]] = []
+        self._losses: list[float] = []
+
+    @property
+    def first_losses(self) -> str | None:
+        """The first losses, as printed; None: too few, or they do not change."""
+        first = self._losses[:_FIRST]
+        is_told = len(first) == _FIRST and len(set(first)) >= _LEAST_APART
+        return " ".join(map(str, first)) if is_told else None
 
     @property
     def num_seen(self) -> int:
@@ -247,12 +257,11 @@ class StepLog:
             means = self.intervals.step_times_s()
             if not is_steady(means, measurement.relative_precision):
                 return False
-        usual = measurement.warmup_steps
-        may_warm_up = 0 < usual == self.intervals.warmup_steps
-        if may_warm_up and unlike_halves(self.intervals.step_times_s()):
-            self.intervals.warmup_steps = 2 * usual
-            return False
-        return True
+        is_doubled = self.intervals.warmup_steps != measurement.warmup_steps
+        if is_doubled or not unlike_halves(self.intervals.step_times_s()):
+            return True
+        self.intervals.warmup_steps *= 2
+        return self.intervals.warmup_steps == 0  # the user wants none
 
     def step_columns(self) -> Mapping[str, Any]:
         """Return step time, its interval and the throughput, by column."""
@@ -304,17 +313,9 @@ class StepLog:
     def _num_seen_at(self, step: int) -> int:
         return step - self._num_skipped
 
-    def _slower_by_own_rate(self) -> float | None:
-        known = [each.step_time_s for each in self.intervals if each.seconds > 0]
-        if not known:
-            return None
-        so_far = float(np.median(known))
-        by_rate = self._rates.step_time_s([so_far])
-        return by_rate / so_far if by_rate else None
-
     def _advance(self, report: Report, step: int, now_s: float, last_step: int) -> None:
         self._num_late = 0
-        self._counts.take(report, step, self._slower_by_own_rate)
+        self._counts.take(report, step)
         if self.last_step is None:
             self._has_own_clock = report.t is not None
         elif self._num_reported == 1:
@@ -352,6 +353,9 @@ class StepLog:
         samples = self._num_seen_at(step) * self._trial.global_batch_size
         row = {**report.metrics, "event": event, "step": step, "samples": samples}
         self._rows.append(row)
+        if event == "step":
+            named = (name for name in report.metrics if "loss" in name.lower())
+            self._losses += [report.metrics[name] for name in named][:1]
         self.metrics |= report.metrics
         return row
 

@@ -156,7 +156,12 @@ class _CommandWatch(Watch):
             # All ranks are there now, and later steps are not disturbed.
             pids, step = supervisor.pids, self._log.last_step
             try:
-                self._witness.look(pids, step, is_last=result is not None)
+                self._witness.look(
+                    pids,
+                    step,
+                    num_stepping=self._probed.num_stepping,
+                    is_last=result is not None,
+                )
             except SpecError as error:
                 result = refused(error)
         if result is not None:
@@ -194,8 +199,10 @@ class _CommandWatch(Watch):
     def _confirmed(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the probe, or else the log, confirms of the steps, by column."""
         if self._probed.log is None:
-            found = {"samples_witness": NOT_WITNESSED, **columns}
-            return {"measured_by": LOG, "samples_witness": found["samples_witness"]}
+            return {
+                "measured_by": LOG,
+                "samples_witness": columns.get("samples_witness", NOT_WITNESSED),
+            }
         seen = self._probed.columns()
         marks = [*columns.get("validity", ()), *seen.get("validity", ())]
         if seen["samples_witness"] is None:

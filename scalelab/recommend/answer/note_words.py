@@ -146,17 +146,19 @@ _CONTENTS: Mapping[Contents, str] = {
 }
 
 
+_FIRST_EPOCH = (
+    " All were measured within the first epoch: where it fills a cache, later ones are "
+    "faster. More measure.steps reach a second one."
+)
+
+
 def _times_contain(note: _Note) -> str:
     of = note.of
     added = [f"{part} ({duration(s)})" for part, s in of["beside_s"].items()]
     missing = f"; not in them: {', '.join(of['not_in'])}" if of["not_in"] else ""
-    said = f"Times are of {', '.join([_CONTENTS[of['contents']], *added])}{missing}."
-    if of.get("of_first_epoch"):
-        said += (
-            " All were measured within the first epoch: where it fills a cache, later "
-            "ones are faster. More measure.steps reach a second one."
-        )
-    return said
+    first = _FIRST_EPOCH if of.get("of_first_epoch") else ""
+    parts = ", ".join([_CONTENTS[of["contents"]], *added])
+    return f"Times are of {parts}{missing}.{first}"
 
 
 def judged_times(values: Mapping[str, Any]) -> str:
@@ -243,12 +245,17 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "same_data": "Not witnessed: the ranks of {count:n trial} began with the same "
     "batch and hold the same parameters. Times hold; what several ranks learn is what "
     "one would.",
+    "one_process": "One process: {count:n trial} ran as a single process that joins no "
+    "others, so more CPU slots than were measured are not proposed.",
     "samples_not_witnessed": "Not witnessed: in {count:n trial} nothing confirmed that "
     "a step is of as many samples as were asked. A DataLoader does, or samples "
     "reported beside the steps.",
     "not_settled": "Not settled: in {count:n trial} later steps took another time than "
     "earlier ones, beyond their scatter; their intervals are wider for it. Raise "
     "measure.warmup_steps and measure.steps, and measure on a quiet machine.",
+    "equal_losses": "Doubted: the trials of global batch {batches:and} print the same "
+    "losses, to all digits. The batch size is not read, each rank trains alone, or all "
+    "samples are alike.",
     "own_rate_differs": _own_rate_differs,
     "target_not_reached": "Not reached: {target}, by {num_runs:the one run|"
     "{num_runs:n run}}; the answer is for {amount}, which may not suffice.",

@@ -89,6 +89,19 @@ def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:
             )
 
 
+def equal_losses(rows: FitRows) -> Iterator[Fact]:
+    """Note the batches whose trials print the same losses, to all digits.
+
+    Different samples hardly have the same losses: the batch is another than was asked
+    for, or each rank trains alone.
+    """
+    losses = rows.observations.reindex(rows.frame.index, columns=["first_losses"])
+    for _, alike in rows.frame.groupby(losses["first_losses"]):
+        batches = sorted(alike["global_batch_size"].unique())
+        if len(batches) > 1:
+            yield Fact.of("equal_losses", batches=[f"{batch:,g}" for batch in batches])
+
+
 def steadiness(given: Observed) -> Steadiness | None:
     """Estimate the steadiness of the machine; None if no canary has a step time."""
     every = given.observations if isinstance(given, FitRows) else given

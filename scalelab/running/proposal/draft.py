@@ -202,12 +202,11 @@ def draft(
     guessed = [row for row in PRESETS.values() if script.packages & {*row.packages}]
     preset = log.preset if log else next(iter(guessed), None)
     expression = log.expression if log else None
-    files = None if expression else script.files
     to_fill_in = [f"{each.flag} in the command" for each in required]
     if not counts.keys() & {"local_batch_size", "global_batch_size"}:
         to_fill_in.append("how the script takes its batch size, {local_batch_size}")
     sees_steps = bool(script.all_packages & _WITH_TORCH)
-    if not any((preset, files, expression, sees_steps)):
+    if not any((preset, expression, sees_steps)):
         to_fill_in.append(
             "metrics.regex, the expression for a line that reports a step"
         )
@@ -238,7 +237,6 @@ def draft(
         imported=min(
             script.packages & {*(preset.packages if preset else ())}, default=""
         ),
-        files=files and f"{{{files}}}",
         counted=log.counted if log else "",
         expression=expression or PLAIN,
         sees_steps=sees_steps,

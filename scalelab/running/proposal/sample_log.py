@@ -39,7 +39,7 @@ _COUNTING = (
     r"(?i:(?:\b|_)(?:step|iter|iteration|update)s?\b)[ =:#\[]*(?P<step>\d+)\b",
     rf"\b{_LENGTH}",
 )
-_LOSS = r".*?(?i:\bloss)[ :=]+(?P<loss>[^\s,|;]+)"
+_LOSS = r".*?(?i:\b(?:train[_ ])?loss)[ :=]+(?P<loss>[^\s,|;]+)"
 _PERCENTAGE = re.compile(r" *\( *\d+(?:\.\d+)?%")
 _LEAST_ALIKE = 0.6  # of the lines; the others may be of an evaluation
 
@@ -127,10 +127,12 @@ def _counting(
     expression = pattern.replace("<step>", f"<{names[0]}>").replace(
         f"<{STEPS_IN_ALL}>", f"<{names[1]}>"
     )
-    # Lines of an evaluation count up to another length: these begin otherwise.
-    before = min(re.split(r"\d", row.string[: row.start()])[0] for row in alike).strip()
-    is_needed = len(lengths) > 1 and before
-    expression = (f"^{re.escape(before)}.*?" if is_needed else "") + expression
+    # Lines of epochs or of an evaluation count up to another length: these begin so.
+    starts = [re.split(r"\d", row.string[: row.start()])[0] for row in alike]
+    if len(lengths) > 1 and (before := min(starts).strip()):
+        expression = f"^{re.escape(before)}.*?{expression}"
+    elif len(lengths) > 1 and not any(row.start() for row in alike):
+        expression = rf"^\s*{expression}"
     with_loss = re.compile(expression + _LOSS)
     has_loss = all(with_loss.search(row.string) for row in alike)
     return LogReading(

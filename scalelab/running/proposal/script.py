@@ -24,7 +24,6 @@ _DIVISION = re.compile(
     r"\b(\w+)[ )]*//?=? *([\w.]*(?:world|gpu|device|rank)[\w.]*(?:\(\))?)",
     re.IGNORECASE,
 )
-_TABLE = re.compile(r"[\w-]+\.csv", re.ASCII)
 # Packages, variables and names by which a training is spread over devices, besides all
 # names that hold "distributed".
 _SPREADING = frozenset(
@@ -47,7 +46,6 @@ class Script:
     all_packages: frozenset[str]  # and of what its modules import
     trains_on_several: bool
     divided: Mapping[str, str]  # names that it divides, by which count of ranks
-    files: str | None  # where it seems to write its metrics, as under metrics
 
     @property
     def drives_all_devices(self) -> bool:
@@ -83,10 +81,6 @@ def read_script(path: Path) -> Script:
     modules = [each for each in texts if each.endswith(".py") and each[0] != "/"]
     beside |= {path.parent / each for each in modules if (path.parent / each).is_file()}
     beside |= set(config_folders(path, tree))
-    tables = sorted(filter(_TABLE.fullmatch, texts))
-    metrics = "tensorboard: '{trial_dir}'" if "SummaryWriter" in named else None
-    if tables and named & {"DictWriter", "writer"}:
-        metrics = f"csv: '{{trial_dir}}/{tables[0]}'"
     source = "\n".join(each.read_text(errors="replace") for each in trees)
     return Script(
         path=path,
@@ -99,7 +93,6 @@ def read_script(path: Path) -> Script:
         trains_on_several=bool((all_packages | named) & _SPREADING)
         or any("distributed" in name.lower() for name in named),
         divided=dict(_DIVISION.findall(source)),
-        files=metrics,
     )
 
 

@@ -50,6 +50,7 @@ def test_throughput_trial_is_done_after_its_steps() -> None:
         "step_time_lo_s": 1.0,
         "step_time_hi_s": 1.0,
         "settled": True,
+        "first_losses": None,
         "throughput_samples_per_s": 8.0,
         "samples_witness": "log",
     }
@@ -152,6 +153,7 @@ def test_convergence_trial_is_done_at_its_target() -> None:
     result = result_while_running(log, asked, 0.0)
     assert result.outcome is Outcome.COMPLETED
     assert {k: v for k, v in result.measurements.items() if k != "versions"} == {
+        "first_losses": None,
         "num_samples": 32,
         "num_steps": 2,
         "reached_target": True,
@@ -210,7 +212,12 @@ def test_end_to_end_trial_without_a_target_is_completed_at_its_end() -> None:
         result_at_exit(reported(asked, 5), asked, ""),
     ):
         assert result.outcome is Outcome.COMPLETED
-        assert result.measurements.keys() == {"num_samples", "num_steps", "versions"}
+        assert result.measurements.keys() == {
+            "num_samples",
+            "num_steps",
+            "versions",
+            "first_losses",
+        }
 
 
 def test_trial_without_a_limit_goes_on() -> None:

@@ -230,19 +230,13 @@ def test_samples_must_follow_from_the_batch_sizes() -> None:
     message = re.escape(
         "the command reported 40 samples in 10 steps; 10 x global_batch_size=8 "
         "(local_batch_size=2 x data_parallel_size=2 x gradient_accumulation_steps=2) "
-        "is 80. Likely causes: "
+        "is 80. Likely it counts the samples of one rank, not of all 2, or its steps "
+        "ignore gradient accumulation (2 forward passes make one step). The last batch "
+        "of an epoch must be full, too (drop_last=True)."
     )
-    rank = r"it counts the samples of one rank, not of all 2"
-    passes = (
-        r"its steps ignore gradient accumulation \(2 forward passes make one step\)"
-    )
-    rest = r"\. The last batch of an epoch must be full, too \(drop_last=True\)\.$"
     steps = feed(log(), (10, 1.0), every=4)
-    with pytest.raises(SpecError, match=f"^{message}{passes}, or {rank}{rest}"):
+    with pytest.raises(SpecError, match=f"^{message}$"):
         feed(steps, (20, 2.0), every=4)
-    steps = feed(log(ranks=4, accumulation=1), (10, 1.0), every=2)
-    with pytest.raises(SpecError, match=r"causes: it counts .* of all 4, or its steps"):
-        feed(steps, (20, 2.0), every=2)
 
 
 def test_samples_may_be_left_out_or_start_anywhere() -> None:

@@ -10,7 +10,7 @@ import scalelab
 from scalelab.inputs.wording import for_the_command_line
 from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.recommend.answer.note_words import SENTENCES, in_words, judged_times
-from scalelab.recommend.notes import UNCONFIRMED
+from scalelab.recommend.notes import NOTED
 
 PLACE = {
     "world_size": 8,
@@ -209,6 +209,12 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "same parameters. Times hold; what several ranks learn is what one would.",
     ),
     (
+        "one_process",
+        {"least": 1, "most": 1, "count": 3},
+        "One process: 3 trials ran as a single process that joins no others, so more "
+        "CPU slots than were measured are not proposed.",
+    ),
+    (
         "samples_not_witnessed",
         {"least": 1, "most": 4, "count": 1},
         "Not witnessed: in 1 trial nothing confirmed that a step is of as many samples "
@@ -220,6 +226,13 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "Not settled: in 2 trials later steps took another time than earlier ones, "
         "beyond their scatter; their intervals are wider for it. Raise "
         "measure.warmup_steps and measure.steps, and measure on a quiet machine.",
+    ),
+    (
+        "equal_losses",
+        {"batches": ["16", "64"]},
+        "Doubted: the trials of global batch 16 and 64 print the same losses, to all "
+        "digits. The batch size is not read, each rank trains alone, or all samples "
+        "are alike.",
     ),
     (
         "own_rate_differs",
@@ -445,7 +458,7 @@ def test_every_kind_that_is_noted_has_a_sentence() -> None:
     text = "".join(path.read_text() for path in room.rglob("*.py"))
     noted = {*re.findall(r"\bFact(?:\.of)?\(\s*\"(\w+)\"", text)}
     named = {*re.findall(r"yield \"(\w+)\", ", text)}  # rows beside the chosen one
-    named |= {kind for kind, *_ in UNCONFIRMED}
+    named |= {kind for kind, *_ in NOTED}
     assert noted | named == SENTENCES.keys()
 
 

@@ -60,6 +60,28 @@ def ranks_witness(
     )
 
 
+def check_group(trial: Trial, note: Note) -> None:
+    """Refuse a process group of another size than the trial has devices.
+
+    With a layout there may also be one rank for each replica, which drives several.
+
+    Raises
+    ------
+    SpecError
+        The group has more ranks, or fewer.
+    """
+    size = note.get("world_size")
+    if size in (None, trial.world_size, trial.layout and trial.data_parallel_size):
+        return
+    raise SpecError(
+        f"the program's process group has {counted(size, 'rank')}, and this trial has "
+        f"{counted(trial.world_size, 'device')}, so its row would tell of devices that "
+        "were not used, or were shared. Let the command start a rank for each device: "
+        "torchrun --nnodes {num_nodes} --nproc-per-node {gpus_per_node}, or accelerate "
+        "launch --num_processes {world_size}."
+    )
+
+
 def _compared(
     trial: Trial, processes: Sequence[ProbedProcess], optimizer: int
 ) -> tuple[list[_Notes], int, int] | None:

@@ -11,7 +11,7 @@ from typing import Any
 from scalelab.experiment.trial import Trial
 from scalelab.kinds.strategies import strategy_of
 from scalelab.launch.command.lines import Report
-from scalelab.launch.command.probe.ranks import ranks_witness
+from scalelab.launch.command.probe.ranks import check_group, ranks_witness
 from scalelab.launch.command.probe.samples import samples_witness
 from scalelab.launch.command.probe.streams import (
     ProbedProcess,
@@ -83,12 +83,12 @@ class ProbedSteps:
     @property
     def num_steps(self) -> int:
         """Steps seen so far, of the optimizer that has most."""
-        seen = [
-            steps[-1].number
-            for process in self._processes.values()
-            for steps in process.steps.values()
-        ]
-        return max(seen, default=0)
+        return max(map(_most_steps, self._processes.values()), default=0)
+
+    @property
+    def num_stepping(self) -> int:
+        """Processes that have made a step."""
+        return sum(any(each.steps.values()) for each in self._processes.values())
 
     def columns(self) -> dict[str, Any]:
         """Return what the probe confirms of the measured steps, by column.
@@ -101,6 +101,7 @@ class ProbedSteps:
         """
         self._processes.read()
         trial, leader, optimizer = self._trial, self._leader, self._optimizer
+        check_group(trial, leader.note)
         warmup_steps = trial.measurement.warmup_steps
         trained = [
             each for each in self._processes.values() if len(each.steps[optimizer]) > 1
@@ -120,7 +121,9 @@ class ProbedSteps:
             )
             if self._has_stragglers(local):
                 columns["validity"] = [RANKS_APART]
-        if waited := leader.draws_of_steps(optimizer, self._training, warmup_steps):
+        if self._training and (
+            waited := leader.draws_of_steps(optimizer, self._training, warmup_steps)
+        ):
             columns["data_wait_s"] = fmean(each.waited_s for each in waited)
         return columns
 

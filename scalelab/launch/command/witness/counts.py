@@ -1,15 +1,11 @@
 """What a count tells of itself: whether it counts optimiser steps or something else."""
 
-import math
-from collections.abc import Callable
 from itertools import pairwise
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import (
-    BATCH_OF_EPOCH,
     SAMPLES_IN_EPOCH,
     SAMPLES_OF_EPOCH,
-    STEP_OF_EPOCH,
 )
 from scalelab.experiment.trial import Trial
 from scalelab.launch.command.lines import SAMPLES, STEP, Count, Report
@@ -31,9 +27,7 @@ class CountWitness:
         self._counts: list[int] = []
         self.holds_samples = False
 
-    def take(
-        self, report: Report, step: int, slower: Callable[[], float | None]
-    ) -> None:
+    def take(self, report: Report, step: int) -> None:
         """Take in the report of a further step."""
         if report.samples is not None:
             before, self._samples = self._samples, (step, report.samples)
@@ -47,9 +41,9 @@ class CountWitness:
             return
         self._counts.append(count.value)
         if len(self._counts) == _ENOUGH:
-            self._check_count(count, slower())
+            self._check_count(count)
 
-    def _check_count(self, count: Count, slower: float | None) -> None:
+    def _check_count(self, count: Count) -> None:
         if count.name in (SAMPLES, SAMPLES_OF_EPOCH):
             return
         rises = {after - before for before, after in pairwise(self._counts)}
@@ -58,10 +52,6 @@ class CountWitness:
         if is_data and local > 1 and not any(rise % local for rise in rises):
             why = f"counts up to {count.total:,}, which is job.samples_per_epoch"
             raise SpecError(_samples_taken(count, why))
-        # Samples are whole batches, and an epoch of them is no epoch of steps.
-        unit = BATCH_OF_EPOCH if count.name == BATCH_OF_EPOCH else STEP_OF_EPOCH
-        has_length = not is_data and unit in self._fitting(count.total)
-        is_of_steps = has_length or self._counts[0] % local
         passes = trial.gradient_accumulation_steps
         batches = {
             "local_batch_size": local,
@@ -70,27 +60,14 @@ class CountWitness:
             "global_batch_size": trial.global_batch_size,
         }
         for name, batch in batches.items():
-            # The program's rate clears it where it is nearer to the steps.
-            is_near = slower is not None and slower <= math.sqrt(batch)
-            if batch > 1 and rises == {batch} and not (is_of_steps or is_near):
+            # Samples are whole batches.
+            if batch > 1 and rises == {batch} and not self._counts[0] % local:
                 why = f"rises by {batch:,} from line to line, which is {name}"
                 beside = (
                     f" If it does not, let the program report at another interval than "
                     f"{batch:,}, or samples beside it."
                 )
                 raise SpecError(_samples_taken(count, why) + beside)
-
-    def _lengths(self) -> dict[str, float]:
-        if not self._per_epoch:
-            return {}
-        steps = self._per_epoch / self._trial.global_batch_size
-        passes = self._trial.gradient_accumulation_steps
-        return {BATCH_OF_EPOCH: steps * passes, STEP_OF_EPOCH: steps}
-
-    def _fitting(self, total: int | None) -> list[str]:
-        """Return what counts up to a total in an epoch: batches, or steps, or both."""
-        lengths = self._lengths().items()
-        return [name for name, each in lengths if total and abs(total - each) <= 1]
 
 
 def _samples_taken(count: Count, why: str) -> str:
@@ -107,18 +84,13 @@ def _check_samples(trial: Trial, num_steps: int, samples: int) -> None:
     expected = num_steps * trial.global_batch_size
     if samples == expected:
         return
-    causes = [
-        f"it counts the samples of one rank, not of all {trial.data_parallel_size}",
-        f"its steps ignore gradient accumulation ({accumulation} forward passes make "
-        "one step)",
-    ]
-    if samples * accumulation == expected and accumulation > 1:
-        causes.reverse()
     raise SpecError(
         f"the command reported {samples:,} samples in {num_steps:,} steps; "
         f"{num_steps:,} x global_batch_size={trial.global_batch_size:,} "
         f"(local_batch_size={trial.local_batch_size} x data_parallel_size="
         f"{trial.data_parallel_size} x gradient_accumulation_steps={accumulation}) is "
-        f"{expected:,}. Likely causes: {causes[0]}, or {causes[1]}. The last batch of "
-        "an epoch must be full, too (drop_last=True)."
+        f"{expected:,}. Likely it counts the samples of one rank, not of all "
+        f"{trial.data_parallel_size}, or its steps ignore gradient accumulation "
+        f"({accumulation} forward passes make one step). The last batch of an epoch "
+        "must be full, too (drop_last=True)."
     )

@@ -4,21 +4,17 @@ Ranks of which each trains alone report the steps of a trial that scales perfect
 when the first step is reported, the connections between their processes are looked at.
 """
 
-import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from scalelab.errors import SpecError
-from scalelab.experiment.trial import Trial
 from scalelab.inputs.numerals import counted
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.witness.sight import sight_of
-from scalelab.launch.process_tree import children, descendants, environment_of
+from scalelab.launch.process_tree import has_loaded
 from scalelab.launch.rendezvous import Meeting
-from scalelab.plan.first_check import NOT_WITNESSED
+from scalelab.plan.first_check import NOT_WITNESSED, ONE_PROCESS
 
-_LOCAL_RANK, _SIZE = "LOCAL_RANK", "WORLD_SIZE"
 _FRAMEWORK = "framework"
 # The metric by which a program says how many ranks, or devices, work together.
 SAID = "world_size"
@@ -27,23 +23,24 @@ SAID = "world_size"
 # all at once: only one that goes on without a connection between its ranks is refused.
 _LOOKS = 2
 _BETWEEN_LOOKS_S = 0.5
-_LOSS = re.compile(r"loss\W{0,4}(\d+\.\d{3,})", re.IGNORECASE)
-_EQUAL_LINES = 3
+# Libraries of frameworks by which one process drives all devices.
+_DRIVE_ALL = ("jaxlib/", "tensorflow/")
 
 
 class RankWitness:
     """Finds out once, while a command trains, whether its ranks have met."""
 
     def __init__(self, attempt: CommandAttempt, meeting: Meeting) -> None:
-        trial = attempt.spec.trial
         self._attempt, self._meeting = attempt, meeting
-        self._num_devices = trial.world_size
-        self._sizes = {trial.world_size, trial.data_parallel_size}
-        self._counts_ranks = attempt.launcher.shares_reports
+        self._num_devices = attempt.spec.trial.world_size
+        self._may_be_one_process = (
+            attempt.launcher.only_one_node is not None  # it starts one process
+            and attempt.spec.device_type == "cpu"
+            and attempt.spec.trial.layout is None
+        )
         self._witness: str | None = None
         self._looks_left = _LOOKS
         self._num_alone = 0
-        self._may_hide = False
         self._next_look_s = 0.0
         self._seen_step: int | None = None
 
@@ -51,7 +48,8 @@ class RankWitness:
         """Take in what the program says of its world, if it does."""
         if SAID not in metrics:
             return
-        if metrics[SAID] not in self._sizes:
+        sizes = self._num_devices, self._attempt.spec.trial.data_parallel_size
+        if metrics[SAID] not in sizes:
             raise SpecError(
                 f"the program reports {SAID}={metrics[SAID]:g}, and this trial has "
                 f"{counted(self._num_devices, 'device')}: its row would tell of "
@@ -61,15 +59,21 @@ class RankWitness:
         if self._num_devices > 1 and self._witness is None:
             self._witness = _FRAMEWORK
 
-    def look(self, pids: Sequence[int], step: int, *, is_last: bool) -> None:
+    def look(
+        self, pids: Sequence[int], step: int, *, num_stepping: int, is_last: bool
+    ) -> None:
         """Look at the processes of a command that has reported a step.
 
-        All ranks are there then, and later steps are hardly disturbed.
+        All ranks are there then, and later steps are hardly disturbed. The optimizers
+        of PyTorch were seen to step in ``num_stepping`` processes.
         """
-        if self._counts_ranks:
-            self._counts_ranks = False
-            _check_rank_count(self._attempt.spec.trial, pids)
+        if self._may_be_one_process and self._seen_step is None:
+            is_driver = any(
+                has_loaded(pid, each) for pid in pids for each in _DRIVE_ALL
+            )
+            self._may_be_one_process = not is_driver and num_stepping < 2
         if self._num_devices == 1 or self._witness is not None:
+            self._seen_step = step
             return
         # Ranks may exchange nothing before a step has ended.
         is_later = step != self._seen_step and time.monotonic() >= self._next_look_s
@@ -81,79 +85,39 @@ class RankWitness:
         self._looks_left -= 1
         self._next_look_s = time.monotonic() + _BETWEEN_LOOKS_S
         self._seen_step, self._witness = step, sight.witness
-        if sight.witness is None and sight.is_sure:
+        self._may_be_one_process &= sight.num_met < 2
+        if sight.witness is None and (sight.is_sure or self._may_be_one_process):
             self._num_alone += 1
             if self._num_alone == _LOOKS:
-                raise SpecError(_unmet(self._num_devices, sight.num_met))
-        self._may_hide |= not sight.is_sure
+                raise SpecError(self._alone(sight.num_met))
 
     def columns(self) -> dict[str, str]:
-        """Return what has shown that the ranks met, by column; empty for one rank."""
+        """Return what has shown that the ranks met, by column."""
         if self._num_devices == 1:
-            return {}
-        attempt = self._attempt
-        has_logs = sum(map(len, attempt.device_ids)) == self._num_devices
-        # Ranks that have met may all print their mean loss.
-        is_open = self._witness is None and not self._may_hide
-        if is_open and has_logs and not attempt.launcher.shares_reports:
-            logs = [attempt.spec.files.log(rank) for rank in range(self._num_devices)]
-            if equal_losses(logs):
-                raise SpecError(_unmet(self._num_devices, 1))
+            return {"ranks_witness": ONE_PROCESS} if self._may_be_one_process else {}
+        if self._num_alone and self._may_be_one_process:
+            raise SpecError(self._alone(1))
         return {"ranks_witness": self._witness or NOT_WITNESSED}
 
-
-def equal_losses(logs: Sequence[Path]) -> bool:
-    """Tell whether logs of several ranks print the same losses, to all digits."""
-    if len(logs) < 2 or not all(log.exists() for log in logs):
-        return False
-    found = [_LOSS.findall(log.read_text(errors="replace")) for log in logs]
-    shortest = min(map(len, found))
-    return (
-        len({tuple(each[:shortest]) for each in found}) == 1
-        and len(set(found[0][:shortest])) >= _EQUAL_LINES
-    )
-
-
-def _unmet(num_ranks: int, num_met: int) -> str:
-    found = (
-        "none met another: this script trains alone in each"
-        if num_met < 2
-        else f"only {num_met} of them met: the script trains alone in the others"
-    )
-    return (
-        f"{counted(num_ranks, 'rank')} started, {found}, and what each does would "
-        "count as a share of one training. "
-        "When the first step is reported, all ranks must have joined one process group "
-        "and be connected. Call torch.distributed.init_process_group, or what your "
-        "framework has for it; a script for one process takes gpus: [1] and launcher: "
-        "none."
-    )
-
-
-def _check_rank_count(trial: Trial, pids: Iterable[int]) -> None:
-    """Refuse a command whose ranks are told of another number of ranks.
-
-    ``torchrun``, and what builds on it such as ``accelerate launch``, tells every rank
-    ``LOCAL_RANK`` and ``WORLD_SIZE``; so do Lightning and DeepSpeed. Processes that a
-    rank starts inherit both. Nothing is refused where no rank is told a number. With a
-    layout there may also be one rank for each replica, which drives several devices.
-    """
-    expected = {trial.world_size}
-    if trial.layout is not None:
-        expected.add(trial.data_parallel_size)
-    told: set[str] = set()
-    for program in (each for pid in pids for each in children(pid)):
-        given = environment_of(program).get(_SIZE)
-        told |= {
-            found[_SIZE]
-            for found in map(environment_of, descendants(program))
-            if _LOCAL_RANK in found and found.get(_SIZE, given) != given
-        }
-    for size in sorted({int(each) for each in told if each.isdecimal()} - expected):
-        raise SpecError(
-            f"the command started {counted(size, 'rank')} (WORLD_SIZE={size}), and "
-            f"this trial has {counted(trial.world_size, 'device')}, so its row would "
-            "tell of devices that were not used, or were shared. Let the command start "
-            "a rank for each device: torchrun --nnodes {num_nodes} --nproc-per-node "
-            "{gpus_per_node}, or accelerate launch --num_processes {world_size}."
+    def _alone(self, num_met: int) -> str:
+        size = self._num_devices
+        if self._may_be_one_process:
+            return (
+                f"one process runs, which nothing joins to others, and this trial has "
+                f"{counted(size, 'CPU slot')}: its row would call the work of one that "
+                f"of {size}. Ask for gpus: [1]; or let the script join ranks, and "
+                "write launcher: torchrun; or, if it uses all slots by itself, let it "
+                f"print world_size={size}, and read that under metrics."
+            )
+        found = (
+            "none met another: this script trains alone in each"
+            if num_met < 2
+            else f"only {num_met} of them met: the script trains alone in the others"
+        )
+        return (
+            f"{counted(size, 'rank')} started, {found}, and what each does would count "
+            "as a share of one training. When the first step is reported, all ranks "
+            "must have joined one process group and be connected. Call "
+            "torch.distributed.init_process_group, or what your framework has for it; "
+            "a script for one process takes gpus: [1] and launcher: none."
         )
