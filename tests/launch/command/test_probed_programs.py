@@ -138,7 +138,7 @@ def test_one_process_on_two_devices_is_refused(
     program = PROGRAMS / "honest" / "early_stop.py"
     result = agent.run(probed(tmp_path, program, ranks=2), 0, None)
     assert result.outcome is Outcome.REFUSED, result
-    assert "(1 x 4), where 8 were asked" in result.reason
+    assert result.reason.startswith("one process runs, which nothing joins to others")
 
 
 @pytest.mark.parametrize(

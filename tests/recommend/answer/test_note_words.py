@@ -224,8 +224,8 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "not_settled",
         {"least": 1, "most": 4, "count": 2},
         "Not settled: in 2 trials later steps took another time than earlier ones, "
-        "beyond their scatter; their intervals are wider for it. Raise "
-        "measure.warmup_steps and measure.steps, and measure on a quiet machine.",
+        "beyond their scatter. Their intervals are wider, but such a time may be far "
+        "off. Raise measure.warmup_steps and measure.steps.",
     ),
     (
         "equal_losses",
