@@ -251,8 +251,8 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "a step is of as many samples as were asked. A DataLoader does, or samples "
     "reported beside the steps.",
     "not_settled": "Not settled: in {count:n trial} later steps took another time than "
-    "earlier ones, beyond their scatter. Their intervals are wider, but such a time may "
-    "be far off. Raise measure.warmup_steps and measure.steps.",
+    "earlier ones, beyond their scatter. Their intervals are wider, but such a time "
+    "may be far off. Raise measure.warmup_steps and measure.steps.",
     "equal_losses": "Doubted: the trials of global batch {batches:and} print the same "
     "losses, to all digits. The batch size is not read, each rank trains alone, or all "
     "samples are alike.",
