@@ -252,7 +252,7 @@ class ReportReader:
         self.expectation = 'a JSON object such as {"step": 10, "samples": 640}'
         if source.regex:
             self._read = partial(read_groups, [*map(re.compile, source.regex)])
-            named = ", ".join(map(repr, source.regex))
+            named = ", ".join(f"'{pattern}'" for pattern in source.regex)
             self.expectation = f"matched by metrics.regex {named}"
         elif source.tensorboard is not None:
             self.expectation = "a scalar with its step"
@@ -260,7 +260,7 @@ class ReportReader:
             self._read = CsvLines(source.columns).read
             self.expectation = "a row with a number of steps below a header"
         if source.evaluation:
-            named = ", ".join(map(repr, source.evaluation))
+            named = ", ".join(f"'{pattern}'" for pattern in source.evaluation)
             self.expectation += (
                 f" without being one of an evaluation (metrics.evaluation {named})"
             )

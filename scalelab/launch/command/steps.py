@@ -180,9 +180,9 @@ class StepLog:
     @property
     def first_losses(self) -> str | None:
         """The first losses, as printed; None: too few, or they do not change."""
-        first = self._losses[:_FIRST]
-        is_told = len(first) == _FIRST and len(set(first)) >= _LEAST_APART
-        return " ".join(map(str, first)) if is_told else None
+        is_told = len(self._losses) == _FIRST
+        is_told &= len(set(self._losses)) >= _LEAST_APART
+        return " ".join(map(str, self._losses)) if is_told else None
 
     @property
     def num_seen(self) -> int:
@@ -353,7 +353,7 @@ class StepLog:
         samples = self._num_seen_at(step) * self._trial.global_batch_size
         row = {**report.metrics, "event": event, "step": step, "samples": samples}
         self._rows.append(row)
-        if event == "step":
+        if event == "step" and len(self._losses) < _FIRST:
             named = (name for name in report.metrics if "loss" in name.lower())
             self._losses += [report.metrics[name] for name in named][:1]
         self.metrics |= report.metrics

@@ -100,8 +100,10 @@ def test_readers_say_what_they_expect() -> None:
     assert ReportReader(MetricsSource(jsonl="x")).expectation == (
         'a JSON object such as {"step": 10, "samples": 640}'
     )
-    source = MetricsSource(regex=("(?P<step>.)",))
-    assert ReportReader(source).expectation == "matched by metrics.regex '(?P<step>.)'"
+    source = MetricsSource(regex=(r"(?P<step>\d)",))  # as it can be pasted
+    assert ReportReader(source).expectation == (
+        r"matched by metrics.regex '(?P<step>\d)'"
+    )
 
 
 def steps_of(

@@ -63,7 +63,8 @@ def ranks_witness(
 def check_group(trial: Trial, note: Note) -> None:
     """Refuse a process group of another size than the trial has devices.
 
-    With a layout there may also be one rank for each replica, which drives several.
+    With a layout there may also be one rank for each replica, which drives several;
+    servers may be members, too.
 
     Raises
     ------
@@ -71,7 +72,11 @@ def check_group(trial: Trial, note: Note) -> None:
         The group has more ranks, or fewer.
     """
     size = note.get("world_size")
-    if size in (None, trial.world_size, trial.layout and trial.data_parallel_size):
+    if not strategy_of(trial.parallelism).is_synchronous or size in (
+        None,
+        trial.world_size,
+        trial.layout and trial.data_parallel_size,
+    ):
         return
     raise SpecError(
         f"the program's process group has {counted(size, 'rank')}, and this trial has "
