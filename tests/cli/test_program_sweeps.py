@@ -20,9 +20,14 @@ for step in range(1, 15):
     if os.environ["RANK"] == "0":
         print("step", step, "samples", step * batch * ranks, flush=True)
 """
+# It holds a file where the library of JAX would lie, by which one process drives all.
 BARS = """\
-import argparse, os, time
+import argparse, mmap, os, time
 
+os.makedirs("jaxlib", exist_ok=True)
+with open("jaxlib/libjax.so", "w+b") as file:
+    file.truncate(1)
+    held = mmap.mmap(file.fileno(), 1)
 options = argparse.ArgumentParser()
 options.add_argument("--batch", type=int)
 batch = options.parse_args().batch
