@@ -244,8 +244,10 @@ def not_witnessed(rows: FitRows) -> Iterator[Fact]:
 
 def runs_as_one_process(rows: FitRows) -> bool:
     """Tell whether all rows are of a process on a CPU that joins no others."""
-    fitted = rows.observations.loc[rows.frame.index]
-    return {*map(str, cells(fitted, "ranks_witness"))} == {ONE_PROCESS}
+    return {ONE_PROCESS} == {
+        str(witness)
+        for witness in cells(rows.observations.loc[rows.frame.index], "ranks_witness")
+    }
 
 
 def compared(programs: Mapping[str, Outlook]) -> Iterator[Fact]:

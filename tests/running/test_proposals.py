@@ -392,6 +392,17 @@ def test_a_part_of_a_package_is_started_as_a_module(tmp_path: Path) -> None:
     assert experiment.snapshot_paths == ("clip_train/",)
 
 
+def test_a_table_is_guessed_where_nothing_else_sees_the_steps(tmp_path: Path) -> None:
+    text = "csv.writer(open(f'{out}/log.csv'))\nx = 'log.csv'"
+    found, experiment = proposed(written(tmp_path, text))
+    assert experiment.metrics is not None
+    assert experiment.metrics.csv == "{trial_dir}/log.csv"
+    assert "# Guessed: it seems to write them there" in found.text
+    found, _ = proposed(written(tmp_path, f"import torch\n{text}"))
+    assert "metrics: {csv" not in found.text
+    assert "seen where PyTorch's optimizer steps" in found.text
+
+
 def test_relative_imports_are_followed(tmp_path: Path) -> None:
     package = tmp_path / "nets"
     written(package, "", "__init__.py")

@@ -180,8 +180,7 @@ class StepLog:
     @property
     def first_losses(self) -> str | None:
         """The first losses, as printed; None: too few, or they do not change."""
-        is_told = len(self._losses) == _FIRST
-        is_told &= len(set(self._losses)) >= _LEAST_APART
+        is_told = len(self._losses) == _FIRST and len(set(self._losses)) >= _LEAST_APART
         return " ".join(map(str, self._losses)) if is_told else None
 
     @property

@@ -206,7 +206,7 @@ def draft(
     if not counts.keys() & {"local_batch_size", "global_batch_size"}:
         to_fill_in.append("how the script takes its batch size, {local_batch_size}")
     sees_steps = bool(script.all_packages & _WITH_TORCH)
-    if not any((preset, expression, sees_steps)):
+    if not any((preset, expression, script.tables, sees_steps)):
         to_fill_in.append(
             "metrics.regex, the expression for a line that reports a step"
         )

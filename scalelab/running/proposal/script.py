@@ -46,6 +46,7 @@ class Script:
     all_packages: frozenset[str]  # and of what its modules import
     trains_on_several: bool
     divided: Mapping[str, str]  # names that it divides, by which count of ranks
+    tables: tuple[str, ...]  # CSV files that it names, where it writes any
 
     @property
     def drives_all_devices(self) -> bool:
@@ -81,6 +82,7 @@ def read_script(path: Path) -> Script:
     modules = [each for each in texts if each.endswith(".py") and each[0] != "/"]
     beside |= {path.parent / each for each in modules if (path.parent / each).is_file()}
     beside |= set(config_folders(path, tree))
+    tables = sorted(t for t in texts if re.fullmatch(r"[\w-]+\.csv", t, re.ASCII))
     source = "\n".join(each.read_text(errors="replace") for each in trees)
     return Script(
         path=path,
@@ -93,6 +95,7 @@ def read_script(path: Path) -> Script:
         trains_on_several=bool((all_packages | named) & _SPREADING)
         or any("distributed" in name.lower() for name in named),
         divided=dict(_DIVISION.findall(source)),
+        tables=tuple(tables) if named & {"DictWriter", "writer"} else (),
     )
 
 
