@@ -97,6 +97,14 @@ def start_up_ms(folder: str, with_probe: bool) -> float:
     return 1e3 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 
+def cost(pairs: list[tuple[float, float]]) -> tuple[float, float, float, float]:
+    """Return what the probe adds, its 95% interval, and what there is without it."""
+    added = [probed - bare for probed, bare in pairs]
+    low, high = median_interval(added)
+    bare = statistics.median(bare for _, bare in pairs)
+    return statistics.median(added), low, high, bare
+
+
 def main() -> None:
     """Print both costs."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -112,20 +120,16 @@ def main() -> None:
             probed_us = training.step_us()
             with training.without_probe():
                 steps.append((probed_us, training.step_us()))
-    low, high = median_interval([one - other for one, other in steps])
-    cost = statistics.median(one - other for one, other in steps)
-    bare_us = statistics.median(other for _, other in steps)
+    added, low, high, bare = cost(steps)
     print(
-        f"a step of {bare_us:.0f} us of CPU: {cost:+.1f} us with the probe, 95% "
+        f"a step of {bare:.0f} us of CPU: {added:+.1f} us with the probe, 95% "
         f"interval {low:.1f} to {high:.1f}, {TURNS} pairs of {STEPS} steps; "
-        f"{cost / 10:.2f}% of a step of 1 ms. Aim {AIM_US:g} us: "
+        f"{added / 10:.2f}% of a step of 1 ms. Aim {AIM_US:g} us: "
         f"{'met' if high <= AIM_US else 'not met'}"
     )
-    low, high = median_interval([one - other for one, other in starts])
-    cost = statistics.median(one - other for one, other in starts)
-    bare_ms = statistics.median(other for _, other in starts)
+    added, low, high, bare = cost(starts)
     print(
-        f"start-up, importing torch, {bare_ms:.0f} ms of CPU: {cost:+.0f} ms with the "
+        f"start-up, importing torch, {bare:.0f} ms of CPU: {added:+.0f} ms with the "
         f"probe, 95% interval {low:.0f} to {high:.0f}, {STARTS} pairs"
     )
 

@@ -35,7 +35,7 @@ def probed(
         command=f"{command} --accumulation {{gradient_accumulation_steps}}",
         launcher=launcher,
         code=code,
-        warmup_steps=WARMUP_STEPS,
+        warmup_steps=changes.pop("warmup_steps", WARMUP_STEPS),
         steps=changes.pop("steps", 1000),
         **changes,
     )

@@ -297,8 +297,7 @@ class Launcher(ABC):
         they end does not matter. Where not, it is over when all processes have ended.
     shares_reports
         All ranks of a node may report where rank 0 does, since one process starts them
-        and they inherit its environment. A step counts when it is first reported. The
-        ranks must be as many as the trial has devices, as far as they are told.
+        and they inherit its environment. A step counts when it is first reported.
     """
 
     name: str

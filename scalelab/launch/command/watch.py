@@ -210,6 +210,8 @@ class _CommandWatch(Watch):
         elif RATE_DISAGREES in marks:  # then the program's own rate is another's
             marks.remove(RATE_DISAGREES)
         if "reported_step_time_s" not in columns and self._misread is None:
+            # Both are of the same steps, also where the warm-up was doubled.
+            self._printed.intervals.warmup_steps = self._log.intervals.warmup_steps
             counted = self._printed.step_columns()
             if counted["num_steps"] >= fewest_steps(self._spec.trial):
                 seen["reported_step_time_s"] = counted.get("step_time_s")

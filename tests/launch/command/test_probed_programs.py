@@ -88,6 +88,23 @@ def test_a_silent_evaluation_is_set_apart(agent: NodeAgent, tmp_path: Path) -> N
     assert measured["step_time_s"] < 0.1
 
 
+def test_a_log_is_of_the_steps_that_count_where_the_warm_up_is_doubled(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
+    spec = probed(
+        tmp_path,
+        PROGRAMS / "honest" / "slow_start.py",
+        metrics=MetricsSource(regex=(r"step (?P<step>\d+)",)),
+        warmup_steps=10,
+        steps=20,
+    )
+    measured = agent.run(spec, 0, None).measurements
+    assert measured["num_steps"] == 20
+    # with the slow ones after the first warm-up it would be several times as long
+    ratio = measured["reported_step_time_s"] / measured["step_time_s"]
+    assert ratio < 1.5
+
+
 def test_losses_that_are_printed_go_with_the_steps(
     agent: NodeAgent, tmp_path: Path
 ) -> None:

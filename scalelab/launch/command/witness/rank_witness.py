@@ -48,8 +48,10 @@ class RankWitness:
         """Take in what the program says of its world, if it does."""
         if SAID not in metrics:
             return
-        sizes = self._num_devices, self._attempt.spec.trial.data_parallel_size
-        if metrics[SAID] not in sizes:
+        if metrics[SAID] not in (
+            self._num_devices,
+            self._attempt.spec.trial.data_parallel_size,
+        ):
             raise SpecError(
                 f"the program reports {SAID}={metrics[SAID]:g}, and this trial has "
                 f"{counted(self._num_devices, 'device')}: its row would tell of "
