@@ -107,6 +107,9 @@ class Coverage:
         per_node = self.at.world_size / self.at.num_nodes
         outside = _outside(query.world_size / query.num_nodes, per_node)
         outside |= self.distance(query).max(axis=1, initial=0.0) > 1e-9
+        # whether every pass exchanges gradients, or the last alone, was not seen
+        accumulated = self.at.accumulation[self.at.is_parallel].max(initial=1) > 1
+        outside |= query.is_parallel & (query.accumulation > 1) & (not accumulated)
         kind = np.where(outside, Support.EXTRAPOLATED.value, Support.INTERPOLATED.value)
         open_at = self._open_at(query)
         for gap in self.gaps():

@@ -33,6 +33,7 @@ from scalelab.recommend.knowledge import (
     compared_columns,
     fit_step_times,
     whole_run_law,
+    with_settings,
     with_value,
 )
 from scalelab.recommend.notes import (
@@ -53,13 +54,19 @@ from scalelab.recommend.notes import (
 )
 from scalelab.recommend.prediction.efficiency import Baseline
 from scalelab.recommend.prediction.knee import find_knee, last_paying
-from scalelab.recommend.prediction.needs import SampleNeed, learning_rate
+from scalelab.recommend.prediction.needs import SampleNeed
 from scalelab.recommend.prediction.next_trial import next_trial
 from scalelab.recommend.prediction.outlook import (
     Outlook,
     best_of_each_size,
     look_ahead,
     outlook_rows,
+)
+from scalelab.recommend.prediction.rates import (
+    critical_batch,
+    learning_rate,
+    measured_rates,
+    missed,
 )
 from scalelab.recommend.question.batches import AskedBatch, BatchRule
 from scalelab.recommend.question.candidates import (
@@ -111,6 +118,7 @@ def recommend(
     named = law_named(law)
     fitted, learned = fit_step_times(named, rows, rest, history=history, link=link)
     need = SampleNeed.of(subject.every_group, job, limits.target)
+    selected = with_settings(rows, among)
     whole = every.take(subject.every_group.index)
     whole_runs = whole_run_law(whole.observations, among, need)
     factorisation = measured_factorisation(whole, named)
@@ -121,7 +129,8 @@ def recommend(
         need=need,
         factorisation=factorisation if need.uses_law else None,
         whole_runs=whole_runs,
-        rows=rows,
+        rows=selected,
+        curves=rows.curves,
         rule=BatchRule.of(
             rows.frame,
             batches or AskedBatch(),
@@ -139,7 +148,6 @@ def recommend(
         untold = {**untold, None: {*untold.get(None, ()), Untold.ACCUMULATION}}
     asked = candidates(rows.curves, where, knowledge.rule, untold, bool(whole_runs))
     for name, value in among.items():
-        with_value(every.observations.loc[rows.frame.index], name, value)
         asked = with_value(asked, name, value)
     asked = knowledge.memory.fitting(asked, rows.frame, knowledge.rule)
     comparison = Comparison.of(
@@ -153,8 +161,13 @@ def recommend(
         knowledge, comparison, fitted.gaps_at(asked), limits, within, wanted
     )
     beliefs = believed(answer.rows, law, link, is_accepted=accept_unmeasured)
-    beside = evidence(whole, subject.frame, factorisation)
-    return replace(answer, facts=(*beliefs, *answer.facts), evidence=beside)
+    rates = measured_rates(need, subject.every_group)
+    late = missed(
+        need, rates, answer.rows, subject.every_group, subject.device_hour_word
+    )
+    beside = evidence(whole, subject.frame, factorisation, rates)
+    facts = (*beliefs, *late, *answer.facts)
+    return replace(answer, facts=facts, evidence=beside)
 
 
 def _check_sequence_length(subject: AskedCurves, job: Job | None) -> None:
@@ -178,6 +191,7 @@ def _answer(
     wanted: Sequence[int],
 ) -> Recommendation:
     subject, law, need = knowledge.subject, knowledge.law, knowledge.need
+    measured = knowledge.rows.observations
     rule, outlook, choice = knowledge.rule, comparison.printed, comparison.choice
     base = Baseline.of(knowledge.rows, knowledge.step_times)
     table = outlook_rows(outlook, choice.index, base, limits, knowledge)
@@ -231,13 +245,14 @@ def _answer(
         next_trial=proposed,
         price=limits.charges_in_words(subject.device_hour_word),
         facts=(
-            *failures(subject.frame),
+            *failures(measured),
             *(against_cheapest(table) if knowledge.compares_counts else ()),
             *compared(comparison.programs),
             *named(comparison.named, limit_words, knowledge),
             *accuracy,
-            *assumptions(knowledge, chosen, accuracy),
+            *assumptions(knowledge, chosen, knowledge.of_its_curve(config), accuracy),
             *knowledge.memory.notes(outlook.questions.iloc[[choice.index]]),
+            *critical_batch(need, config["samples_curve"]),
             *cut_to_an_epoch(rule),
             *about_efficiency(table, base.world_size),
             *not_chosen(rule, table, is_proposed=is_proposed),
@@ -245,15 +260,15 @@ def _answer(
             *not_considered(knowledge, table, wanted),
             *not_identifiable(gaps, subject.is_emulated),
         ),
-        left_out=law.left_out,
+        left_out=knowledge.rows.left_out,
         left_out_of_convergence=need.law.left_out if need.law else {},
-        num_observations=len(subject.frame),
+        num_observations=len(measured),
         sweep_gpu_hours=float(known_s.sum()) / 3600 if len(known_s) else None,
         is_emulated=subject.is_emulated,
         law=law.name,
         formula=law.reference,
         parameters=parameters,
-        memory_limits=limits_of_memory(subject.frame),
+        memory_limits=limits_of_memory(measured),
     )
 
 
@@ -335,7 +350,8 @@ def _best_of_programs(
 def _choose(best: Outlook, limits: Constraints, device_word: str) -> Choice:
     time, eligible = best.time_s, best.is_eligible
     last = int(last_paying(time[None], best.sizes, limits.min_marginal_return)[0])
-    is_known = (best.frame["support"] != Support.EXTRAPOLATED).to_numpy() & eligible
+    is_known = best.frame["support"].ne(Support.EXTRAPOLATED) | best.frame["is_tried"]
+    is_known = is_known.to_numpy(bool) & eligible
     paying = is_known & (np.arange(len(time)) <= last)
     if not paying.any():
         first = (is_known if is_known.any() else eligible).argmax()

@@ -34,6 +34,7 @@ from scalelab.laws.rows import (
 from scalelab.recommend.answer.evidence import (
     BASELINE,
     Evidence,
+    RateRow,
     Spread,
     WayRow,
     WholeRun,
@@ -56,12 +57,16 @@ _SERVERS = OPTION_PREFIX + "num_servers"
 
 
 def evidence(
-    rows: FitRows, compared: pd.DataFrame, factorisation: Factorisation | None
+    rows: FitRows,
+    compared: pd.DataFrame,
+    factorisation: Factorisation | None,
+    rates: tuple[RateRow, ...] = (),
 ) -> Evidence:
     """Return what rows show; ways to train are those of the ``compared`` rows."""
     runs = [] if factorisation is None else factorisation.trials.to_dict("records")
     return Evidence(
         ways=ways(compared),
+        rates=rates,
         steadiness=steadiness(rows),
         whole_runs=tuple(
             WholeRun(**{name: float(run[name]) for name in WholeRun.__slots__})

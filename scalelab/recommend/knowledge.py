@@ -1,6 +1,6 @@
 """The knowledge behind an answer: its subject, measurements, and fitted laws."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -9,11 +9,13 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import SpecError
+from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
 from scalelab.inputs.numerals import counted, device_words
 from scalelab.inputs.support import Support
 from scalelab.inputs.wording import Option
+from scalelab.laws.convergence.rows import RULE
 from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw, measured_whole_runs
 from scalelab.laws.rows import (
@@ -29,7 +31,7 @@ from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior, are_related
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.evidence import Accuracy
-from scalelab.recommend.prediction.consistency import contradictions
+from scalelab.recommend.prediction.consistency import contradictions, is_among
 from scalelab.recommend.prediction.needs import Overhead, SampleNeed
 from scalelab.recommend.question.batches import BatchRule
 from scalelab.recommend.question.candidates import MemoryRoom
@@ -71,6 +73,10 @@ def choose_subject(
                 # what tells samples alone holds on any device
                 is_alone = every_group["world_size"].isna() & every_group[name].isna()
                 chosen = chosen.union(every_group.index[is_alone])
+            if name == RULE:
+                # what tells times alone holds under any rule
+                is_timed = every_group["kind"].eq(TrialKind.THROUGHPUT).fillna(False)
+                chosen = chosen.union(every_group.index[is_timed])
             every_group = every_group.loc[chosen]
     frame = every_group
     if NODE_GROUP in select:
@@ -127,6 +133,20 @@ def with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
         listed = ", ".join(list(counts)[:_MAX_LISTED]) or "none"
         raise SpecError(f"No observation has {name}={value}. Measured: {listed}.")
     return frame[frame[name].astype("string").eq(str(value)).fillna(False)]
+
+
+def with_settings(rows: FitRows, select: Mapping[str, Scalar]) -> FitRows:
+    """Return the rows of the selected curves, as far as the settings occur together.
+
+    Allocations and batches that are selected leave no curve out.
+    """
+    found = rows
+    for name, value in select.items():
+        with_value(rows.observations.loc[rows.frame.index], name, value)
+        if name not in CONFIGURATION:
+            chosen = found.take(with_value(found.observations, name, value).index)
+            found = chosen if len(chosen.frame) else found
+    return found
 
 
 def whole_run_law(
@@ -252,7 +272,10 @@ class Knowledge:
     factorisation: Factorisation | None
     # The law of whole runs, where training does not factorise; else None
     whole_runs: WholeRunLaw | None
+    # Of the rows that the laws were fitted to, those with the selected settings
     rows: FitRows
+    # The curves of all of them, whatever is selected
+    curves: Collection[CurveKey]
     rule: BatchRule
     memory: MemoryRoom
     accuracy: Accuracy
@@ -265,10 +288,22 @@ class Knowledge:
         """
         return bool(self.learned) or self.rows.frame["world_size"].nunique() > 1
 
+    def has_tried(self, asked: pd.DataFrame) -> np.ndarray:
+        """Tell whose allocation was measured on their curve, with whatever batch."""
+        measured = self.rows.frame
+        what = [*curve_columns(measured), "world_size", "num_nodes"]
+        return is_among(asked, measured[what])
+
     @cached_property
     def contradicted(self) -> pd.DataFrame:
         """The configurations whose runs contradict one another."""
         return contradictions(self.rows)
+
+    @cached_property
+    def doubted(self) -> pd.DataFrame:
+        """The rows that the other rows contradict, see :class:`StepTimeLaw`."""
+        found = self.law.doubted
+        return found[found.index.isin(self.rows.frame.index)]
 
     @cached_property
     def overhead(self) -> Overhead:
@@ -276,16 +311,21 @@ class Knowledge:
         frame = self.subject.frame
         return Overhead.of(frame.iloc[:0] if self.subject.is_emulated else frame)
 
-    def recorded(self, name: str, config: Mapping[Any, Any]) -> float | None:
-        """Return what the rows of a configuration's curve record in a column."""
+    def of_its_curve(self, config: Mapping[Any, Any]) -> pd.DataFrame:
+        """Return the rows of a configuration's curve; empty where there are none."""
         asked = {n: None if pd.isna(config[n]) else config[n] for n in self.swept}
         for key, rows in self.rows.curves.items():
             curve = dict(key)
             if all(curve.get(column) == value for column, value in asked.items()):
-                values = numbers(self.subject.frame.loc[rows.index], name)
-                found = np.unique(values[np.isfinite(values)])
-                return float(found[0]) if len(found) == 1 else None
-        return None
+                return rows
+        return self.rows.frame.iloc[:0]
+
+    def recorded(self, name: str, config: Mapping[Any, Any]) -> float | None:
+        """Return what the rows of a configuration's curve record in a column."""
+        measured = self.subject.frame.loc[self.of_its_curve(config).index]
+        values = numbers(measured, name)
+        found = np.unique(values[np.isfinite(values)])
+        return float(found[0]) if len(found) == 1 else None
 
     def step_times(self, asked: pd.DataFrame) -> np.ndarray:
         """Draw the step time of one run on each configuration, (n_draws, n).
@@ -302,7 +342,7 @@ class Knowledge:
     @property
     def held(self) -> dict[str, Scalar]:
         """The values of the columns in which the curves do not differ, by setting."""
-        curves = [dict(key) for key in self.rows.curves]
+        curves = [dict(key) for key in self.curves]
         common = set.intersection(*(set(curve.items()) for curve in curves))
         return {
             name.removeprefix(OPTION_PREFIX): value
@@ -312,11 +352,14 @@ class Knowledge:
     def settings(self, config: Mapping[Any, Any]) -> dict[str, Scalar]:
         """Return the values of a configuration in the swept columns, by setting."""
         known = {name: config[name] for name in self.swept if not pd.isna(config[name])}
+        rules = {*self.need.rules(range(len(self.need.keys)))}
+        if len(rules) > 1 and "samples_rule" in config:
+            known[RULE] = config["samples_rule"]
         return {name.removeprefix(OPTION_PREFIX): known[name] for name in known}
 
     @property
     def swept(self) -> list[str]:
         """The columns in which the curves differ."""
-        curves = [dict(key) for key in self.rows.curves]
+        curves = [dict(key) for key in self.curves]
         names = list(dict.fromkeys(name for curve in curves for name in curve))
         return [n for n in names if len({str(c.get(n)) for c in curves}) > 1]

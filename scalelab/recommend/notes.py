@@ -13,6 +13,7 @@ from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.support import Support
 from scalelab.kinds.resources import TIME
 from scalelab.kinds.strategies import strategy_of
+from scalelab.laws.convergence.rows import RULE
 from scalelab.laws.rows import CONFIGURATION, FitRows, cells, curve_columns, numbers
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
@@ -47,9 +48,12 @@ _BESIDE_STEPS: Mapping[Contents, Sequence[str]] = {
 
 
 def assumptions(
-    knowledge: Knowledge, chosen: OutlookRow, accuracy: Sequence[Fact]
+    knowledge: Knowledge,
+    chosen: OutlookRow,
+    alike: pd.DataFrame,
+    accuracy: Sequence[Fact],
 ) -> Iterator[Fact]:
-    """Note what the answer assumes or leaves open."""
+    """Note what the answer assumes or leaves open; ``alike`` are rows of its curve."""
     if knowledge.learned:
         yield knowledge.learned
     if knowledge.factorisation is not None:
@@ -59,7 +63,7 @@ def assumptions(
         contents = "whole_runs"
     elif knowledge.whole_runs is not None:
         yield Fact("whole_runs")
-    outcomes = map(str, cells(knowledge.subject.frame, "outcome"))
+    outcomes = map(str, cells(knowledge.rows.observations, "outcome"))
     if pruned := list(outcomes).count("pruned"):
         yield Fact.of("pruned", num_attempts=pruned)
     yield from contradicting(knowledge.contradicted)
@@ -88,8 +92,8 @@ def assumptions(
     for name, value in chosen.settings.items():
         if name not in known:
             yield Fact.of("accuracy_alike", setting=name, value=value)
-    passes = knowledge.rows.frame["gradient_accumulation_steps"]
-    if chosen.batch.gradient_accumulation_steps > 1 and passes.max() <= 1:
+    passes = chosen.batch.gradient_accumulation_steps
+    if passes > 1 and not alike["gradient_accumulation_steps"].gt(1).any():
         yield Fact("accumulation_not_measured")
     if knowledge.law.is_flat:
         rows = knowledge.rows.frame
@@ -102,7 +106,12 @@ def assumptions(
         )
     if chosen.basis in (Support.EXTRAPOLATED, Support.NOT_MEASURED):
         size, local = chosen.world_size, chosen.batch.local_batch_size
-        yield Fact.of("extrapolated", world_size=size, local_batch_size=local)
+        yield Fact.of(
+            "extrapolated",
+            world_size=size,
+            local_batch_size=local,
+            gradient_accumulation_steps=passes,
+        )
 
 
 def believed(
@@ -120,8 +129,15 @@ def believed(
 def _not_measured(knowledge: Knowledge, batch: int) -> Iterator[Fact]:
     need, job = knowledge.need, knowledge.need.job
     target = {} if need.target is None else {"target": str(need.target)}
-    if num := need.num_missed:
-        yield Fact.of("target_not_reached", **target, num_runs=num, amount=_length(job))
+    if need.tried and not need.uses_law:
+        runs = need.runs
+        yield Fact.of(
+            "target_not_reached",
+            **target,
+            num_runs=len(runs),
+            within_samples=int(runs["samples"].max()),
+            amount=_length(job),
+        )
     elif need.target is not None and not need.uses_law:
         yield Fact.of("target_not_measured", **target, amount=_length(job))
     elif job and not need.uses_law and batch not in need.measured_batches():
@@ -143,8 +159,8 @@ def _known_by_convergence(knowledge: Knowledge, chosen: OutlookRow) -> set[str]:
     settings = {**knowledge.held, **chosen.settings}
     strategy = strategy_of(settings.get("parallelism"))
     if strategy.is_synchronous:
-        return {PROGRAM, *strategy.altering_options(settings)}
-    return {PROGRAM, "parallelism", *strategy.options}
+        return {RULE, PROGRAM, *strategy.altering_options(settings)}
+    return {RULE, PROGRAM, "parallelism", *strategy.options}
 
 
 def contents_of_times(rows: FitRows) -> Contents:
@@ -197,7 +213,7 @@ def _configuration(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _doubts(knowledge: Knowledge) -> Iterator[Fact]:
-    doubted = knowledge.law.doubted
+    doubted = knowledge.doubted
     # of a configuration whose runs contradict one another that is said already
     rows = knowledge.rows.frame.loc[doubted.index]
     doubted = doubted[~is_among(rows, knowledge.contradicted)]
@@ -281,7 +297,17 @@ def about_efficiency(rows: Sequence[OutlookRow], smallest: int) -> Iterator[Fact
     kinds = {row.scaling for row in rows if row.scaling}
     if kinds:
         scaling = kinds.pop() if len(kinds) == 1 else "other"
-        yield Fact.of("efficiency", world_size=smallest, scaling=scaling)
+        others = [
+            dict(row.compared_with)
+            for row in rows
+            if any(row.settings.get(n) != of for n, of in row.compared_with.items())
+        ]
+        yield Fact.of(
+            "efficiency",
+            world_size=smallest,
+            scaling=scaling,
+            other_settings=others[0] if others else {},
+        )
     above = [row for row in rows if row.scaling_efficiency.value >= 1 + _WRITTEN]
     if any(row.world_size < smallest for row in above):
         yield Fact.of("above_ideal_on_fewer", world_size=smallest)

@@ -27,8 +27,14 @@ from scalelab.recommend.answer.sentences import (
     texts,
     what_diminishing_means,
     what_gaps_mean,
+    what_rates_say,
 )
-from scalelab.recommend.answer.text import allocations, parameters, ways_table
+from scalelab.recommend.answer.text import (
+    allocations,
+    parameters,
+    rates_table,
+    ways_table,
+)
 from scalelab.records.attempt_io import write_atomically
 from scalelab.report import tables
 from scalelab.report.figures import PLOTS
@@ -100,6 +106,7 @@ def render(
             "table": tables.TextTable.of_columns(ways_table(seen.ways)),
             "remarks": what_gaps_mean(seen.ways),
         },
+        rates=_rates(recommendation),
         evidence={
             "memory": tables.memory_table(observations),
             "steadiness": seen.steadiness.sentences if seen.steadiness else (),
@@ -179,12 +186,22 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
         "table": tables.TextTable.of_columns(allocations(recommendation)),
         "chosen": [row.is_chosen for row in recommendation.rows].index(True),
         "diminishing": what_diminishing_means(recommendation),
-        "assumptions": texts(said, "efficiency", "assumption"),
+        "assumptions": texts(said, "efficiency", "rates", "assumption"),
         "unanswered": texts(said, "unanswered"),
         "next_trial": texts(said, "next_trial"),
         "ignored": texts(said, "ignored"),
         "sweep_cost": texts(said, "sweep_cost"),
         "parameters": tables.TextTable.of_columns(parameters(recommendation)),
+    }
+
+
+def _rates(recommendation: Recommendation | None) -> dict[str, Any]:
+    columns = rates_table(recommendation.rates if recommendation else ())
+    if recommendation is None or len(columns) < 3:
+        return {}
+    return {
+        "table": tables.TextTable.of_columns(columns),
+        "remarks": what_rates_say(recommendation),
     }
 
 

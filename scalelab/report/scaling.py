@@ -29,6 +29,10 @@ _POINT = (
 )
 
 
+_EFFICIENCY = ["series", *ALLOCATION, "scaling_efficiency", "lo", "hi"]
+_EFFICIENCY += ["baseline_world_size", "num_repeats", "basis", "is_chosen"]
+
+
 def measured_points(rows: pd.DataFrame) -> pd.DataFrame:
     """Reduce repeats to one point per allocation and batch arithmetic."""
     columns = [*_POINT, "num_repeats", "throughput_samples_per_s", "lo", "hi"]
@@ -46,14 +50,16 @@ def measured_points(rows: pd.DataFrame) -> pd.DataFrame:
 def throughput_table(subject: ReportSubject) -> pd.DataFrame:
     """Return throughput by count: the law, what was measured, the ideal."""
     measured = measured_points(subject.planned)
-    samples = {row.batch.global_batch_size: row.samples.value for row in subject.plan}
-    job = measured["global_batch_size"].map(samples) if subject.plan else 1.0
-    measured = measured.assign(
-        series="measured",
-        job_time_s=job / measured["throughput_samples_per_s"],
-        job_time_lo_s=job / measured["hi"],
-        job_time_hi_s=job / measured["lo"],
-    )
+    said = {row.world_size: row for row in subject.plan}
+    for time, rate in (
+        ("job_time_s", "throughput_samples_per_s"),
+        ("job_time_lo_s", "hi"),
+        ("job_time_hi_s", "lo"),
+    ):
+        pairs = zip(measured["world_size"], measured[rate], strict=True)
+        times = [_job_time(said.get(size), found) for size, found in pairs]
+        measured[time] = pd.Series(times, index=measured.index, dtype=float)
+    measured["series"] = "measured"
     others = measured_points(subject.rows[~subject.rows["is_planned"]])
     ranked = others.sort_values("throughput_samples_per_s").groupby("world_size")
     extremes = pd.concat([ranked.head(1), ranked.tail(1)])
@@ -72,6 +78,14 @@ def throughput_table(subject: ReportSubject) -> pd.DataFrame:
         }
         table = _stacked([table, pd.DataFrame(ideal)])
     return table.assign(is_chosen=table["is_chosen"].eq(True))
+
+
+def _job_time(row: OutlookRow | None, samples_per_s: float) -> float:
+    """Return the time of the job at a measured rate, its other parts as in its row."""
+    if row is None:
+        return 1 / samples_per_s
+    slower_s = 1 / samples_per_s - 1 / row.throughput_samples_per_s.value
+    return row.time_s.value + row.samples.value * slower_s
 
 
 def _stacked(parts: list[pd.DataFrame]) -> pd.DataFrame:
@@ -127,20 +141,30 @@ def speedup_table(subject: ReportSubject) -> pd.DataFrame:
 
 
 def efficiency_table(subject: ReportSubject) -> pd.DataFrame:
-    """Return the samples per second and device as a share of the baseline's."""
-    table = speedup_table(subject)
-    is_law, sizes = table["series"].eq("law"), table["world_size"]
-    shares = {row.world_size: row.scaling_efficiency for row in subject.plan}
-    scale = table["baseline_world_size"] / sizes
-    if subject.plan:  # each row has the efficiency that the answer says
-        of_job = table[is_law].set_index("world_size")["speedup"]
-        said = sizes.map({size: share.value for size, share in shares.items()})
-        scale = scale.where(table["series"].eq("ideal"), said / sizes.map(of_job))
-    ends = {name: table[name] * scale for name in ("speedup", "lo", "hi")}
-    table = table.assign(**ends).rename(columns={"speedup": "scaling_efficiency"})
-    for size, share in shares.items():
-        table.loc[is_law & sizes.eq(size), ["lo", "hi"]] = share.lo, share.hi
-    return table.dropna(subset="scaling_efficiency").reset_index(drop=True)
+    """Return the samples per second and device as a share of the baseline's.
+
+    It is the efficiency that the answer says; what was measured has it in proportion
+    to its rate.
+    """
+    table = throughput_table(subject)
+    start = _baseline_point(table, subject)
+    if start is None:
+        return table.reindex(columns=_EFFICIENCY)
+    rate = start["throughput_samples_per_s"] / start["world_size"]
+    ideal = table["world_size"] * rate
+    for row in subject.plan:
+        own = row.throughput_samples_per_s.value / row.scaling_efficiency.value
+        is_other = table["series"].ne("ideal") & table["world_size"].eq(row.world_size)
+        ideal = ideal.mask(is_other, own)
+    shares = {n: table[n] / ideal for n in ("throughput_samples_per_s", "lo", "hi")}
+    table = table.assign(**shares, baseline_world_size=start["world_size"])
+    table = table.rename(columns={"throughput_samples_per_s": _EFFICIENCY[3]})
+    for row in subject.plan:
+        is_row = table["series"].eq("law") & table["world_size"].eq(row.world_size)
+        ends = row.scaling_efficiency.lo, row.scaling_efficiency.hi
+        table.loc[is_row, ["lo", "hi"]] = ends
+    is_shown = table["series"].ne("other configuration")
+    return table.loc[is_shown, _EFFICIENCY].reset_index(drop=True)
 
 
 def throughput_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
@@ -165,7 +189,7 @@ def efficiency_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     figure = _drawn("Scaling efficiency", table, name, "%", labels)
     top = max(100.0, float(np.nanmax(_drawn_values(table, name))))
     return figure.update_yaxes(
-        range=[0, 1.08 * top], title_text="% of the ideal speedup"
+        range=[0, 1.08 * top], title_text="% of the baseline's rate per device"
     )
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import counted, device_words, number, percent
+from scalelab.laws.convergence.rows import RULE
 from scalelab.laws.rows import CurveKey, Observed, prepared
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.records.columns import OPTION_PREFIX
@@ -154,7 +155,8 @@ def _planned_by(recommendation: Recommendation, rows: pd.DataFrame) -> pd.DataFr
             equal = (rows[column] == getattr(recommendation, column)).fillna(False)
             is_same &= equal.astype(bool) | (not equal.any())
     rows = rows[is_same]
-    swept = {name for row in recommendation.rows for name in row.settings}
+    # step times do not depend on the rule
+    swept = {n for row in recommendation.rows for n in row.settings if n != RULE}
     planned = pd.Series(False, index=rows.index)
     for row in recommendation.rows:
         is_planned = _has_settings(rows, row.settings, swept)
@@ -230,7 +232,11 @@ def _labels_of_answer(recommendation: Recommendation, rows: pd.DataFrame) -> Lab
     named = {
         "workload": recommendation.workload,
         "device_name": recommendation.device_name,
-        **{OPTION_PREFIX + n: v for n, v in recommendation.chosen.settings.items()},
+        **{
+            OPTION_PREFIX + name: value
+            for name, value in recommendation.chosen.settings.items()
+            if name != RULE
+        },
     }
     return Labels(
         curve=_curve_name(named),

@@ -50,7 +50,17 @@ def test_fuller_nodes_than_any_measured_are_extrapolated() -> None:
 
 def test_more_passes_than_measured_are_inside() -> None:
     asked = replace(MEASURED, accumulation=4 * MEASURED.accumulation)
-    assert set(FULL.support(asked)) == {Support.INTERPOLATED}
+    twice = replace(MEASURED, accumulation=2 * MEASURED.accumulation)
+    accumulated = Coverage(at=twice, informed=frozenset())
+    assert set(accumulated.support(asked)) == {Support.INTERPOLATED}
+
+
+def test_passes_where_none_were_accumulated_are_extrapolated() -> None:
+    asked = replace(MEASURED, accumulation=4 * MEASURED.accumulation)
+    # on one device nothing is exchanged
+    alone, *others = FULL.support(asked)
+    assert alone == Support.INTERPOLATED
+    assert set(others) == {Support.EXTRAPOLATED}
 
 
 def test_distance_counts_doublings_beyond_the_range() -> None:

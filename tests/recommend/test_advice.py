@@ -354,7 +354,9 @@ def test_a_table_somebody_else_measured_is_enough() -> None:
         }
     )
     found = recommend(table, JOB)
-    assert {r.basis for r in found.rows[:5]} <= {"measured", "interpolated"}
+    # nobody accumulated there
+    known = [r for r in found.rows[:5] if r.batch.gradient_accumulation_steps == 1]
+    assert {r.basis for r in known} == {"measured"}
     assert found.workload == ""
     assert found.learning_rate is None
 
@@ -517,8 +519,8 @@ def test_a_target_that_no_run_reached_is_said_in_a_note(both_families: Any) -> N
     job = Job(target="val_acc >= 0.9", samples=10_000_000)
     answer = recommend(unreached(both_families), job)
     assert (
-        "Not reached: val_acc >= 0.9, by 15 runs; the answer is for 10,000,000 "
-        "samples, which may not suffice." in answer.notes
+        "Not reached: val_acc >= 0.9, by 15 runs within 497,562 samples; the answer is "
+        "for 10,000,000 samples, which may not suffice." in answer.notes
     )
     assert not any(note.startswith("Not measured: samples") for note in answer.notes)
 

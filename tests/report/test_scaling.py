@@ -192,3 +192,51 @@ def test_more_than_ideal_is_explained(subject: ReportSubject) -> None:
     assert said.startswith("With 64 GPUs each does 127% of what one does at the base")
     assert "another batch" in said
     assert "the rest goes" not in said
+
+
+def beside_steps(answer: Recommendation, seconds: float) -> Recommendation:
+    """The same answer where a job takes some time beside its steps."""
+    rows = []
+    for row in answer.rows:
+        time = row.time_s
+        longer = Interval(
+            value=time.value + seconds, lo=time.lo + seconds, hi=time.hi + seconds
+        )
+        rows.append(replace(row, amounts={**row.amounts, "time": longer}))
+    return replace(answer, rows=tuple(rows))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 600.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_measured_and_law_differ_alike_in_every_figure(
+    answered: Recommendation, seconds: float, seed: int
+) -> None:
+    noise = np.exp(0.2 * np.random.default_rng(seed).standard_normal(6))
+    places = [(1, 512), (2, 256), (4, 128), (8, 64), (16, 32)]
+    measured = frame(
+        [
+            trial_row(size, local, repeat=0, noise=float(each))
+            for (size, local), each in zip(places, noise, strict=False)
+        ]
+    )
+    subject = ReportSubject.of(measured, beside_steps(answered, seconds))
+    signs = []
+    for table, name in (
+        (throughput_table(subject), "throughput_samples_per_s"),
+        (speedup_table(subject), "speedup"),
+        (efficiency_table(subject), "scaling_efficiency"),
+    ):
+        points, law = series(table, "measured"), series(table, "law")
+        signs.append(np.sign(points[name] - law[name].reindex(points.index)).tolist())
+    assert signs[0] == signs[1] == signs[2]
+    assert len(signs[0]) == len(places)
+
+
+def test_the_measured_baseline_is_its_own_baseline(
+    subject: ReportSubject, answered: Recommendation
+) -> None:
+    late = replace(subject, plan=beside_steps(answered, 3600.0).rows)
+    for each in (subject, late):
+        (point,) = series(efficiency_table(each), "measured").loc[[1]].itertuples()
+        assert point.lo <= 1.0 <= point.hi
+        assert point.scaling_efficiency == pytest.approx(1.0, rel=0.05)

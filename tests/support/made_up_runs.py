@@ -166,6 +166,7 @@ def outlook_row(world_size: int, global_batch: int, **values: Any) -> OutlookRow
         | values.pop("amounts", {}),
         "scaling_efficiency": around(start / (step * world_size), width),
         "scaling": "strong" if world_size > 1 else None,
+        "compared_with": {},
         "next_world_size": 2 * world_size,
         "next_time_change": -0.4,
         "next_gpu_hours_change": 0.1,
@@ -200,6 +201,7 @@ def recommendation(rows: Iterable[OutlookRow], **values: Any) -> Recommendation:
             marginal_return=0.5,
             term="inter-node all-reduce",
             probability_in_range=0.97,
+            largest_measured=32,
         ),
         "next_trial": NextTrial(
             allocation="8x4",

@@ -153,6 +153,15 @@ class Draws:
         over = 2 * (log_batch - self.log_fail[:, None])
         return np.asarray(-np.exp(np.minimum(over, 50)))
 
+    def log_late(self, data: BatchData) -> np.ndarray:
+        """Return the log probability that a run arrives only after each bound.
+
+        Of a run that arrives at all, shape (n_draws, n_bounds).
+        """
+        middle = self.log_samples(data.log_batch, data.log_normalization) + self.errors
+        scores = (data.bounds - middle[:, data.bound_at]) / self.spread[:, None]
+        return np.asarray(log_ndtr(-scores))
+
     def take(self, chosen: np.ndarray) -> Self:
         """Return some of the draws."""
         taken = {name: getattr(self, name)[chosen] for name in self.__slots__}
@@ -303,9 +312,7 @@ def _with_errors(
 def _log_weights(draws: Draws, data: BatchData) -> np.ndarray:
     """Return the log probability that the runs arrived, and stopped, as they did."""
     reaching, at = draws.log_reaching(data.log_batch), data.bound_at
-    middle = draws.log_samples(data.log_batch, data.log_normalization)
-    scores = data.bounds - (middle + draws.errors)[:, at]
-    late = reaching[:, at] + log_ndtr(-scores / draws.spread[:, None])
+    late = reaching[:, at] + draws.log_late(data)
     never = np.log(-np.expm1(np.minimum(reaching[:, at], -1e-12)))
     stopped = np.logaddexp(never, late) @ data.bound_count
     return np.asarray(reaching @ data.count + stopped)

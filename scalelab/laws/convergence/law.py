@@ -60,6 +60,8 @@ class BatchCurve:
     draws: Draws
     data: BatchData
     measured: np.ndarray
+    # The rows that were fitted, see :class:`TargetRows`
+    runs: pd.DataFrame
 
     @classmethod
     def fit(cls, frame: pd.DataFrame) -> Self:
@@ -69,6 +71,7 @@ class BatchCurve:
             draws=posterior(data),
             data=data,
             measured=np.unique(frame["global_batch_size"].to_numpy(float)),
+            runs=frame,
         )
 
     @property
@@ -122,9 +125,27 @@ class BatchCurve:
         return np.asarray(logs + self.draws.spread[:, None] * normals(SEED + 2))
 
     def reaching(self, batch: np.ndarray) -> np.ndarray:
-        """Draw the probability that a run reaches the target, however long it is."""
+        """Draw the probability that a run reaches the target, however long it is.
+
+        The formula may call runs that missed late where they had no chance. So at a
+        measured batch, and up to the next larger one, the chance is at most the share
+        of its own runs that reached the target, the formula's chance being worth one
+        more run. A run that missed counts as far as it was not merely short.
+        """
         log_batch = np.log(batch) - self.data.log_batch_unit
-        return np.asarray(np.exp(self.draws.log_reaching(log_batch)))
+        chance = np.exp(self.draws.log_reaching(log_batch))
+        late = np.exp(self.draws.log_late(self.data)) * self.data.bound_count
+        for at, own in enumerate(self.measured):
+            above = self.measured[at + 1] if at + 1 < len(self.measured) else np.inf
+            covered = (batch >= own) & (batch < above)
+            alike = np.abs(self.data.log_batch - np.log(own) + self.data.log_batch_unit)
+            pairs = np.flatnonzero(alike <= _SAME)
+            is_here = np.isin(self.data.bound_at, pairs)
+            missed = (self.data.bound_count - late)[:, is_here].sum(axis=1)
+            reached = self.data.count[pairs].sum()
+            share = (chance + reached) / (1 + reached + missed[:, None])
+            chance = np.where(covered, np.minimum(chance, share), chance)
+        return np.asarray(chance)
 
     def support(self, batch: np.ndarray) -> np.ndarray:
         """Return a :class:`Support` value per batch, as text."""
@@ -323,10 +344,14 @@ class ConvergenceLaw:
             f"{len(self.curves)} convergence curves: {labels}. Name one."
         )
 
+    def label(self, key: CurveKey) -> str:
+        """Return what tells a curve from the others, in words."""
+        return curve_label(key, self.curves)
+
     def parameters(self, interval: float = 0.8) -> pd.DataFrame:
         """Return curve, name, value, lo, hi, unit, identified and remedy."""
         rows = [
-            (curve_label(key, self.curves), *row)
+            (self.label(key), *row)
             for key, curve in self.curves.items()
             for row in parameter_rows(curve, interval)
         ]

@@ -29,6 +29,8 @@ from scalelab.laws.rows import (
 )
 from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
 
+RULE = "lr_rule"
+"""Key of the learning-rate rule that a curve was measured with."""
 WORKERS = "workers"
 """Key of the curves whose convergence depends on the number of workers."""
 ALTERING_OPTIONS = "altering_options"
@@ -41,7 +43,7 @@ _COLUMNS = (
     "precision",
     "optimizer",
     "schedule",
-    "lr_rule",
+    RULE,
     "target_metric",
     "metric_mode",
     "target_value",

@@ -127,6 +127,28 @@ class WayRow:
     num_servers: int | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RateRow:
+    """The runs to a target with one learning-rate rule at one global batch."""
+
+    # The rule (``lr_rule``), and whatever else tells curves of samples apart
+    settings: Mapping[str, Scalar]
+    global_batch_size: int
+    learning_rate: float | None
+    num_runs: int
+    num_reached: int
+    # Median, least and most of the runs that reached the target; None: none did
+    samples_to_target: Interval | None
+    # Median of the runs
+    final_metric: float | None
+    # Chance that one further run reaches the target, within so many samples (None:
+    # however many)
+    probability: float
+    within_samples: int | None
+    # The most samples that a run was given that missed the target; None: none missed
+    missed_within_samples: int | None
+
+
 def side_by_side(rows: Sequence[WayRow]) -> tuple[WayRow, ...]:
     """Return the rows of the one number of devices with most ways, several if they can.
 
@@ -159,6 +181,8 @@ class Evidence:
 
     # Empty where there is only one
     ways: tuple[WayRow, ...] = ()
+    # Empty where no run had a target
+    rates: tuple[RateRow, ...] = ()
     # None where no control trial tells
     steadiness: Steadiness | None = None
     # Empty where no such trial can be compared with the product of the laws

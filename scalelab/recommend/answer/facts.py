@@ -8,13 +8,15 @@ from typing import Any, Literal, Self
 Contents = Literal["given", "steps", "steps_and_checkpoints", "all", "whole_runs"]
 # The subjects of notes
 NotedPart = Literal[
-    "accuracy", "choice", "failed", "efficiency", "assumption", "unanswered"
+    "accuracy", "choice", "failed", "efficiency", "rates", "assumption", "unanswered"
 ]
 _PARTS: Mapping[str, NotedPart] = {
     **dict.fromkeys(("on_the_edge", "faster", "to_submit_now"), "choice"),
     "failures": "failed",
     "accuracy_gap": "accuracy",
     "ruled_out": "accuracy",
+    "missed": "accuracy",
+    "critical_batch": "rates",
     "efficiency": "efficiency",
     "above_ideal_on_fewer": "efficiency",
     "above_ideal_on_more": "efficiency",

@@ -4,12 +4,17 @@ from collections.abc import Callable, Mapping
 from string import Formatter
 from typing import Any, NamedTuple
 
+from scalelab.inputs.document import Scalar
+from scalelab.inputs.layout import short_label
 from scalelab.inputs.numerals import counted, duration, number, percent
+from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.support import Support
 from scalelab.inputs.wording import Option
 from scalelab.recommend.answer.facts import Contents, Fact
+from scalelab.records.columns import OPTION_PREFIX
 
 _GIB = 2**30
+_ENDS = ("value", "lo", "hi")
 _FASTER = 1.05  # a factor that is written as 1.1 or more
 
 
@@ -73,17 +78,55 @@ def faster_for(speedup: float, cost_ratio: float) -> str:
     return f"{pace} for {percent(abs(cost_ratio - 1))} {more}"
 
 
+def settings_in_words(settings: Mapping[str, Scalar]) -> list[str]:
+    """Write settings by name and value.
+
+    >>> settings_in_words({"lr_rule": "sqrt", "options.split_size": 8})
+    ['rule sqrt', 'split_size 8']
+    """
+    names = {name: name.removeprefix(OPTION_PREFIX) for name in settings}
+    return [f"{_SHORTER.get(n, n)} {settings[name]}" for name, n in names.items()]
+
+
+_SHORTER = {"lr_rule": "rule"}
 _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     "duration": duration,
     "percent": percent,
     "below": lambda share: f"{min(int(100 * share), 99)}%",
     "gib": lambda size: number(size / _GIB),
     "list": ", ".join,
-    "then": lambda settings: "".join(f", {name} {settings[name]}" for name in settings),
+    "then": lambda of: "".join(f", {each}" for each in settings_in_words(of)),
     "sizes": lambda sizes: ", ".join(f"{size:,}" for size in sizes),
     "and": " and ".join,
     "slower": _slower,
 }
+
+
+def _missed(note: _Note) -> str:
+    of = note.of
+    spent = f" ({of['spent']})" if of["spent"] else ""
+    said = (
+        f"Missed: {of['num_missed']:,} of {counted(of['num_runs'], 'run')} did not "
+        f"reach {of['target']}{spent}"
+    )
+    places = [
+        f"{each['num_missed']:,} of {each['num_runs']:,} at global batch "
+        f"{each['global_batch_size']:,}{_WRITTEN['then'](each['settings'])}, within "
+        f"{each['within_samples']:,} samples"
+        for each in of["at"]
+    ]
+    return f"{'; '.join([said, *places])}."
+
+
+def _critical_batch(note: _Note) -> str:
+    of = note.of
+    rule = f" with rule {of['rule']}" if of["rule"] else ""
+    value, lo, hi = (f"{float(f'{of[name]:.2g}'):,.0f}" for name in _ENDS)
+    return (
+        f"Critical batch{rule}: about {value} samples [{lo}-{hi}]. Up to there, "
+        "twice the batch nearly halves the steps; beyond it, more and more of the "
+        "samples are wasted."
+    )
 
 
 def _failures(note: _Note) -> str:
@@ -187,7 +230,15 @@ def _efficiency(note: _Note) -> str:
             "at the same global batch, else at its best",
         ),
     }[note.of["scaling"]]
-    return f"{title}: samples/s per {note.device_word} against {note.devices()} {at}."
+    others = note.of["other_settings"]
+    layout = short_label(others)
+    rest = {name: others[name] for name in others if name not in LAYOUT_PLACEHOLDERS}
+    words = [*filter(None, [layout]), *settings_in_words(rest)]
+    settings = f" Some rows are against other settings: {', '.join(words)}."
+    return (
+        f"{title}: samples/s per {note.device_word} against {note.devices()} {at}."
+        f"{settings if others else ''}"
+    )
 
 
 _OPTIONS = {
@@ -201,6 +252,8 @@ _CONFIGURATION = (
 )
 SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "failures": _failures,
+    "missed": _missed,
+    "critical_batch": _critical_batch,
     "incomplete_sweep": "The sweep is not complete: {num_trials:n trial} to come.",
     "accepted": lambda note: accepted_in_words(note.of),
     "asked_job": "Asked of {has_own:another job: |a job of }{job:and}.",
@@ -258,7 +311,8 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "samples are alike.",
     "own_rate_differs": _own_rate_differs,
     "target_not_reached": "Not reached: {target}, by {num_runs:the one run|"
-    "{num_runs:n run}}; the answer is for {amount}, which may not suffice.",
+    "{num_runs:n run}} within {within_samples:,} samples; the answer is for {amount}, "
+    "which may not suffice.",
     "target_not_measured": "Not measured: samples to {target}; assumes {amount} "
     "suffice.",
     "accuracy_not_measured": "Not measured: accuracy at batch {global_batch_size}; "
@@ -280,7 +334,9 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "{world_size:n {device}}, and at local batches below {least:,} or above {most:,}, "
     "a pass takes as long as at the nearest measured ones.",
     "extrapolated": "Extrapolated: nothing was measured on {world_size:n {device}} "
-    "with local batch {local_batch_size:,}. Try that briefly before the job.",
+    "with local batch {local_batch_size:,}{gradient_accumulation_steps:| x "
+    "{gradient_accumulation_steps} accumulation steps}. Try that briefly before the "
+    "job.",
     "not_tried": "Not tried: local batch {local_batch_size} there; by measured peaks "
     "it takes {peak_bytes:gib} of the {capacity_bytes:gib} GiB of a {device}.",
     "cut_to_an_epoch": "Only global batches up to {largest:,} are considered: that is "

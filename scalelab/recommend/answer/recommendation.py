@@ -11,7 +11,7 @@ from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import Interval
 from scalelab.kinds.resources import DEVICE_HOURS, MONEY, RESOURCES, TIME, Resource
 from scalelab.plan.memory_limits import MemoryLimit
-from scalelab.recommend.answer.evidence import Evidence, WayRow
+from scalelab.recommend.answer.evidence import Evidence, RateRow, WayRow
 from scalelab.recommend.answer.facts import Fact, NotedPart
 from scalelab.recommend.answer.note_words import in_words
 
@@ -56,6 +56,8 @@ class OutlookRow:
     scaling
         What both have in common there: the global batch (``strong``), the samples per
         device (``weak``), or neither (``other``); None on as many devices.
+    compared_with
+        The settings of the run there that its efficiency is against.
     next_world_size
         Devices of the next doubling, or of the next larger row; None for the last, and
         where one device count alone was measured.
@@ -86,6 +88,7 @@ class OutlookRow:
     amounts: Mapping[str, Interval | None]
     scaling_efficiency: Interval
     scaling: Scaling | None
+    compared_with: Mapping[str, Scalar]
     next_world_size: int | None
     next_time_change: float | None
     next_gpu_hours_change: float | None
@@ -151,6 +154,8 @@ class Knee:
         The cause; None where the knee is open or unlikely.
     probability_in_range
         Chance of a knee up to the last row; None where it is open.
+    largest_measured
+        The largest measured world size; larger rows rest on the law.
     """
 
     lo: int | None
@@ -158,6 +163,7 @@ class Knee:
     marginal_return: float
     term: str | None
     probability_in_range: float | None
+    largest_measured: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -286,6 +292,11 @@ class Recommendation:
         return self.evidence.ways
 
     @property
+    def rates(self) -> tuple[RateRow, ...]:
+        """The learning rates that were tried for a target; empty without a target."""
+        return self.evidence.rates
+
+    @property
     def chosen(self) -> OutlookRow:
         """The recommended row."""
         return next(row for row in self.rows if row.is_chosen)
@@ -320,10 +331,15 @@ class Recommendation:
         values["notes"] = [*self.notes]
         values["unsupported"] = [*self.unsupported]
         values["failures"] = " ".join(self.said("failed"))
-        values["ways"] = values.pop("evidence")["ways"]
+        beside = values.pop("evidence")
+        values["ways"], values["learning_rates"] = beside["ways"], beside["rates"]
         values["rows"] = [row.to_json() for row in self.rows]
         values["elsewhere"] = {n: row.to_json() for n, row in self.elsewhere.items()}
-        for name in ("memory_limits", "ways"):  # only where there are any
+        for name in (
+            "memory_limits",
+            "ways",
+            "learning_rates",
+        ):  # only where there are any
             if not values[name]:
                 del values[name]
         return values

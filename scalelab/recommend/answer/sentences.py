@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import (
     counted,
     device_time,
@@ -15,7 +14,11 @@ from scalelab.inputs.numerals import (
 )
 from scalelab.plan.memory_limits import limits_in_words
 from scalelab.recommend.answer.evidence import BASELINE, WayRow
-from scalelab.recommend.answer.note_words import faster_for, judged_times
+from scalelab.recommend.answer.note_words import (
+    faster_for,
+    judged_times,
+    settings_in_words,
+)
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     Knee,
@@ -23,7 +26,6 @@ from scalelab.recommend.answer.recommendation import (
     OutlookRow,
     Recommendation,
 )
-from scalelab.records.columns import OPTION_PREFIX
 
 _REASONS = {
     "shared_node": "other jobs ran on the node",
@@ -42,6 +44,7 @@ _REASONS = {
     "failed": "the trial failed",
     "sharded order": "with a sharded order they depend on the number of ranks",
 }
+_CERTAIN = 0.995  # chance that is not said
 _LIKELY = 0.5  # chance of meeting the limits that is named
 _BUSY = "the computer was too busy to keep the declared times"
 
@@ -73,6 +76,7 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
         "accuracy": [*result.said("accuracy")],
         "why": [f"Why: {result.objective}."],
         "efficiency": [*result.said("efficiency")],
+        "rates": [*result.said("rates")],
         "assumption": [*result.said("assumption")],
         "unanswered": [*result.said("unanswered")],
         "next_trial": [] if now else proposal,
@@ -119,15 +123,14 @@ def _use(result: Recommendation) -> list[str]:
 
 
 def _settings(result: Recommendation) -> list[str]:
-    details = _named(result.chosen.settings)
+    settings = {**result.chosen.settings}
+    several = settings.pop("lr_rule", None)
+    details = settings_in_words(settings)
     if rate := result.learning_rate:
-        rule = "" if rate.rule == "none" else f" (rule: {rate.rule})"
+        is_said = several or rate.rule != "none"
+        rule = f" (rule: {rate.rule})" if is_said else ""
         details.append(f"learning rate {rate.value:.4g}{rule}")
     return [", ".join(details)] if details else []
-
-
-def _named(settings: Mapping[str, Scalar]) -> list[str]:
-    return [f"{n.removeprefix(OPTION_PREFIX)} {of}" for n, of in settings.items()]
 
 
 def _spent(result: Recommendation, row: OutlookRow) -> str:
@@ -178,27 +181,34 @@ def _elsewhere(result: Recommendation, group: str, row: OutlookRow) -> str:
 
 
 def _knee(result: Recommendation, knee: Knee) -> str:
-    last = _count(result, result.rows[-1].world_size)
+    last, most = result.rows[-1].world_size, knee.largest_measured
+    up_to = f"up to {_count(result, most)}, the largest measured"
     if knee.lo is None:
-        return f"No diminishing returns up to {last}."
+        beyond = f"; none are expected up to {last:,} either" if last > most else ""
+        return f"No diminishing returns {up_to}{beyond}."
     if knee.hi is None:
         where = f"{_count(result, knee.lo)} or more"
     elif knee.hi == knee.lo:
         where = _count(result, knee.lo)
     else:
-        where = f"{knee.lo}-{knee.hi} {plural(result.device_word, 2)}"
-    if knee.probability_in_range is None and knee.hi is None:
+        where = f"{knee.lo:,}-{knee.hi:,} {plural(result.device_word, 2)}"
+    chance = knee.probability_in_range
+    if chance is None and knee.hi is None:
         return (
             f"Where returns diminish is open: more than {_count(result, knee.lo)} were "
             "not measured."
         )
-    if knee.probability_in_range is None:
+    if chance is None:
         return f"Where returns diminish is open: at {where}."
     if knee.term is None:
         is_open = knee.lo > result.rows[0].world_size
-        then = f"; if they diminish, then not before {knee.lo:,}" if is_open else ""
-        return f"No sign of diminishing returns up to {last}{then}."
-    return f"Returns diminish at {where}: {knee.term}."
+        then = f", not before {knee.lo:,}" if is_open else ""
+        return (
+            f"No sign of diminishing returns {up_to}. Chance that they diminish by "
+            f"{last:,}: {probability(chance)}{then}."
+        )
+    sure = "" if chance >= _CERTAIN else f" (chance {probability(chance)})"
+    return f"Returns diminish at {where}{sure}: {knee.term}."
 
 
 def what_diminishing_means(result: Recommendation) -> list[str]:
@@ -221,6 +231,16 @@ def what_gaps_mean(rows: Sequence[WayRow]) -> list[str]:
     ]
 
 
+def what_rates_say(result: Recommendation) -> list[str]:
+    """Say what the cells of a table of learning-rate rules are."""
+    caps = {row.within_samples for row in result.rates}
+    within = "".join(f" within {cap:,} samples" for cap in caps if cap)
+    return [
+        "Learning-rate rules: median samples to the target, runs that reached it, "
+        f"chance that one more does{within if len(caps) == 1 else ''}, final metric."
+    ]
+
+
 def _proposal(result: Recommendation, trial: NextTrial, now: Mapping[str, Any]) -> str:
     hours, word, saved = trial.gpu_hours, result.device_hour_word, ""
     cost = "" if hours is None else f", {device_time(hours, word)}"
@@ -230,7 +250,7 @@ def _proposal(result: Recommendation, trial: NextTrial, now: Mapping[str, Any]) 
         saved = f"; if its row holds, the job is {gain}"
     return (
         f"{title}: {_count(result, trial.world_size)} ({trial.allocation}), "
-        f"{', '.join([_batch(trial.batch), *_named(trial.settings)])}, "
+        f"{', '.join([_batch(trial.batch), *settings_in_words(trial.settings)])}, "
         f"{counted(trial.steps, 'step')}{cost}: {trial.why}{saved}."
     )
 

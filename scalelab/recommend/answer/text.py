@@ -23,8 +23,10 @@ from scalelab.inputs.numerals import (
     plural,
     probability,
 )
+from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.kinds.resources import DEVICE_HOURS
-from scalelab.recommend.answer.evidence import Spread, WayRow, side_by_side
+from scalelab.recommend.answer.evidence import RateRow, Spread, WayRow, side_by_side
+from scalelab.recommend.answer.note_words import settings_in_words
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     OutlookRow,
@@ -35,6 +37,7 @@ from scalelab.recommend.answer.sentences import (
     texts,
     what_diminishing_means,
     what_gaps_mean,
+    what_rates_say,
 )
 
 if TYPE_CHECKING:
@@ -43,10 +46,13 @@ if TYPE_CHECKING:
 # Columns of cells, the title first, by a name that does not depend on the answer
 Columns = dict[str, list[str]]
 # the first to go when a terminal is narrow
-_OPTIONAL = ("next", "efficiency", "interval", "speed", "chance", "nodes", "batch")
+_OPTIONAL = (
+    *("next", "efficiency", "interval", "speed"),
+    *("chance", "nodes", "batch", "unlike"),
+)
 _OPTIONAL_OF_WAYS = ("metric", "reached", "servers", "batch", "gap", "bubble")
 _REMARKS = (
-    *("emulated", "knee", "elsewhere", "price", "why"),
+    *("emulated", "knee", "elsewhere", "price", "why", "rates"),
     *("assumption", "unanswered", "next_trial"),
 )
 _HEAD = (
@@ -54,6 +60,7 @@ _HEAD = (
     "alternatives",
 )
 _NESTED = ("batch", "settings")
+_UNFLATTENED = "compared_with"
 
 
 def allocations(result: Recommendation) -> Columns:
@@ -91,6 +98,7 @@ def allocations(result: Recommendation) -> Columns:
             *(_cell(row.flops_utilization, percent) for row in rows),
         ],
         "nodes": ["nodes", *(row.allocation for row in rows)],
+        "unlike": ["unlike", *(_unlike(row, result.chosen) for row in rows)],
         "layout": ["layout", *(short_label(row.settings) for row in rows)],
         "batch": ["batch", *(_batch(row.batch) for row in rows)],
     }
@@ -138,6 +146,28 @@ def ways_table(rows: Sequence[WayRow]) -> Columns:
     return _filled(columns)
 
 
+def rates_table(rows: Sequence[RateRow]) -> Columns:
+    """Return a row per global batch, a column per learning-rate rule.
+
+    A cell holds the median samples to the target, how many of the runs reached it, the
+    chance of one further run, and the final metric.
+    """
+    batches = sorted({row.global_batch_size for row in rows})
+    columns = {"batch": ["global batch", *map(number, batches)]}
+    for row in rows:
+        name = ", ".join(map(str, row.settings.values()))
+        cells = columns.setdefault(name, [name, *("" for _ in batches)])
+        cells[1 + batches.index(row.global_batch_size)] = " ".join(
+            [
+                _cell(row.samples_to_target, number) or "-",
+                f"{row.num_reached}/{row.num_runs}",
+                f"{probability(row.probability):>5}",
+                _cell(row.final_metric, "{:.3f}".format),
+            ]
+        ).rstrip()
+    return columns
+
+
 def parameters(result: Recommendation) -> Columns:
     """Return the fitted parameters, those that the data leave open included."""
     rows = result.parameters
@@ -155,6 +185,14 @@ def parameters(result: Recommendation) -> Columns:
             *("" if row.is_identified else row.remedy for row in rows),
         ],
     }
+
+
+def _unlike(row: OutlookRow, chosen: OutlookRow) -> str:
+    """Return the settings, but for the layout, in which a row is not as the chosen."""
+    names = sorted({*row.settings, *chosen.settings} - LAYOUT_PLACEHOLDERS.keys())
+    own = {name: row.settings.get(name, "none") for name in names}
+    unlike = {n: own[n] for n in names if row.settings.get(n) != chosen.settings.get(n)}
+    return ", ".join(settings_in_words(unlike))
 
 
 def _filled(columns: Columns) -> Columns:
@@ -222,7 +260,7 @@ def answer_text(recommendation: Recommendation, width: int = 80) -> str:
         *texts(said, "accuracy", "choice", "failed", "alternatives"),
     ]
     columns = _shown(recommendation, width)
-    table = _aligned(columns, left=("next", "basis", "batch"))
+    table = _aligned(columns, left=("next", "basis", "batch", "unlike"))
     remarks = texts(said, *_REMARKS)
     if "efficiency" in columns:
         remarks = [*texts(said, "efficiency"), *remarks]
@@ -232,6 +270,7 @@ def answer_text(recommendation: Recommendation, width: int = 80) -> str:
         _wrapped(headline, width),
         table,
         _ways(recommendation, width),
+        _rates(recommendation, width),
         _wrapped(remarks, width),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
@@ -279,6 +318,20 @@ def _ways(result: Recommendation, width: int) -> list[str]:
         *_aligned(columns, left=("way", "settings")),
         *_wrapped(what_gaps_mean(rows) if "gap" in columns else [], width),
     ]
+
+
+def _rates(result: Recommendation, width: int) -> list[str]:
+    lines: list[str] = []
+    batches, *rules = [*rates_table(result.rates).items()]
+    if len(rules) < 2:
+        return []
+    widest = max(len(cell) for _, cells in rules for cell in cells)
+    at_once = max(1, (width - len(batches[1][0])) // (widest + 2))
+    for first in range(0, len(rules), at_once):
+        table = dict([batches, *rules[first : first + at_once]])
+        lines += _aligned(table, left=())
+    said = what_rates_say(result)
+    return [*_wrapped(said, width), *lines]
 
 
 def _aligned(columns: Columns, left: tuple[str, ...]) -> list[str]:
@@ -343,6 +396,8 @@ def _flat(row: OutlookRow) -> dict[str, Any]:
     for name, value in row.to_json().items():
         if name in _NESTED:
             flat |= value
+        elif name == _UNFLATTENED:
+            continue
         elif isinstance(value, dict):
             flat[name] = value["value"]
             flat |= {f"{name}_{end}": value[end] for end in ("lo", "hi")}

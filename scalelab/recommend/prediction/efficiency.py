@@ -44,6 +44,11 @@ class Baseline:
             world_size=int(size), measured=known.iloc[order], rates=rates[:, order]
         )
 
+    def of_row(self, row: pd.DataFrame) -> int:
+        """Return the place among the measured that a configuration is compared with."""
+        (total,) = _batches(row)
+        return int((_batches(self.measured) == total).argmax())
+
     def compare(
         self, row: pd.DataFrame, step_s: np.ndarray, mass: float
     ) -> tuple[Interval, Scaling | None]:
@@ -51,8 +56,7 @@ class Baseline:
 
         ``step_s`` are draws of the step time of one run of it.
         """
-        (total,), (size,) = _batches(row), row["world_size"]
-        place = (_batches(self.measured) == total).argmax()
+        (total,), (size,), place = _batches(row), row["world_size"], self.of_row(row)
         base = self.measured.iloc[[place]]
         (of_base,) = _batches(base)
         is_weak = of_base * size == total * self.world_size

@@ -136,6 +136,7 @@ def find_knee(
         if is_named
         else None,
         probability_in_range=None if is_open else chance,
+        largest_measured=int(rows.frame["world_size"].max()),
     )
 
 

@@ -1,6 +1,6 @@
 """What training needs: samples, a learning rate, and time beside its steps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
@@ -10,15 +10,13 @@ import pandas as pd
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.experiment.job import Job
-from scalelab.experiment.rates import LearningRateRule, scaled_rate
 from scalelab.inputs.numerals import every
 from scalelab.inputs.support import Support
 from scalelab.inputs.target import Target
 from scalelab.laws.convergence.law import BatchCurve, ConvergenceLaw
-from scalelab.laws.convergence.rows import is_learnt_so
+from scalelab.laws.convergence.rows import RULE, is_learnt_so
 from scalelab.laws.interval import NUM_DRAWS
 from scalelab.laws.rows import CurveKey, numbers
-from scalelab.recommend.answer.recommendation import LearningRatePlan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,10 +66,11 @@ class SampleNeed:
     job: Job | None
     # The metric to reach; None: the job is its stated length
     target: Target | None
-    # The convergence law (None if it cannot be fitted) and its curves for the target
+    # The convergence law (None if it cannot be fitted), its curves for the target, and
+    # those of them on which a run reached it
     law: ConvergenceLaw | None
+    tried: Mapping[CurveKey, BatchCurve]
     keys: tuple[CurveKey, ...]
-    num_missed: int
     # The batch that a batch-norm statistic is computed over in all rows; else empty
     normalization: str
 
@@ -88,7 +87,7 @@ class SampleNeed:
             law = ConvergenceLaw.fit(frame)
         tried = {} if law is None else _tried(law, target)
         keys = tuple(key for key, curve in tried.items() if curve.num_reached)
-        missed = 0 if keys else sum(curve.num_censored for curve in tried.values())
+        missed = sum(curve.num_censored for curve in tried.values())
         has_amount = job is not None and job.num_samples(1) is not None
         if target is not None and not keys and not has_amount:
             raise NotIdentifiableError(
@@ -98,8 +97,8 @@ class SampleNeed:
             job=job,
             target=target,
             law=law,
+            tried=tried,
             keys=keys,
-            num_missed=missed,
             normalization=_normalization(frame),
         )
 
@@ -114,46 +113,93 @@ class SampleNeed:
         used = [curves[key] for key in self.keys or curves]
         return tuple(sorted({int(b) for curve in used for b in curve.measured}))
 
-    def draws(self, asked: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    def by_curve(self, asked: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+        """Pair configurations with the curves that support them, one rule each.
+
+        Returns
+        -------
+        position, curve : ndarray of int, shape (n_pairs,)
+            The row of ``asked``, increasing, and the place in :attr:`keys`.
+        """
+        if not self.uses_law or self.law is None:
+            return np.arange(len(asked)), np.zeros(len(asked), dtype=int)
+        batches = asked["global_batch_size"].to_numpy(float)
+        known = [
+            (self.law.curves[key].support(batches) != Support.NOT_MEASURED)
+            & is_learnt_so(key, asked)
+            for key in self.keys
+        ]
+        position, curve = np.nonzero(np.transpose(known))
+        return position, curve
+
+    def rules(self, curve: Iterable[int]) -> list[str]:
+        """Return the learning-rate rule of each curve; empty where none is known."""
+        own = [str(dict(key).get(RULE, "")) for key in self.keys] or [""]
+        return [own[place] for place in curve]
+
+    def support(self, asked: pd.DataFrame, curve: np.ndarray) -> np.ndarray:
+        """Return the :class:`Support` of the samples of each pair, as text."""
+        found = np.full(len(asked), Support.MEASURED.value, dtype=object)
+        batches = asked["global_batch_size"].to_numpy(float)
+        for place in np.unique(curve) if self.uses_law else ():
+            own, known = curve == place, self.tried[self.keys[place]]
+            found[own] = known.support(batches[own])
+        return found
+
+    def draws(
+        self, asked: pd.DataFrame, curve: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Draw the samples that a run needs, and whether it reaches the target.
+
+        Parameters
+        ----------
+        curve : ndarray of int, shape (n_configurations,)
+            The curve of each configuration, see :meth:`by_curve`.
 
         Returns
         -------
         samples : ndarray, shape (n_draws, n_configurations)
-            NaN where no curve supports a batch. The upper limit of the job is not
-            applied, see :meth:`within_cap`.
+            The upper limit of the job is not applied, see :meth:`within_cap`.
         reached : ndarray of bool, shape (n_draws, n_configurations)
-        rules
-            The learning-rate rule that needs fewest samples, for each configuration.
         """
+        shape = (NUM_DRAWS, len(asked))
         if not self.uses_law or self.law is None:
             amounts = [self._amount(int(b)) for b in asked["global_batch_size"]]
             samples = np.tile(np.array(amounts, dtype=float), (NUM_DRAWS, 1))
-            return samples, np.ones(samples.shape, dtype=bool), [""] * len(asked)
+            return samples, np.ones(shape, dtype=bool)
         batches = asked["global_batch_size"].to_numpy(float)
-        stack = np.array([self._drawn(key, asked) for key in self.keys])
-        medians = np.median(stack, axis=1)
-        best = np.where(np.isnan(medians), np.inf, medians).argmin(axis=0)
-        reached = np.array([self.law.reaches(key, batches) for key in self.keys])
-        each = np.arange(len(batches))
-        rules = [str(dict(self.keys[k]).get("lr_rule", "")) for k in best]
-        return stack[best, :, each].T, reached[best, :, each].T, rules
+        norm = np.full(len(asked), np.nan)
+        if self.normalization:
+            norm = asked[self.normalization].to_numpy(float)
+        samples, reached = np.empty(shape), np.empty(shape, dtype=bool)
+        for place in np.unique(curve):
+            key, own = self.keys[place], curve == place
+            samples[:, own] = self.law.sample(key, batches[own], norm[own])
+            reached[:, own] = self.law.reaches(key, batches[own])
+        return samples, reached
 
-    def _drawn(self, key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
-        assert self.law is not None
-        batches = asked["global_batch_size"].to_numpy(float)
-        name = self.normalization
-        seen = asked[name].to_numpy(float) if name else None
-        known = self.law.curves[key].support(batches) != Support.NOT_MEASURED
-        known = known & is_learnt_so(key, asked)
-        return np.where(known, self.law.sample(key, batches, seen), np.nan)
+    @property
+    def runs(self) -> pd.DataFrame:
+        """The rows that tried to reach the target, see :class:`TargetRows`."""
+        return pd.concat([curve.runs for curve in self.tried.values()])
+
+    def caps(self, batch: Sequence[int]) -> np.ndarray:
+        """Return the most samples that a run at each global batch may take.
+
+        That is the job's stated length. Where nothing states it and some runs missed
+        the target, it is the largest number of samples that any run was given: what
+        comes later, nobody saw.
+        """
+        runs, job = self.runs, self.job
+        seen = float(runs["samples"].max()) if runs["censored"].any() else np.inf
+        amounts = [None if job is None else job.num_samples(each) for each in batch]
+        return np.array([seen if a is None else float(a) for a in amounts])
 
     def within_cap(self, samples: np.ndarray, batch: Sequence[int]) -> np.ndarray:
-        """Tell which draws are within the job's stated length; same shape."""
-        job = self.job if self.uses_law else None
-        amounts = [None if job is None else job.num_samples(each) for each in batch]
-        caps = np.array([np.inf if a is None else float(a) for a in amounts])
-        return np.asarray(samples <= caps)
+        """Tell which draws are within :meth:`caps`; same shape."""
+        if not self.uses_law:
+            return np.ones(samples.shape, dtype=bool)
+        return np.asarray(samples <= self.caps(batch))
 
     def _amount(self, batch: int) -> float:
         amount = None if self.job is None else self.job.num_samples(batch)
@@ -203,35 +249,3 @@ def _how_to_measure(law: ConvergenceLaw | None, num_missed: int) -> str:
         f"{seen}Run convergence trials with this target over the global batches in "
         f"question, {otherwise}"
     )
-
-
-def learning_rate(
-    frame: pd.DataFrame, global_batch_size: int, rule: str = ""
-) -> LearningRatePlan | None:
-    """Return the learning rate at a batch: measured, or scaled by its rule.
-
-    It is scaled from the measured rate at the nearest batch.
-    """
-    rate, batch = numbers(frame, "learning_rate"), numbers(frame, "global_batch_size")
-    known = np.isfinite(rate) & (batch > 0)
-    if not known.any() or "lr_rule" not in frame.columns:
-        return None
-    rules = frame["lr_rule"].fillna("none").astype(str)
-    wanted = rule or str(rules[known].mode().iloc[0])
-    same = np.flatnonzero(known & (rules == wanted))
-    if not len(same):
-        return None
-    nearest = same[np.abs(np.log(batch[same] / global_batch_size)).argmin()]
-    if wanted == LearningRateRule.STALENESS and len(np.unique(rate[same])) > 1:
-        return None
-    value, at_batch = float(rate[nearest]), int(batch[nearest])
-    if at_batch != global_batch_size:
-        if wanted not in list(LearningRateRule):
-            return None
-        value = scaled_rate(
-            value,
-            rule=LearningRateRule(wanted),
-            at_batch=at_batch,
-            global_batch_size=global_batch_size,
-        )
-    return LearningRatePlan(rule=wanted, value=value)

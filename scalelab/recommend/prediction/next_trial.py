@@ -88,7 +88,7 @@ def next_trial(
     ``at`` is the index of the chosen row.
     """
     trials = _Trials.of(knowledge.subject.frame)
-    doubted = knowledge.rows.frame.loc[knowledge.law.doubted.index]
+    doubted = knowledge.rows.frame.loc[knowledge.doubted.index]
     is_contradicted = is_among(outlook.frame, knowledge.contradicted)
     can_run = np.array([_fits(row, within) for row in rows])
     chosen = rows[at]

@@ -16,7 +16,7 @@ import pandas as pd
 
 from scalelab.errors import NotIdentifiableError
 from scalelab.inputs.numerals import Interval
-from scalelab.inputs.support import Support
+from scalelab.inputs.support import Support, weakest
 from scalelab.kinds.resources import RESOURCES
 from scalelab.laws.interval import central
 from scalelab.laws.rows import configurations
@@ -24,9 +24,16 @@ from scalelab.recommend.answer.recommendation import BatchPlan, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.efficiency import Baseline
 from scalelab.recommend.question.candidates import allocation_label
-from scalelab.recommend.question.objective import CLEARLY, Constraints, Spending, pareto
+from scalelab.recommend.question.objective import Constraints, Spending, pareto
 from scalelab.records.columns import PROGRAM_COLUMN
 
+# By which share what was not measured must be better than what was, by what it rests on
+_BETTER_BY = {
+    Support.MEASURED: 0.0,
+    Support.INTERPOLATED: 0.1,
+    Support.EXTRAPOLATED: 0.1,
+    Support.NOT_MEASURED: 0.2,
+}
 _MOST_AT_A_PLACE = 4  # measured candidates, and as many others, that are looked at
 
 
@@ -40,10 +47,11 @@ def between(draws: np.ndarray, mass: float) -> Interval:
 class Outlook:
     """The best configuration of each world size, and draws of its time and cost."""
 
-    # One row per world size: configuration, curve columns, ``samples_rule`` of the
-    # convergence curve used, ``support``, ``step_time_s``, ``step_time_lo_s``,
-    # ``step_time_hi_s``, ``throughput_samples_per_s``, ``is_allowed_batch``,
-    # ``is_accurate``, ``is_eligible``
+    # One row per world size: configuration, curve columns, ``samples_curve`` (the place
+    # of the convergence curve used) and its ``samples_rule``, ``support``,
+    # ``step_time_s``, ``step_time_lo_s``, ``step_time_hi_s``,
+    # ``throughput_samples_per_s``, ``is_allowed_batch``, ``is_tried`` (its allocation
+    # was measured), ``is_accurate``, ``is_eligible``
     frame: pd.DataFrame
     questions: pd.DataFrame
     samples: np.ndarray
@@ -112,13 +120,20 @@ def look_ahead(
     answered = law.predict(candidates, limits.interval)
     completed = configurations(candidates)
     answered["global_batch_size"] = np.round(completed["global_batch_size"]).astype(int)
-    samples, reached, answered["samples_rule"] = need.draws(answered)
+    position, curve = need.by_curve(answered)
+    candidates = candidates.iloc[position].reset_index(drop=True)
+    answered = answered.iloc[position].reset_index(drop=True)
+    samples, reached = need.draws(answered, curve)
+    of_steps, of_samples = answered["support"], need.support(answered, curve)
+    answered["support"] = weakest(of_steps.to_numpy(), of_samples)
+    answered["samples_curve"], answered["samples_rule"] = curve, need.rules(curve)
     whole = knowledge.whole_runs
     if whole is not None:
         samples = whole.samples(answered["global_batch_size"].to_numpy(float))
     is_allowed = knowledge.rule.allows(answered["global_batch_size"].to_numpy())
     rests_here = (answered["support"] != Support.NOT_MEASURED).to_numpy()
     answered["is_allowed_batch"] = is_allowed
+    answered["is_tried"] = knowledge.has_tried(answered)
     may_be = is_allowed & (rests_here | accepts_unmeasured)
     answered["is_accurate"] = knowledge.accuracy.suffices(answered)
     are_both = (may_be & answered["is_accurate"]).to_numpy()
@@ -164,15 +179,16 @@ def _promising(answered: pd.DataFrame, samples: np.ndarray) -> np.ndarray:
     """Return the positions of the fastest candidates of each allocation, sorted.
 
     Measured ones, others that may be chosen, and those that may not, for what they rest
-    on or for their batch, each have a share of each program, so that none displaces
-    another.
+    on or for their batch, each have a share of each program and of each curve of
+    samples, so that none displaces another.
     """
     steps = np.median(samples, axis=0) / answered["global_batch_size"].to_numpy(float)
     times = steps * answered["step_time_s"].to_numpy(float)
     is_measured = answered["support"] == Support.MEASURED
     shares = [~answered["is_allowed_batch"], ~answered["is_eligible"], is_measured]
     kind = np.select(shares, [3, 2, 0], default=1)
-    shared = answered.columns.intersection(["world_size", "num_nodes", PROGRAM_COLUMN])
+    apart = ["world_size", "num_nodes", PROGRAM_COLUMN, "samples_curve"]
+    shared = answered.columns.intersection(apart)
     table = answered[shared].assign(kind=kind, time_s=times)
     table = table[np.isfinite(times)].sort_values("time_s", kind="stable")
     rank = table.groupby([*shared, "kind"], dropna=False).cumcount()
@@ -188,9 +204,10 @@ def best_of_each_size(every: Outlook, limits: Constraints) -> np.ndarray:
     if limits.limited:
         amount = medians.of(limits.minimised(medians.known))
         over = limits.excess(medians)
+    margin = 1 + every.frame["support"].map(_BETTER_BY).to_numpy(float)
     order = np.lexsort(
         (
-            (1 + CLEARLY * ~every.is_measured) * np.where(is_sure, amount, over),
+            margin * np.where(is_sure, amount, over),
             np.where(is_sure, 0.0, -np.round(every.probability, 1)),
             ~is_sure,
             ~every.is_eligible,
@@ -234,6 +251,7 @@ def outlook_rows(
         tokens, peak_share = _per_sample(size, knowledge, config)
         asked = outlook.questions.iloc[[i]]
         efficiency, scaling = baseline.compare(asked, drawn_s[:, i], limits.interval)
+        base = baseline.measured.iloc[baseline.of_row(asked)].to_dict()
         row = OutlookRow(
             allocation=allocation_label(size, nodes),
             world_size=size,
@@ -248,6 +266,7 @@ def outlook_rows(
             amounts=amounts,
             scaling_efficiency=efficiency,
             scaling=scaling,
+            compared_with=knowledge.settings(base),
             next_world_size=following and int(outlook.sizes[following]),
             next_time_change=_change(time, i, following),
             next_gpu_hours_change=_change(middle, i, following),

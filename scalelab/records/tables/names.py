@@ -20,7 +20,8 @@ ALIASES: Mapping[str, Sequence[str]] = {
         ),
         "num_nodes": (
             "nodes node n_nodes nnodes node_count number_of_nodes no_of_nodes "
-            "num_hosts servers num_servers machines num_machines"
+            "num_hosts servers num_servers machines num_machines instances "
+            "num_instances instance_count number_of_instances"
         ),
         "world_size": (
             "num_gpus n_gpus ngpus n_gpu num_gpu gpu_count total_gpus number_of_gpus "
@@ -155,6 +156,13 @@ _PEAKS = (
     "max_memory_allocated max_memory_reserved peak_memory_reserved max_gpu_memory "
     "gpu_peak_memory memory_peak peak_vram peak_memory_per_gpu"
 ).split()
+# A length or a time until a metric has a value: ``time_to_75_s``, ``epochs to 80% acc``
+_GOAL = re.compile(
+    r"(?P<what>.*?)[\W_]+(to|until|till)[\W_]+(?P<before>[a-z_ ]*?)[\W_]*"
+    r"(?P<value>\d+(\.\d+)?)\s*(?P<percent>%|pct|percent)?[\W_]*(?P<after>.*)",
+    re.IGNORECASE,
+)
+_FALLS = re.compile("loss|perplexity|ppl|(^|_)(err|error|wer)", re.IGNORECASE)
 _TO_TARGET = re.compile(
     r"(?<=_)(to|until)_(target|train|result|quality|accuracy|converge|convergence)"
 )
@@ -203,9 +211,41 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", text).strip("_")
 
 
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a training was to reach, as the name of a column says it."""
+
+    metric: str
+    mode: str
+    value: float
+
+
+def goal_of(name: str) -> tuple[str, Goal] | None:
+    """Return the name without what a training was to reach, and that; None: nothing.
+
+    >>> goal_of("time_to_75_s")
+    ('time_to_target_s', Goal(metric='target', mode='max', value=75.0))
+    """
+    if not (found := _GOAL.fullmatch(name)):
+        return None
+    words = plain(f"{found['before']} {found['after']}").split("_")
+    unit = words.pop() if words[-1] in _SECONDS else ""
+    plain_name = plain(f"{found['what']} to target {unit}")
+    if plain_name not in known_names():
+        return None
+    metric = "_".join(filter(None, words))
+    metric = metric or ("accuracy" if found["percent"] else "target")
+    mode = "min" if _FALLS.search(metric) else "max"
+    return plain_name, Goal(metric, mode, float(found["value"]))
+
+
 def reading_of(name: str) -> Reading | None:
     """Return what a column of this name says; None where the name is not known."""
-    return known_names().get(_TO_TARGET.sub("to_target", plain(name)))
+    goal = goal_of(name)
+    known = goal[0] if goal else _TO_TARGET.sub("to_target", plain(name))
+    if known == "step_s" and "/" in name:
+        known = "steps_s"
+    return known_names().get(known)
 
 
 @functools.cache
@@ -233,9 +273,14 @@ def reading_as(column: str, theirs: str) -> Reading | None:
         return known
     if own is not None and own.column == known.column:
         return own
-    unit = plain(theirs).rpartition("_")[2]
-    if _is_duration(known.column) and _SECONDS.get(unit, 1.0) != 1:
-        return Reading(known.column, _SECONDS[unit], unit)
+    words = plain(theirs).split("_")
+    if known.column in LENGTHS:
+        lengths = (known_names().get(f"{word}_to_target") for word in words)
+        return next(filter(None, lengths), known)
+    units = [word for word in words if word in _SECONDS and len(word) > 1]
+    units = [word for word in units if word != "min"] + words[-1:]
+    if _is_duration(known.column) and units[0] in _SECONDS:
+        return Reading(known.column, _SECONDS[units[0]], units[0])
     return known
 
 
@@ -287,6 +332,7 @@ def _in_units() -> Iterator[tuple[str, Reading]]:
             yield f"{unit}_per_{each}", step
             if not unit.startswith("min"):  # "min step" is the shortest one
                 yield f"{unit}_{each}", step
+        yield f"step_{unit}", step
     for base, (unit, factor) in itertools.product(_PEAKS, _BYTES.items()):
         yield f"{base}_{unit}", Reading("gpu_memory_peak_bytes", factor, unit)
 

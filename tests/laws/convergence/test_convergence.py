@@ -472,3 +472,25 @@ def test_compressed_gradients_converge_in_a_way_of_their_own(
 def test_an_interval_has_a_mass_below_one(rng: np.random.Generator) -> None:
     with pytest.raises(SpecError, match="interval=1 must lie between 0 and 1"):
         ConvergenceLaw.fit(trials(rng)).predict(asked(64), interval=1)
+
+
+def chances(rows: pd.DataFrame, *batches: int) -> list[float]:
+    answer = ConvergenceLaw.fit(rows).predict(asked(*batches))
+    return answer["probability_of_reaching"].tolist()
+
+
+def test_runs_that_missed_are_not_called_bad_luck(rng: np.random.Generator) -> None:
+    rows = trials(rng, seeds=3)
+    assert min(chances(rows, 512, 1024, 2048)) > 0.9
+    late = rows.index[-2:]
+    rows.loc[late, ["samples_to_target", "reached_target"]] = np.nan, False
+    rows.loc[late, "outcome"] = "target_not_reached"
+    missed = rows.assign(num_samples=rows["samples_to_target"].fillna(500_000))
+    # one of three came, the rest had eight times as long as it takes
+    below, at, beyond = chances(missed, 512, 1024, 2048)
+    assert below > 0.8
+    assert at < 0.55
+    assert beyond <= at
+    # had they been stopped early, they would say nothing
+    short = rows.assign(num_samples=rows["samples_to_target"].fillna(5_000))
+    assert min(chances(short, 512, 1024, 2048)) > 0.9

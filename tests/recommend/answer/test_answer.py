@@ -127,7 +127,7 @@ def test_cores_are_called_slots() -> None:
 def test_an_end_of_scaling_out_of_range_is_said(measured: Recommendation) -> None:
     none = dataclasses.replace(measured.knee, lo=None, hi=None)
     text = answer_text(dataclasses.replace(measured, knee=none))
-    assert "No diminishing returns up to 64 GPUs." in text
+    assert "No diminishing returns up to 16 GPUs, the largest measured; none" in text
     later = dataclasses.replace(measured.knee, lo=16, hi=None)
     text = answer_text(dataclasses.replace(measured, knee=later))
     assert "Returns diminish at 16 GPUs or more: inter-node" in text

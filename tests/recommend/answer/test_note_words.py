@@ -250,9 +250,41 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "target_not_reached",
-        {"target": "val_acc >= 0.9", "num_runs": 15, "amount": "90 epochs"},
-        "Not reached: val_acc >= 0.9, by 15 runs; the answer is for 90 epochs, which "
-        "may not suffice.",
+        {
+            "target": "val_acc >= 0.9",
+            "num_runs": 15,
+            "within_samples": 90_000,
+            "amount": "90 epochs",
+        },
+        "Not reached: val_acc >= 0.9, by 15 runs within 90,000 samples; the answer is "
+        "for 90 epochs, which may not suffice.",
+    ),
+    (
+        "missed",
+        {
+            "target": "val_acc >= 0.9",
+            "num_missed": 5,
+            "num_runs": 36,
+            "spent": "2 GPU-h",
+            "at": [
+                {
+                    "global_batch_size": 1024,
+                    "settings": {"lr_rule": "linear"},
+                    "num_missed": 2,
+                    "num_runs": 3,
+                    "within_samples": 58_368,
+                }
+            ],
+        },
+        "Missed: 5 of 36 runs did not reach val_acc >= 0.9 (2 GPU-h); 2 of 3 at global "
+        "batch 1,024, rule linear, within 58,368 samples.",
+    ),
+    (
+        "critical_batch",
+        {"value": 147.0, "lo": 81.7, "hi": 1274.2, "rule": "linear"},
+        "Critical batch with rule linear: about 150 samples [82-1,300]. Up to there, "
+        "twice the batch nearly halves the steps; beyond it, more and more of the "
+        "samples are wasted.",
     ),
     (
         "target_not_measured",
@@ -327,7 +359,7 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "efficiency",
-        {"world_size": 4, "scaling": "weak"},
+        {"world_size": 4, "scaling": "weak", "other_settings": {}},
         "Weak efficiency: samples/s per GPU against 4 GPUs at the same batch per GPU.",
     ),
     (

@@ -38,7 +38,7 @@ def test_the_rest_follows_in_order(answered: Recommendation) -> None:
     assert [*chain(*sentences(answered).values())][1:] == [
         "learning rate 0.4 (rule: linear)",
         "12.8 min [12.5-13.0], 3.4 GPU-h",
-        "Returns diminish at 16-32 GPUs: inter-node all-reduce.",
+        "Returns diminish at 16-32 GPUs (chance 97%): inter-node all-reduce.",
         "Why: the fastest allocation at which a device added still brings half.",
         "Not measured: accuracy at batch 512; assumes 90 epochs suffice.",
         "The trial that would change the answer most: 32 GPUs (8x4), global batch "
@@ -73,10 +73,15 @@ def test_settings_and_accumulation_are_named() -> None:
 @pytest.mark.parametrize(
     ("lo", "hi", "sentence"),
     [
-        (None, None, "No diminishing returns up to 32 GPUs."),
-        (16, None, "Returns diminish at 16 GPUs or more: x."),
-        (16, 16, "Returns diminish at 16 GPUs: x."),
-        (4, 16, "Returns diminish at 4-16 GPUs: x."),
+        (
+            None,
+            None,
+            "No diminishing returns up to 16 GPUs, the largest measured; none are "
+            "expected up to 32 either.",
+        ),
+        (16, None, "Returns diminish at 16 GPUs or more (chance 75%): x."),
+        (16, 16, "Returns diminish at 16 GPUs (chance 75%): x."),
+        (4, 16, "Returns diminish at 4-16 GPUs (chance 75%): x."),
         (4, 32, "Where returns diminish is open: at 4-32 GPUs."),
         (
             *(16, None),
@@ -93,22 +98,29 @@ def test_the_knee_may_lie_anywhere(
         hi=hi,
         marginal_return=0.5,
         term=None if is_open else "x",
-        probability_in_range=None if is_open else 0.5,
+        probability_in_range=None if is_open else 0.75,
+        largest_measured=16,
     )
     assert said(replace(answered, knee=knee), "knee") == [sentence]
 
 
 def test_a_knee_that_is_unlikely_is_not_named(answered: Recommendation) -> None:
     knee = Knee(
-        lo=16, hi=None, marginal_return=0.5, term=None, probability_in_range=0.3
+        lo=16,
+        hi=None,
+        marginal_return=0.5,
+        term=None,
+        probability_in_range=0.3,
+        largest_measured=16,
     )
     assert said(replace(answered, knee=knee), "knee") == [
-        "No sign of diminishing returns up to 32 GPUs; if they diminish, then not "
-        "before 16."
+        "No sign of diminishing returns up to 16 GPUs, the largest measured. Chance "
+        "that they diminish by 32: 30%, not before 16."
     ]
     first = answered.rows[0].world_size
     assert said(replace(answered, knee=replace(knee, lo=first)), "knee") == [
-        "No sign of diminishing returns up to 32 GPUs."
+        "No sign of diminishing returns up to 16 GPUs, the largest measured. Chance "
+        "that they diminish by 32: 30%."
     ]
 
 

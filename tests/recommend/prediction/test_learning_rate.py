@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from scalelab.recommend.prediction.needs import learning_rate
+from scalelab.recommend.prediction.rates import learning_rate
 
 
 def rows(rule: str | None = "linear", rate: float | None = 0.1) -> pd.DataFrame:

@@ -1,0 +1,157 @@
+"""Learning rates and their rules: the one to use, and what was measured of each."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from scalelab.experiment.rates import LearningRateRule, scaled_rate
+from scalelab.inputs.numerals import Interval
+from scalelab.kinds.resources import DEVICE_HOURS
+from scalelab.laws.convergence.rows import RULE
+from scalelab.laws.rows import CurveKey, numbers
+from scalelab.recommend.answer.evidence import RateRow
+from scalelab.recommend.answer.facts import Fact
+from scalelab.recommend.answer.recommendation import LearningRatePlan, OutlookRow
+from scalelab.recommend.prediction.needs import SampleNeed
+from scalelab.records.columns import OPTION_PREFIX
+
+_MOST_NAMED = 3  # of the batches at which runs missed the target
+
+
+def learning_rate(
+    frame: pd.DataFrame, global_batch_size: int, rule: str = ""
+) -> LearningRatePlan | None:
+    """Return the learning rate at a batch: measured, or scaled by its rule.
+
+    It is scaled from the measured rate at the nearest batch.
+    """
+    rate, batch = numbers(frame, "learning_rate"), numbers(frame, "global_batch_size")
+    known = np.isfinite(rate) & (batch > 0)
+    if not known.any() or "lr_rule" not in frame.columns:
+        return None
+    rules = frame["lr_rule"].fillna("none").astype(str)
+    wanted = rule or str(rules[known].mode().iloc[0])
+    same = np.flatnonzero(known & (rules == wanted))
+    if not len(same):
+        return None
+    nearest = same[np.abs(np.log(batch[same] / global_batch_size)).argmin()]
+    if wanted == LearningRateRule.STALENESS and len(np.unique(rate[same])) > 1:
+        return None
+    value, at_batch = float(rate[nearest]), int(batch[nearest])
+    if at_batch != global_batch_size:
+        if wanted not in list(LearningRateRule):
+            return None
+        value = scaled_rate(
+            value,
+            rule=LearningRateRule(wanted),
+            at_batch=at_batch,
+            global_batch_size=global_batch_size,
+        )
+    return LearningRatePlan(rule=wanted, value=value)
+
+
+def measured_rates(need: SampleNeed, measured: pd.DataFrame) -> tuple[RateRow, ...]:
+    """Return what was measured of each rule at each global batch, by the target.
+
+    ``measured`` are the observations that ``need`` was learned from.
+    """
+    rows = [row for key in need.tried for row in _of_curve(need, key, measured)]
+    return tuple(sorted(rows, key=lambda row: row.global_batch_size))
+
+
+def _of_curve(
+    need: SampleNeed, key: CurveKey, measured: pd.DataFrame
+) -> Iterator[RateRow]:
+    assert need.law is not None
+    others = [dict(other) for other in need.tried]
+    settings = {
+        name.removeprefix(OPTION_PREFIX): value
+        for name, value in key
+        if name == RULE or any(other.get(name) != value for other in others)
+    }
+    every = need.tried[key].runs
+    for batch in need.tried[key].measured:
+        runs = every[every["global_batch_size"] == batch]
+        given, is_late = measured.loc[runs.index], runs["censored"].to_numpy(bool)
+        arrived, at = runs["samples"][~is_late].to_numpy(float), np.array([batch])
+        draws = need.law.sample(key, at, np.array([runs["normalization"].median()]))
+        (cap,) = need.caps([int(batch)])
+        yield RateRow(
+            settings=settings,
+            global_batch_size=int(batch),
+            learning_rate=_median(given, "learning_rate"),
+            num_runs=len(runs),
+            num_reached=len(arrived),
+            samples_to_target=None
+            if not len(arrived)
+            else Interval(
+                value=float(np.median(arrived)), lo=arrived.min(), hi=arrived.max()
+            ),
+            final_metric=_median(given, "final_metric"),
+            probability=float(((draws <= cap) & need.law.reaches(key, at)).mean()),
+            within_samples=int(cap) if np.isfinite(cap) else None,
+            missed_within_samples=int(runs["samples"][is_late].max())
+            if is_late.any()
+            else None,
+        )
+
+
+def _median(rows: pd.DataFrame, name: str) -> float | None:
+    values = numbers(rows, name)
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else None
+
+
+def missed(
+    need: SampleNeed,
+    rates: tuple[RateRow, ...],
+    rows: tuple[OutlookRow, ...],
+    measured: pd.DataFrame,
+    device_hour_word: str,
+) -> Iterator[Fact]:
+    """Note how many runs missed the target, and at which batches that are shown."""
+    late = need.runs["censored"] if need.uses_law else pd.Series(dtype=bool)
+    if not late.any():
+        return
+    spent_s = numbers(measured.loc[late.index[late]], "allocated_gpu_s")
+    hours = float(np.nansum(spent_s)) / 3600
+    shown = sorted(rows, key=lambda row: not row.is_chosen)
+    found = [
+        rate
+        for row in shown
+        for rate in rates
+        if rate.global_batch_size == row.batch.global_batch_size
+        and rate.num_reached < rate.num_runs
+        and all(row.settings.get(n, of) == of for n, of in rate.settings.items())
+    ]
+    yield Fact.of(
+        "missed",
+        target=str(need.target),
+        num_missed=int(late.sum()),
+        num_runs=len(late),
+        spent=DEVICE_HOURS.in_words(hours, device_hour_word) if hours else "",
+        at=[
+            {
+                "global_batch_size": row.global_batch_size,
+                "settings": dict(row.settings),
+                "num_missed": row.num_runs - row.num_reached,
+                "num_runs": row.num_runs,
+                "within_samples": row.missed_within_samples,
+            }
+            for row in found[:_MOST_NAMED]
+        ],
+    )
+
+
+def critical_batch(need: SampleNeed, curve: int) -> Iterator[Fact]:
+    """Note the critical batch of a curve, where its rows determine it."""
+    if not need.uses_law or need.law is None:
+        return
+    label = need.law.label(need.keys[curve])
+    table = need.law.parameters()
+    own = table[(table["curve"] == label) & (table["name"] == "critical_batch_size")]
+    for row in own[own["identified"]].to_dict("records"):
+        rule = need.rules([curve])[0]
+        ends = {end: float(row[end]) for end in ("value", "lo", "hi")}
+        yield Fact.of("critical_batch", **ends, rule=rule)
