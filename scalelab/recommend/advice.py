@@ -21,6 +21,7 @@ from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.time_to_target import measured_factorisation
 from scalelab.laws.published import law_named
 from scalelab.laws.rows import Observed, numbers, prepared
+from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
 from scalelab.recommend.answer.failures import failures, limits_of_memory, why_no_answer
 from scalelab.recommend.answer.recommendation import ParameterRow, Recommendation
@@ -46,6 +47,7 @@ from scalelab.recommend.notes import (
     condition,
     considered,
     cut_to_an_epoch,
+    link_unknown,
     named,
     not_chosen,
     not_considered,
@@ -166,7 +168,8 @@ def recommend(
         need, rates, answer.rows, subject.every_group, subject.device_hour_word
     )
     beside = evidence(whole, subject.frame, factorisation, rates)
-    facts = (*beliefs, *late, *answer.facts)
+    unknown = link_unknown(answer.rows, link) if law == StepTimeLaw.name else ()
+    facts = (*beliefs, *late, *answer.facts, *unknown)
     return replace(answer, facts=facts, evidence=beside)
 
 

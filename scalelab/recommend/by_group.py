@@ -89,7 +89,8 @@ def _in_group(
             own = own[own[name].astype("string").eq(str(value)).fillna(False)]
     site, link = run_site.site if run_site else None, question.between_nodes
     on_node, within = site.gpus_per_node if site else None, None
-    if (most := int(np.nanmax([1.0, *numbers(own, "gpus_per_node")]))) > 1:
+    known = [*numbers(own, "gpus_per_node"), *numbers(own, "devices_of_node")]
+    if (most := int(np.nanmax([1.0, *known]))) > 1:
         on_node = max(most, on_node or 1)
     if run_site and not question.gpus:
         within = run_site.machine(numbers(own, "world_size"))

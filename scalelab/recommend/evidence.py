@@ -15,7 +15,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.wording import Option
 from scalelab.kinds.strategies import strategy_of
-from scalelab.laws.convergence.rows import is_spoilt
+from scalelab.laws.convergence.rows import is_equal, is_spoilt
 from scalelab.laws.convergence.time_to_target import (
     Factorisation,
     measured_factorisation,
@@ -189,7 +189,9 @@ def with_accuracy_gaps(observations: pd.DataFrame) -> pd.DataFrame:
     chance: give trials a number of epochs and no target to compare them so.
     """
     metric, keys = numbers(observations, "final_metric"), _keys(observations)
-    metric[~np.isfinite(numbers(observations, "num_samples"))] = np.nan
+    # rows of a table are taken to have trained equally long
+    is_told = np.isfinite(numbers(observations, "num_samples"))
+    metric[~is_told & ~is_equal(observations, "kind", "imported")] = np.nan
     is_alone = numbers(observations, "world_size") == 1
     alters = np.array([bool(each) for each in altering_options(observations)], bool)
     is_plain = is_alone & ~alters

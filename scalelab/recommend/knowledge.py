@@ -33,6 +33,7 @@ from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.evidence import Accuracy
 from scalelab.recommend.prediction.consistency import contradictions, is_among
 from scalelab.recommend.prediction.needs import Overhead, SampleNeed
+from scalelab.recommend.prediction.neighbours import uneven
 from scalelab.recommend.question.batches import BatchRule
 from scalelab.recommend.question.candidates import MemoryRoom
 from scalelab.records.columns import OPTION_PREFIX
@@ -304,6 +305,11 @@ class Knowledge:
         """The rows that the other rows contradict, see :class:`StepTimeLaw`."""
         found = self.law.doubted
         return found[found.index.isin(self.rows.frame.index)]
+
+    @cached_property
+    def uneven(self) -> list[Fact]:
+        """Notes of allocations that do not fit between their neighbours."""
+        return uneven(self.rows, self.doubted)
 
     @cached_property
     def overhead(self) -> Overhead:

@@ -68,6 +68,7 @@ def assumptions(
         yield Fact.of("pruned", num_attempts=pruned)
     yield from contradicting(knowledge.contradicted)
     yield from _doubts(knowledge)
+    yield from knowledge.uneven[:_MOST_NAMED]
     yield from unknown_scatter(knowledge.rows)
     yield from not_witnessed(knowledge.rows)
     yield from disagreeing_rates(knowledge.rows)
@@ -124,6 +125,15 @@ def believed(
         beliefs += [f"rows that say {Support.NOT_MEASURED}"] if is_accepted else []
     if beliefs:
         yield Fact.of("believed", beliefs=beliefs)
+
+
+def link_unknown(rows: Sequence[OutlookRow], link: Link | None) -> Iterator[Fact]:
+    """Note how unsure rows are that rest on a link between nodes nobody named."""
+    guessed = [row for row in rows if row.basis == Support.NOT_MEASURED]
+    across = [row for row in guessed if row.num_nodes > 1]
+    if across and link is None:
+        size, time = across[0].world_size, across[0].time_s
+        yield Fact.of("link_unknown", world_size=size, lo_s=time.lo, hi_s=time.hi)
 
 
 def _not_measured(knowledge: Knowledge, batch: int) -> Iterator[Fact]:

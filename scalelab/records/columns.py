@@ -52,6 +52,7 @@ COLUMNS = (
     _list("device_ids", "Devices by global rank."),
     _integer("num_nodes", "Nodes."),
     _number("gpus_per_node", "Devices per node, a mean where uneven."),
+    _integer("devices_of_node", "Devices of a whole node, used or not; if declared."),
     _integer("world_size", "Ranks, one per device."),
     _integer("data_parallel_size", "Ranks that see different samples."),
     _text("placement", "Devices per node, e.g. 4+2."),

@@ -226,6 +226,8 @@ def test_an_import_says_what_it_read(scalelab: Callable[..., Any], here: Path) -
         "Read: workload from 'model', world_size from 'gpus', num_nodes from 'nodes', "
         "local_batch_size from 'local_batch', step_time_s from 'Step time (s)'.",
         "Left out: 1 row that has neither a step time nor a throughput (line 10).",
+        "No row is on several nodes. What connects them narrows answers for more than "
+        "one: say --between-nodes 200Gbit/s with the question.",
     ]
 
 

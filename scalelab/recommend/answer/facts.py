@@ -21,6 +21,7 @@ _PARTS: Mapping[str, NotedPart] = {
     "above_ideal_on_fewer": "efficiency",
     "above_ideal_on_more": "efficiency",
     "not_identifiable": "unanswered",
+    "link_unknown": "unanswered",
 }
 
 

@@ -129,6 +129,18 @@ def _critical_batch(note: _Note) -> str:
     )
 
 
+def _uneven(note: _Note) -> str:
+    of = note.of
+    own, other = of["samples_per_s"], of["other_samples_per_s"]
+    each = "each" if of["is_of_one"] else "together"
+    return (
+        f"Uneven: {note.devices()} ({of['allocation']}) with local batch "
+        f"{of['local_batch_size']:,} did {number(own)} samples/s {each}, "
+        f"{note.devices('other_world_size')} did {number(other)}. It was measured "
+        "once: measure it again."
+    )
+
+
 def _failures(note: _Note) -> str:
     of = note.of
     most = f", {of['num_alike']:,} of them" if of["num_reasons"] > 1 else ""
@@ -244,6 +256,7 @@ def _efficiency(note: _Note) -> str:
 _OPTIONS = {
     "accept_unmeasured": Option("accept_unmeasured", True),
     "learn_from": Option("learn_from", "RUN"),
+    "between_nodes": Option("between_nodes", "200Gbit/s"),
     "max_batch": Option("max_batch"),
 }
 _CONFIGURATION = (
@@ -368,6 +381,10 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "cannot be shared evenly in local batches that are known to fit.",
     "not_identifiable": "Not identifiable: {parameters:and}, because {why}. {remedy}"
     "{may_learn: Or learn from another run on these devices: {learn_from}.|}",
+    "link_unknown": "Between nodes nothing was measured and no link is named: "
+    "{world_size:n {device}} may take {lo_s:duration} to {hi_s:duration}. "
+    "{between_nodes}, or what your link has, narrows that.",
+    "uneven": _uneven,
     "group_not_compared": "Node group {group} is not compared: {why}",
     "history_not_read": "Nothing was learned from {run} of the history: it cannot be "
     "read. Restore it, or take it out of that folder.",

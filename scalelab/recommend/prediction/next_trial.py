@@ -13,7 +13,9 @@ Making 34.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,6 +42,7 @@ _USUAL_STEPS = 60
 _DECIDES = "its step time decides between the best allocations"
 _DOUBTED = "what was measured there is doubted"
 _CONTRADICTED = "its runs contradict one another"
+_UNEVEN = "it does not fit between its neighbours"
 _NOT_MEASURED = "the recommended allocation was not measured"
 
 
@@ -96,6 +99,10 @@ def next_trial(
         return trials.measuring(chosen, _DOUBTED)
     if can_run[at] and is_contradicted[at]:
         return trials.measuring(chosen, _CONTRADICTED)
+    for fact in knowledge.uneven:
+        again = [row for row in rows if _is_of(row, fact.values) and _fits(row, within)]
+        if again:
+            return trials.measuring(again[0], _UNEVEN)
     is_known = np.array([row.basis == Support.MEASURED for row in rows])
     could_win = outlook.is_allowed_batch & (is_contradicted | ~is_known) & can_run
     affordable = _AFFORDABLE * chosen.gpu_hours.value
@@ -112,6 +119,13 @@ def next_trial(
         return trials.measuring(chosen, _NOT_MEASURED)
     closable = [gap for gap in gaps if _fits(gap, within)]
     return trials.closing(closable[0], rows) if closable else None
+
+
+def _is_of(row: OutlookRow, place: Mapping[str, Any]) -> bool:
+    batch = asdict(row.batch)
+    names = ("local_batch_size", "gradient_accumulation_steps")
+    is_batch = all(batch[name] == place[name] for name in names)
+    return is_batch and row.world_size == place["world_size"]
 
 
 def _deciding(

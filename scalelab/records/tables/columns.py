@@ -130,6 +130,12 @@ def match_columns(table: ForeignTable, asked: ImportArguments) -> Matching:
     length = columns.get("samples_to_target")
     if length and length.unit == EPOCHS:
         columns["samples_to_target"] = replace(length, factor=_of_epoch(length, asked))
+    elif asked.samples_per_epoch:
+        raise SpecError(
+            f"{table.path}: {Option('samples_per_epoch', asked.samples_per_epoch)} is "
+            "said, but no column is read as a number of epochs.",
+            f"Leave it out, or say {Option('column', 'NAME', key='epochs_to_target')}.",
+        )
     columns |= _as_asked(table, columns, asked)
     return Matching(columns, options, tuple(unused))
 

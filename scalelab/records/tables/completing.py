@@ -44,7 +44,8 @@ def complete(values: dict[str, Any], readings: Mapping[str, Reading]) -> dict[st
         if throughput is not None:
             values["throughput_samples_per_s"] = _in_samples_of_all(values, throughput)
         tells_time = any(map(values.get, SPEEDS))
-        if not tells_time and values.get("samples_to_target"):
+        has_missed = values.get("outcome") == Outcome.TARGET_NOT_REACHED
+        if not tells_time and (has_missed or values.get("samples_to_target")):
             return {**values, "kind": "convergence"}
         values |= _times(values)
         _check_length(values)
@@ -104,6 +105,7 @@ def _devices(values: Mapping[str, Any]) -> dict[str, Any]:
         "world_size": devices,
         "num_nodes": nodes,
         "gpus_per_node": devices / nodes,
+        "devices_of_node": round(on_node) if on_node and not on_node % 1 else None,
         "data_parallel_size": values.get("data_parallel_size")
         or _copies(values, devices),
         **_device(values.get("device_name")),

@@ -53,6 +53,7 @@ def doubtful(
         _tokens_as_samples(rows, matching),
         _devices_of_a_node(rows, matching),
         _crowded_nodes(rows, _MOST_ON_NODE, math.inf),
+        _within_one_batch(rows),
     )
     said = (
         _curves_apart(curves),
@@ -342,6 +343,23 @@ def _crowded_nodes(rows: Sequence[ImportedRow], usual: int, most: float) -> str:
                 f"devices a node has ({Option('constant', '8', key='gpus_per_node')}, "
                 f"and {Option('ignore')} for a column of nodes); for processor cores, "
                 f"say {Option('constant', 'cpu', key='device_type')}."
+            )
+    return ""
+
+
+def _within_one_batch(rows: Sequence[ImportedRow]) -> str:
+    for row in rows:
+        samples, batch = (
+            row.values.get("samples_to_target"),
+            row.values["global_batch_size"],
+        )
+        if samples and samples <= batch:
+            return (
+                f"samples_to_target={samples:,} in line {row.line} is reached within "
+                f"one global batch of {batch:,}: no training is that short. Say "
+                f"{Option('column', 'NAME', key='epochs_to_target')} and "
+                f"{Option('samples_per_epoch')} if the column counts epochs, or "
+                f"{Option('column', 'NAME', key='steps_to_target')} if steps."
             )
     return ""
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from scalelab.records.tables.file import (
     lines_listed,
     read_table,
 )
+from scalelab.records.tables.goals import by_goal
 from scalelab.records.tables.names import LENGTHS, SPEEDS, Reading
 from scalelab.records.tables.values import (
     decimal_sign,
@@ -49,6 +51,7 @@ _UNNAMED = {
     "metric_mode": "max",
     "target_value": 1.0,
 }
+_MEASURED = (*SPEEDS, *LENGTHS, "time_to_target_s", "gpu_memory_peak_bytes")
 _CONFIGURATION = (
     "workload dataset parallelism device_type device_name num_nodes gpus_per_node "
     "world_size data_parallel_size placement threads_per_rank local_batch_size "
@@ -69,11 +72,11 @@ def import_table(asked: ImportArguments) -> RunStore:
     the device ran out of memory or that the trial failed.
     """
     table, run_directory = Path(asked.table), Path(asked.directory)
-    foreign = melted(read_table(table, asked.header_row), asked)
+    foreign = by_goal(melted(read_table(table, asked.header_row), asked), asked)
     matching = match_columns(foreign, asked)
     _refuse_gaps(foreign, matching)
     reader = _Reader(foreign, matching, asked)
-    rows = list(reader.rows(run_directory.absolute().name))
+    rows, missed = _bounded(list(reader.rows(run_directory.absolute().name)))
     if not rows:
         told = map(matching.theirs.get, (*SPEEDS, *LENGTHS, "time_to_target_s"))
         raise SpecError(
@@ -101,9 +104,11 @@ def import_table(asked: ImportArguments) -> RunStore:
         "told": [
             *([curves.sentence] if curves.rows else []),
             *trainings,
+            *missed,
             *_how_read(matching),
             *foreign.passed_over,
             *reader.sentences(rows),
+            *_on_one_node(placed),
         ],
         "doubts": [*refused, *said],
     }
@@ -182,9 +187,10 @@ class _Reader:
             )
             values.setdefault("repeat", repeats[configuration])
             repeats[configuration] += 1
-            if values.get("samples_to_target"):
+            has_missed = values["outcome"] == Outcome.TARGET_NOT_REACHED
+            if values.get("samples_to_target") or has_missed:
                 named = {} if values.get("target_metric") else _UNNAMED
-                values |= {"reached_target": True, **named}
+                values |= {"reached_target": not has_missed, **named}
             trial = f"{values['repeat']}{configuration}"
             values["trial_id"] = hashlib.sha256(trial.encode()).hexdigest()[:12]
             if (first := lines.setdefault(values["trial_id"], each.line)) != each.line:
@@ -220,9 +226,7 @@ class _Reader:
         outcome = None
         for name, reading in self._matching.columns.items():
             text = row.cells[reading.theirs]
-            if name in (*SPEEDS, "time_to_target_s", "gpu_memory_peak_bytes") and (
-                failed := failure(text)
-            ):
+            if name in _MEASURED and (failed := failure(text)):
                 outcome = failed
             elif (value := self._cell(row.line, reading, text)) is not None:
                 values[name] = value
@@ -236,7 +240,8 @@ class _Reader:
             if not any(map(remarks_out_of_memory, row.cells.values())):
                 return None
             outcome = str(Outcome.OUT_OF_MEMORY)
-        return {**values, **dict.fromkeys((*SPEEDS, *LENGTHS)), "outcome": outcome}
+        empty = LENGTHS if outcome == Outcome.TARGET_NOT_REACHED else _MEASURED
+        return {**values, **dict.fromkeys(empty), "outcome": outcome}
 
     def _cell(self, line: int, reading: Reading, text: str) -> Any:
         try:
@@ -322,17 +327,57 @@ def _how_read(matching: Matching) -> Iterator[str]:
 def _trainings(rows: Sequence[ImportedRow]) -> tuple[list[str], str]:
     """Return how many rows train to a target in words, and the only target of all."""
     trained = [r.values for r in rows if r.values.get("samples_to_target")]
-    targets = {tuple(map(values.get, _UNNAMED)) for values in trained}
+    named_so = {tuple(map(values.get, _UNNAMED)) for values in trained}
     target, named = "", ""
-    if len(targets) == 1 and None not in (only := targets.pop()):
-        metric, mode, value = only
-        target = f"{metric} {'>=' if mode == MetricMode.MAX else '<='} {value!r}"
+    targets = sorted(named_so, key=str)
+    if len(targets) == 1 and None not in targets[0]:
+        target = _in_words(targets[0])
         named = f": {Target.parse(target)}"
     alone = sum(values["kind"] == "convergence" for values in trained)
     untimed = f", {alone:,} without its time" if alone else ""
+    several = ", ".join(_in_words(each) for each in targets if None not in each)
+    if len(targets) > 1 and several:
+        named = f": {several}. Ask for one of them with {Option('target')}"
     count = counted(len(trained), "row")
     said = f"{count} tell how long training takes to a target{untimed}{named}."
     return [said] if trained else [], target
+
+
+def _on_one_node(rows: Sequence[ImportedRow]) -> Iterator[str]:
+    several = any(row.values["world_size"] > 1 for row in rows)
+    if several and all(row.values["num_nodes"] == 1 for row in rows):
+        yield (
+            "No row is on several nodes. What connects them narrows answers for more "
+            f"than one: say {Option('between_nodes', '200Gbit/s')} with the question."
+        )
+
+
+def _in_words(target: tuple[Any, ...]) -> str:
+    metric, mode, value = target
+    return f"{metric} {'>=' if mode == MetricMode.MAX else '<='} {value!r}"
+
+
+def _bounded(rows: Sequence[ImportedRow]) -> tuple[list[ImportedRow], list[str]]:
+    """Give runs that missed their target a length, and say so.
+
+    Where the table does not say how long they ran, that is as long as the longest run
+    of it that reached a target.
+    """
+    longest = max((r.values.get("samples_to_target") or 0 for r in rows), default=0)
+    bounded = [
+        replace(row, values={**row.values, "num_samples": longest})
+        if row.values.get("reached_target") is False and "num_samples" not in row.values
+        else row
+        for row in rows
+    ]
+    count = sum(row is not other for row, other in zip(rows, bounded, strict=True))
+    if not count or not longest:
+        return [*rows], []
+    return bounded, [
+        f"{counted(count, 'row')} did not reach the target. How long they ran is not "
+        f"said and taken to be {longest:,} samples, as long as the longest run that "
+        f"did; {Option('constant', 'N', key='num_samples')} says otherwise."
+    ]
 
 
 def _constant(name: str, text: str) -> Any:

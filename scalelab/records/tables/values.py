@@ -132,6 +132,10 @@ _SYNONYMS: Mapping[str, Mapping[str, str]] = {
         ),
         **dict.fromkeys("fail error crash crashed".split(), str(Outcome.FAILED)),
         **dict.fromkeys(("timeout", "timed out"), str(Outcome.TIMED_OUT)),
+        **dict.fromkeys(
+            ("not reached", "never", "never reached", "not converged", "diverged"),
+            str(Outcome.TARGET_NOT_REACHED),
+        ),
     },
     "device_type": {"gpu": "cuda"},
 }
@@ -141,6 +145,7 @@ _NO_MEMORY = (
 )
 _OUT_OF_MEMORY = re.compile(rf"(.*[\W_])?{_NO_MEMORY}(\W.*)?", re.IGNORECASE)
 _SHORT_REMARK = 24
+_FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.TARGET_NOT_REACHED)
 _BEGINS_OUT_OF_MEMORY = re.compile(
     rf"(cuda |gpu )?{_NO_MEMORY}(?!.*\b(no|not|none|never)\b)(\W.*)?", re.IGNORECASE
 )
@@ -224,7 +229,7 @@ def failure(text: str) -> str | None:
         return str(Outcome.OUT_OF_MEMORY)
     said = text.lower()
     found = _SYNONYMS["outcome"].get(said, said)
-    return found if found in (Outcome.FAILED, Outcome.TIMED_OUT) else None
+    return found if found in _FAILURES else None
 
 
 def _check_range(name: str, kind: str, value: Any) -> None:

@@ -280,6 +280,28 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "batch 1,024, rule linear, within 58,368 samples.",
     ),
     (
+        "uneven",
+        {
+            "world_size": 16,
+            "allocation": "2x8",
+            "local_batch_size": 32,
+            "gradient_accumulation_steps": 1,
+            "samples_per_s": 3.75,
+            "other_world_size": 32,
+            "other_samples_per_s": 7.6,
+            "is_of_one": True,
+        },
+        "Uneven: 16 GPUs (2x8) with local batch 32 did 3.8 samples/s each, 32 GPUs did "
+        "7.6. It was measured once: measure it again.",
+    ),
+    (
+        "link_unknown",
+        {"world_size": 16, "lo_s": 150.0, "hi_s": 7920.0},
+        "Between nodes nothing was measured and no link is named: 16 GPUs may take "
+        "2.5 min to 2.2 h. between_nodes='200Gbit/s', or what your link has, narrows "
+        "that.",
+    ),
+    (
         "critical_batch",
         {"value": 147.0, "lo": 81.7, "hi": 1274.2, "rule": "linear"},
         "Critical batch with rule linear: about 150 samples [82-1,300]. Up to there, "
