@@ -119,7 +119,7 @@ def recommend(
     rest = every.take(every.observations.index.drop(subject.frame.index))
     named = law_named(law)
     fitted, learned = fit_step_times(named, rows, rest, history=history, link=link)
-    need = SampleNeed.of(subject.every_group, job, limits.target)
+    need = SampleNeed.of(subject.every_group, job, limits.target, among)
     selected = with_settings(rows, among)
     whole = every.take(subject.every_group.index)
     whole_runs = whole_run_law(whole.observations, among, need)
@@ -168,7 +168,8 @@ def recommend(
         need, rates, answer.rows, subject.every_group, subject.device_hour_word
     )
     beside = evidence(whole, subject.frame, factorisation, rates)
-    unknown = link_unknown(answer.rows, link) if law == StepTimeLaw.name else ()
+    may_cross = within is None and law == StepTimeLaw.name
+    unknown = link_unknown(answer.rows, link) if may_cross else ()
     facts = (*beliefs, *late, *answer.facts, *unknown)
     return replace(answer, facts=facts, evidence=beside)
 
@@ -253,7 +254,7 @@ def _answer(
             *compared(comparison.programs),
             *named(comparison.named, limit_words, knowledge),
             *accuracy,
-            *assumptions(knowledge, chosen, knowledge.of_its_curve(config), accuracy),
+            *assumptions(knowledge, chosen, config, accuracy),
             *knowledge.memory.notes(outlook.questions.iloc[[choice.index]]),
             *critical_batch(need, config["samples_curve"]),
             *cut_to_an_epoch(rule),

@@ -141,8 +141,8 @@ def _rows(
             settings=settings,
             world_size=world_size,
             global_batch_size=batch,
-            step_time_s=_median(_timed(there), "step_time_s"),
-            time_to_target_s=_median(there, "time_to_target_s"),
+            step_time_s=median_of(_timed(there), "step_time_s"),
+            time_to_target_s=median_of(there, "time_to_target_s"),
             num_reached=len(_known(there, "time_to_target_s")),
             num_evaluated=len(evaluated),
             final_metric=_spread(evaluated, "final_metric"),
@@ -150,7 +150,7 @@ def _rows(
             staleness_mean=float(stale.mean()) if len(stale) else None,
             staleness_max=int(stalest.max()) if len(stalest) else None,
             averaging_period=None if period is None else int(period),
-            bubble_share=_median(there, "bubble_share"),
+            bubble_share=median_of(there, "bubble_share"),
             num_servers=strategy_of(name).num_servers(world_size, options) or None,
         )
 
@@ -167,7 +167,8 @@ def _known(rows: pd.DataFrame, name: str) -> np.ndarray:
     return np.asarray(values[np.isfinite(values)])
 
 
-def _median(rows: pd.DataFrame, name: str) -> float | None:
+def median_of(rows: pd.DataFrame, name: str) -> float | None:
+    """Return the median of a column; None where no row has a value."""
     known = _known(rows, name)
     return float(np.median(known)) if len(known) else None
 

@@ -26,6 +26,7 @@ from scalelab.laws.rows import (
     curve_columns,
     numbers,
     step_time_rows,
+    strategies,
 )
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior, are_related
@@ -153,13 +154,23 @@ def with_settings(rows: FitRows, select: Mapping[str, Scalar]) -> FitRows:
 def whole_run_law(
     frame: pd.DataFrame, select: Mapping[str, Scalar], need: SampleNeed
 ) -> WholeRunLaw | None:
-    """Return the law of the selected whole runs, if they alone tell the times."""
+    """Return the law of whole runs, if they alone tell the times.
+
+    What was selected has a law of its own where nothing but its whole runs tells how
+    fast it is: its training does not factorise, or no speed beside them was given.
+    """
     if need.target is None or not need.uses_law:
         return None
     alone = frame.index[np.isnan(numbers(frame, "world_size"))]
+    own = frame
     for name, value in select.items():
-        frame = frame.loc[with_value(frame, name, value).index.union(alone)]
-    return measured_whole_runs(frame, need.target)
+        own = own.loc[with_value(own, name, value).index.union(alone)]
+    names = ("throughput_samples_per_s", "samples_to_target", "time_to_target_s")
+    speed, samples, seconds = (numbers(own, name) for name in names)
+    is_given = np.isfinite(speed) & (speed != samples / seconds)
+    if is_given.any() and any(way.factorises for way in strategies(own)):
+        own = frame
+    return measured_whole_runs(own, need.target)
 
 
 def _counts(frame: pd.DataFrame, name: str) -> dict[str, int]:

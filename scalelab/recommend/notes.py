@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from scalelab.experiment.job import Job
-from scalelab.experiment.trial import PROGRAM, TrialKind
+from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.links import Link
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.support import Support
@@ -33,6 +33,7 @@ from scalelab.recommend.question.candidates import (
     undivided,
     why_unshared,
 )
+from scalelab.records.columns import OPTION_PREFIX
 
 # A row that is named, why, and the row that it is compared with
 Named = tuple[str, Outlook, Outlook]
@@ -50,10 +51,10 @@ _BESIDE_STEPS: Mapping[Contents, Sequence[str]] = {
 def assumptions(
     knowledge: Knowledge,
     chosen: OutlookRow,
-    alike: pd.DataFrame,
+    config: Mapping[Any, Any],
     accuracy: Sequence[Fact],
 ) -> Iterator[Fact]:
-    """Note what the answer assumes or leaves open; ``alike`` are rows of its curve."""
+    """Note what the answer assumes or leaves open, of the chosen configuration."""
     if knowledge.learned:
         yield knowledge.learned
     if knowledge.factorisation is not None:
@@ -86,16 +87,16 @@ def assumptions(
             knowledge.rows, knowledge.need.job, chosen.batch.global_batch_size
         ),
     )
-    known = _known_by_convergence(knowledge, chosen) | LAYOUT_PLACEHOLDERS.keys()
+    known = _known_by_convergence(knowledge, chosen, config["samples_curve"])
+    known |= LAYOUT_PLACEHOLDERS.keys()
     if any(fact.kind == "accuracy_gap" for fact in accuracy):
         settings = {**knowledge.held, **chosen.settings}
         known |= {"parallelism", *strategy_of(settings.get("parallelism")).options}
+    if pooled := knowledge.need.pooled:
+        yield Fact.of("pooled", settings=pooled)
     for name, value in chosen.settings.items():
         if name not in known:
             yield Fact.of("accuracy_alike", setting=name, value=value)
-    passes = chosen.batch.gradient_accumulation_steps
-    if passes > 1 and not alike["gradient_accumulation_steps"].gt(1).any():
-        yield Fact("accumulation_not_measured")
     if knowledge.law.is_flat:
         rows = knowledge.rows.frame
         yield Fact.of(
@@ -111,7 +112,7 @@ def assumptions(
             "extrapolated",
             world_size=size,
             local_batch_size=local,
-            gradient_accumulation_steps=passes,
+            gradient_accumulation_steps=chosen.batch.gradient_accumulation_steps,
         )
 
 
@@ -163,14 +164,21 @@ def _length(job: Job | None) -> str:
     return str(job and job.model_copy(update={"target": None}))
 
 
-def _known_by_convergence(knowledge: Knowledge, chosen: OutlookRow) -> set[str]:
-    if not knowledge.need.uses_law:
+def _known_by_convergence(
+    knowledge: Knowledge, chosen: OutlookRow, curve: int
+) -> set[str]:
+    """Return the settings whose part in the samples needed was measured."""
+    need = knowledge.need
+    if not need.uses_law or need.law is None:
         return set()
     settings = {**knowledge.held, **chosen.settings}
+    own = {name.removeprefix(OPTION_PREFIX): of for name, of in need.keys[curve]}
+    known = {name for name, value in own.items() if settings.get(name) == value}
+    known |= {*need.pooled}
     strategy = strategy_of(settings.get("parallelism"))
     if strategy.is_synchronous:
-        return {RULE, PROGRAM, *strategy.altering_options(settings)}
-    return {RULE, PROGRAM, "parallelism", *strategy.options}
+        return {RULE, *known, *strategy.altering_options(settings)}
+    return {RULE, *known, "parallelism", *strategy.options}
 
 
 def contents_of_times(rows: FitRows) -> Contents:
@@ -307,16 +315,16 @@ def about_efficiency(rows: Sequence[OutlookRow], smallest: int) -> Iterator[Fact
     kinds = {row.scaling for row in rows if row.scaling}
     if kinds:
         scaling = kinds.pop() if len(kinds) == 1 else "other"
-        others = [
+        others = (
             dict(row.compared_with)
             for row in rows
-            if any(row.settings.get(n) != of for n, of in row.compared_with.items())
-        ]
+            if not row.compared_with.items() <= row.settings.items()
+        )
         yield Fact.of(
             "efficiency",
             world_size=smallest,
             scaling=scaling,
-            other_settings=others[0] if others else {},
+            other_settings=next(others, {}),
         )
     above = [row for row in rows if row.scaling_efficiency.value >= 1 + _WRITTEN]
     if any(row.world_size < smallest for row in above):

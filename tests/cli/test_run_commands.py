@@ -189,6 +189,8 @@ def test_a_table_becomes_a_run(scalelab: Callable[..., Any], here: Path) -> None
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == (
         f"4 observations are in {here}/runs/table\nThey are 4 rows of one curve.\n"
+        "No row is on several nodes. What connects them narrows answers for more than "
+        "one: say --between-nodes 200Gbit/s with the question.\n"
     )
     again = scalelab("import", "table.csv")
     again.assert_refused()

@@ -302,3 +302,30 @@ def assert_same(found: Recommendation, expected: Recommendation) -> None:
     for one, other in zip(found.rows, expected.rows, strict=True):
         assert configuration(one) == configuration(other)
         assert_near(one, other)
+
+
+@pytest.mark.slow
+@every_table()
+def test_the_baseline_is_its_own_measure(kind: str, seed: int, tmp_path: Path) -> None:
+    rows = near(table(kind, seed).rows)
+    for answer in Question(rows, tmp_path).both():
+        bases = [row for row in answer.rows if row.is_baseline]
+        assert [row.world_size for row in bases] == [rows["gpus"].min()]
+        for row in bases:
+            share = row.scaling_efficiency
+            assert share.lo <= 1.0 <= share.hi or row.basis != "measured"
+
+
+@pytest.mark.slow
+@every_table()
+def test_a_setting_may_have_any_name(kind: str, seed: int, tmp_path: Path) -> None:
+    plain = near(table(kind, seed).rows)
+    slower = plain.assign(step_time_s=1.3 * plain["step_time_s"])
+    answers: dict[str, list[Any]] = {"framework": [], "zzz": []}
+    for name, found in answers.items():
+        rows = pd.concat([plain.assign(**{name: "a"}), slower.assign(**{name: "b"})])
+        run = imported(rows.reset_index(drop=True), tmp_path, axis=[name])
+        for value in ("a", "b"):
+            answer = run.recommend(job={"samples": 10**7}, select={name: value})
+            found.append([(configuration(r), r.time_s, r.basis) for r in answer.rows])
+    assert answers["framework"] == answers["zzz"]

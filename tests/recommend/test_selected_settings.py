@@ -134,5 +134,5 @@ def test_passes_that_the_chosen_curve_never_made_are_no_measurement() -> None:
     assert chosen.world_size == 1 or chosen.basis == "extrapolated"
     shown = [r for r in found.rows if r.settings == FIRST and r.world_size in (2, 4)]
     assert {r.basis for r in shown} == {"extrapolated"}
-    kinds = {fact.kind for fact in found.facts}
-    assert "accumulation_not_measured" in kinds
+    (said,) = (note for note in found.notes if note.startswith("Extrapolated"))
+    assert "of which only the last is taken to exchange gradients" in said

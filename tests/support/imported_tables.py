@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from generated_tables import Configuration
@@ -21,7 +22,7 @@ COLUMNS = {
 }
 
 
-def imported(rows: pd.DataFrame, home: Path) -> Run:
+def imported(rows: pd.DataFrame, home: Path, **options: Any) -> Run:
     """Import rows of a published or generated table; further columns come along."""
     where = Path(tempfile.mkdtemp(dir=home))
     beside = ["curve_id", "source", "global_batch"]
@@ -29,7 +30,7 @@ def imported(rows: pd.DataFrame, home: Path) -> Run:
     whole = ["world_size", "num_nodes", "local_batch_size"]
     table[whole] = table[whole].round().astype(int)
     table.to_csv(where / "table.csv", index=False)
-    return import_table(where / "table.csv", where / "run")
+    return import_table(where / "table.csv", where / "run", **options)
 
 
 def configuration(row: OutlookRow) -> Configuration:

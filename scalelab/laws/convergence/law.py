@@ -28,7 +28,6 @@ from scalelab.inputs.support import Support
 from scalelab.laws.convergence.fit import BatchData, Draws, posterior
 from scalelab.laws.convergence.rows import (
     ALTERING_OPTIONS,
-    split_targets,
     target_rows,
     told_apart,
 )
@@ -37,6 +36,7 @@ from scalelab.laws.rows import (
     CurveKey,
     agreeing,
     curve_label,
+    group_rows,
     known_or,
     positive,
     positive_if_given,
@@ -207,10 +207,13 @@ class ConvergenceLaw:
         fixed; where ranks step from different weights also by the number of ranks.
     left_out
         Number of rows with a target that were not fitted, by reason.
+    pooled
+        Settings that do not tell curves apart, as the rows show.
     """
 
     curves: Mapping[CurveKey, BatchCurve]
     left_out: Mapping[str, int]
+    pooled: tuple[str, ...] = ()
 
     @classmethod
     def fit(cls, observations: pd.DataFrame) -> Self:
@@ -236,11 +239,14 @@ class ConvergenceLaw:
                 f"No row {found}. Run trials of kind convergence"
                 f"{', with an order that is not sharded' if why else ''}."
             )
-        parts = split_targets(rows.frame).items()
-        return cls(
-            curves={key: BatchCurve.fit(frame) for key, frame in parts},
-            left_out=rows.left_out,
-        )
+        curves = {key: BatchCurve.fit(frame) for key, frame in rows.curves().items()}
+        return cls(curves=curves, left_out=rows.left_out, pooled=tuple(rows.pooled))
+
+    def split(self, configurations: pd.DataFrame) -> dict[CurveKey, pd.DataFrame]:
+        """Split configurations by what tells curves apart."""
+        frame = told_apart(configurations)
+        names = dict.fromkeys(name for key in self.curves for name, _ in key)
+        return group_rows(frame, [name for name in names if name in frame.columns])
 
     def predict(
         self, configurations: pd.DataFrame, interval: float = 0.8
@@ -271,10 +277,9 @@ class ConvergenceLaw:
             A configuration has no positive batch, or may belong to several curves.
         """
         check_mass(interval)
-        frame = told_apart(configurations.reset_index(drop=True))
         parts = [
             (self.curves[self.curve_of(key)], part)
-            for key, part in split_targets(frame).items()
+            for key, part in self.split(configurations.reset_index(drop=True)).items()
             if len(part)
         ]
         if not parts:

@@ -9,7 +9,7 @@ left out.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ import pandas as pd
 
 from scalelab.errors import FitError
 from scalelab.inputs.target import Target
+from scalelab.laws.convergence.pooling import settings_in_question, split_by
 from scalelab.laws.rows import (
     CurveKey,
     altering_options,
@@ -27,10 +28,12 @@ from scalelab.laws.rows import (
     numbers,
     strategies,
 )
-from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
+from scalelab.records.columns import OPTION_PREFIX
 
 RULE = "lr_rule"
 """Key of the learning-rate rule that a curve was measured with."""
+TARGET = ("target_metric", "metric_mode", "target_value")
+"""Keys of the target that a curve is of."""
 WORKERS = "workers"
 """Key of the curves whose convergence depends on the number of workers."""
 ALTERING_OPTIONS = "altering_options"
@@ -39,14 +42,11 @@ _COLUMNS = (
     "workload",
     "dataset",
     "parallelism",
-    PROGRAM_COLUMN,
     "precision",
     "optimizer",
     "schedule",
     RULE,
-    "target_metric",
-    "metric_mode",
-    "target_value",
+    *TARGET,
 )
 # reasons that make step times unfit, but not the number of samples a run needs
 _HARMLESS = frozenset(
@@ -71,11 +71,13 @@ class TargetRows:
     # stopped) and ``censored``
     frame: pd.DataFrame
     left_out: Mapping[str, int]
+    # The columns that tell curves apart, and settings that were found not to
+    columns: Sequence[str] = ()
+    pooled: Sequence[str] = ()
 
-
-def split_targets(frame: pd.DataFrame) -> dict[CurveKey, pd.DataFrame]:
-    """Split rows, or configurations, into convergence curves."""
-    return group_rows(frame, _columns_of(frame))
+    def curves(self) -> dict[CurveKey, pd.DataFrame]:
+        """Return the rows of each convergence curve."""
+        return group_rows(self.frame, self.columns)
 
 
 def _columns_of(frame: pd.DataFrame) -> list[str]:
@@ -93,13 +95,10 @@ def _columns_of(frame: pd.DataFrame) -> list[str]:
 def is_learnt_so(key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
     """Tell which configurations converge as the rows of a curve do."""
     asked = told_apart(asked)
-    workers, program = dict(key).get(WORKERS), dict(key).get(PROGRAM_COLUMN)
-    if workers is None:
+    if dict(key).get(WORKERS) is None:
         suits = np.isnan(numbers(asked, WORKERS))
         altering = dict(key).get(ALTERING_OPTIONS)
         suits &= [each == altering for each in cells(asked, ALTERING_OPTIONS)]
-        if program is not None and PROGRAM_COLUMN in asked.columns:
-            suits &= is_equal(asked, PROGRAM_COLUMN, program)
         return np.asarray(suits)
     needed = [
         is_equal(asked, name, value)
@@ -138,7 +137,8 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     once.
     """
     observations = told_apart(_once(observations))
-    rows = observations[_columns_of(observations)].copy()
+    columns, settings = _columns_of(observations), settings_in_question(observations)
+    rows = observations[[*dict.fromkeys([*columns, *settings])]].copy()
     if not {"target_metric", "samples_to_target"} & set(observations.columns):
         return TargetRows(frame=rows.iloc[:0], left_out={})
     rows["global_batch_size"] = numbers(observations, "global_batch_size")
@@ -161,7 +161,15 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     reasons = np.where(spoilt, "validity", np.where(usable, "", "no sample count"))
     reasons = np.where(has_sharded_order(observations), "sharded order", reasons)
     left_out = Counter(str(reason) for reason in reasons[asked] if reason)
-    return TargetRows(frame=rows[asked & (reasons == "")], left_out=dict(left_out))
+    rows = rows[asked & (reasons == "")]
+    found = split_by(rows, settings, columns) if len(rows) else []
+    kept = [name for name in rows.columns if name not in settings or name in found]
+    return TargetRows(
+        frame=rows[kept],
+        left_out=dict(left_out),
+        columns=[*columns, *found],
+        pooled=[n for n in settings if n not in found and rows[n].nunique() > 1],
+    )
 
 
 def is_spoilt(frame: pd.DataFrame) -> np.ndarray:

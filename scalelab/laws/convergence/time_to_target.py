@@ -29,8 +29,6 @@ from scalelab.laws.convergence.rows import (
     ended_well,
     has_sharded_order,
     is_equal,
-    split_targets,
-    told_apart,
 )
 from scalelab.laws.interval import SEED, normals
 from scalelab.laws.rows import (
@@ -151,7 +149,7 @@ def _log_product(
     batch = numbers(frame, "global_batch_size")
     norm = numbers(frame, "normalization_batch_size")
     unknown = step_time.predict(asked)["support"].to_numpy() == Support.NOT_MEASURED
-    for key, part in split_targets(told_apart(frame)).items():
+    for key, part in convergence.split(frame).items():
         at = part.index.to_numpy()
         curve = convergence.curves[convergence.curve_of(key)]
         unknown[at] |= curve.support(batch[at]) == Support.NOT_MEASURED

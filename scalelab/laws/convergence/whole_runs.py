@@ -90,6 +90,11 @@ class WholeRunLaw:
         (key,) = self.convergence.curves
         return self.convergence.sample(key, batch)
 
+    def support(self, batch: np.ndarray) -> np.ndarray:
+        """Return the support of the samples of each batch, as text."""
+        (curve,) = self.convergence.curves.values()
+        return curve.support(batch)
+
 
 def measured_whole_runs(
     observations: pd.DataFrame, target: Target

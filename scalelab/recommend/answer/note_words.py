@@ -78,17 +78,21 @@ def faster_for(speedup: float, cost_ratio: float) -> str:
     return f"{pace} for {percent(abs(cost_ratio - 1))} {more}"
 
 
+def setting_in_words(name: str) -> str:
+    """Return what a setting is called."""
+    short = name.removeprefix(OPTION_PREFIX)
+    return "rule" if short == "lr_rule" else short
+
+
 def settings_in_words(settings: Mapping[str, Scalar]) -> list[str]:
     """Write settings by name and value.
 
     >>> settings_in_words({"lr_rule": "sqrt", "options.split_size": 8})
     ['rule sqrt', 'split_size 8']
     """
-    names = {name: name.removeprefix(OPTION_PREFIX) for name in settings}
-    return [f"{_SHORTER.get(n, n)} {settings[name]}" for name, n in names.items()]
+    return [f"{setting_in_words(name)} {value}" for name, value in settings.items()]
 
 
-_SHORTER = {"lr_rule": "rule"}
 _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     "duration": duration,
     "percent": percent,
@@ -331,6 +335,8 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "accuracy_not_measured": "Not measured: accuracy at batch {global_batch_size}; "
     "assumes {amount} suffice.",
     "times_contain": _times_contain,
+    "pooled": "Samples to the target are pooled over {settings:and}: told apart, the "
+    "runs would predict one another no better.",
     "accuracy_alike": "Accuracy is assumed not to depend on {setting} (chosen: "
     "{value}).",
     "accuracy_gap": "Accuracy of this way: {metric} {mean:+.3f} against one process of "
@@ -341,15 +347,13 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
         "Ruled out by accuracy: "
         f"{', '.join(f'{way} ({why})' for way, why in note.of['reasons'].items())}."
     ),
-    "accumulation_not_measured": "Accumulation was not measured: of the passes of a "
-    "step, only the last is taken to exchange gradients.",
     "flat": "{law} is flat beyond what was measured: on more than "
     "{world_size:n {device}}, and at local batches below {least:,} or above {most:,}, "
     "a pass takes as long as at the nearest measured ones.",
     "extrapolated": "Extrapolated: nothing was measured on {world_size:n {device}} "
     "with local batch {local_batch_size:,}{gradient_accumulation_steps:| x "
-    "{gradient_accumulation_steps} accumulation steps}. Try that briefly before the "
-    "job.",
+    "{gradient_accumulation_steps} accumulation steps, of which only the last is taken "
+    "to exchange gradients}. Try that briefly before the job.",
     "not_tried": "Not tried: local batch {local_batch_size} there; by measured peaks "
     "it takes {peak_bytes:gib} of the {capacity_bytes:gib} GiB of a {device}.",
     "cut_to_an_epoch": "Only global batches up to {largest:,} are considered: that is "

@@ -173,7 +173,7 @@ class NextTrial:
     Parameters
     ----------
     settings
-        The settings to run it with; empty where any of those measured will do.
+        The settings to run it with, by name; empty where there is no choice.
     gpu_hours
         Estimated device-hours; None where nothing measured says how long a step takes.
     """

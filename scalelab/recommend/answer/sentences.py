@@ -17,6 +17,7 @@ from scalelab.recommend.answer.evidence import BASELINE, WayRow
 from scalelab.recommend.answer.note_words import (
     faster_for,
     judged_times,
+    setting_in_words,
     settings_in_words,
 )
 from scalelab.recommend.answer.recommendation import (
@@ -232,12 +233,14 @@ def what_gaps_mean(rows: Sequence[WayRow]) -> list[str]:
 
 
 def what_rates_say(result: Recommendation) -> list[str]:
-    """Say what the cells of a table of learning-rate rules are."""
+    """Say what the cells of a table of runs to the target are."""
     caps = {row.within_samples for row in result.rates}
     within = "".join(f" within {cap:,} samples" for cap in caps if cap)
+    names = dict.fromkeys(name for row in result.rates for name in row.settings)
+    by = " and ".join(setting_in_words(name) for name in names)
     return [
-        "Learning-rate rules: median samples to the target, runs that reached it, "
-        f"chance that one more does{within if len(caps) == 1 else ''}, final metric."
+        f"Runs to the target by {by}: median samples, runs that reached it, chance "
+        f"that one more does{within if len(caps) == 1 else ''}, final metric."
     ]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Self
 
 import numpy as np
@@ -10,13 +11,15 @@ import pandas as pd
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.experiment.job import Job
+from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import every
 from scalelab.inputs.support import Support
 from scalelab.inputs.target import Target
 from scalelab.laws.convergence.law import BatchCurve, ConvergenceLaw
-from scalelab.laws.convergence.rows import RULE, is_learnt_so
+from scalelab.laws.convergence.rows import RULE, is_equal, is_learnt_so
 from scalelab.laws.interval import NUM_DRAWS
 from scalelab.laws.rows import CurveKey, numbers
+from scalelab.records.columns import OPTION_PREFIX
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,10 +78,17 @@ class SampleNeed:
     normalization: str
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, job: Job | None, target: Target | None) -> Self:
+    def of(
+        cls,
+        frame: pd.DataFrame,
+        job: Job | None,
+        target: Target | None,
+        select: Mapping[str, Scalar] = MappingProxyType({}),
+    ) -> Self:
         """Decide between the job's stated length and the convergence law.
 
-        ``target`` replaces the target of the job.
+        ``target`` replaces the target of the job. Curves of other settings than those
+        selected are left out, where a curve has these.
         """
         if target is None and job is not None:
             target = job.target
@@ -86,6 +96,7 @@ class SampleNeed:
         with suppress(FitError):
             law = ConvergenceLaw.fit(frame)
         tried = {} if law is None else _tried(law, target)
+        tried = _selected(tried, select)
         keys = tuple(key for key, curve in tried.items() if curve.num_reached)
         missed = sum(curve.num_censored for curve in tried.values())
         has_amount = job is not None and job.num_samples(1) is not None
@@ -107,14 +118,25 @@ class SampleNeed:
         """Whether the number of samples comes from the convergence law."""
         return self.target is not None and bool(self.keys)
 
+    @property
+    def pooled(self) -> list[str]:
+        """The settings that need as many samples whatever their value, as rows show."""
+        names = self.law.pooled if self.law and self.uses_law else ()
+        return [name.removeprefix(OPTION_PREFIX) for name in names]
+
     def measured_batches(self) -> tuple[int, ...]:
         """Return the global batches whose convergence was measured."""
         curves = {} if self.law is None else self.law.curves
         used = [curves[key] for key in self.keys or curves]
         return tuple(sorted({int(b) for curve in used for b in curve.measured}))
 
-    def by_curve(self, asked: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    def by_curve(
+        self, asked: pd.DataFrame, *, are_whole_runs: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Pair configurations with the curves that support them, one rule each.
+
+        Of whole runs, which tell samples by themselves, one without a curve has the
+        first.
 
         Returns
         -------
@@ -124,13 +146,31 @@ class SampleNeed:
         if not self.uses_law or self.law is None:
             return np.arange(len(asked)), np.zeros(len(asked), dtype=int)
         batches = asked["global_batch_size"].to_numpy(float)
-        known = [
-            (self.law.curves[key].support(batches) != Support.NOT_MEASURED)
-            & is_learnt_so(key, asked)
-            for key in self.keys
-        ]
+        is_own = self._are_own(asked)
+        known = np.array(
+            [
+                (self.tried[key].support(batches) != Support.NOT_MEASURED)
+                & is_own[place]
+                for place, key in enumerate(self.tried)
+                if key in self.keys
+            ]
+        )
+        known[0] |= are_whole_runs & ~known.any(axis=0)
         position, curve = np.nonzero(np.transpose(known))
         return position, curve
+
+    def _are_own(self, asked: pd.DataFrame) -> np.ndarray:
+        """Tell which curves are of configurations' own settings, (n_curves, n).
+
+        Where no curve has the value of a setting, those of other values stand in.
+        """
+        own = np.array([is_learnt_so(key, asked) for key in self.tried])
+        names = {name for key in self.tried for name, _ in key if name != RULE}
+        for name in sorted(names & {*map(str, asked.columns)}):
+            same = [is_equal(asked, name, dict(key).get(name)) for key in self.tried]
+            preferred = own & np.array(same)
+            own = np.where(preferred.any(axis=0), preferred, own)
+        return own
 
     def rules(self, curve: Iterable[int]) -> list[str]:
         """Return the learning-rate rule of each curve; empty where none is known."""
@@ -141,9 +181,8 @@ class SampleNeed:
         """Return the :class:`Support` of the samples of each pair, as text."""
         found = np.full(len(asked), Support.MEASURED.value, dtype=object)
         batches = asked["global_batch_size"].to_numpy(float)
-        for place in np.unique(curve) if self.uses_law else ():
-            own, known = curve == place, self.tried[self.keys[place]]
-            found[own] = known.support(batches[own])
+        for place, key in enumerate(self.keys if self.uses_law else ()):
+            found[curve == place] = self.tried[key].support(batches[curve == place])
         return found
 
     def draws(
@@ -186,12 +225,16 @@ class SampleNeed:
     def caps(self, batch: Sequence[int]) -> np.ndarray:
         """Return the most samples that a run at each global batch may take.
 
-        That is the job's stated length. Where nothing states it and some runs missed
-        the target, it is the largest number of samples that any run was given: what
-        comes later, nobody saw.
+        That is the job's stated length. Where nothing states it, it is the largest
+        number of samples after which a run had missed the target, unless another run
+        reached it as late as that: what comes later, nobody saw.
         """
         runs, job = self.runs, self.job
-        seen = float(runs["samples"].max()) if runs["censored"].any() else np.inf
+        arrived, given = (
+            runs["samples"][runs["censored"] == is_late].max()
+            for is_late in (False, True)
+        )
+        seen = given if given > arrived else np.inf
         amounts = [None if job is None else job.num_samples(each) for each in batch]
         return np.array([seen if a is None else float(a) for a in amounts])
 
@@ -227,6 +270,21 @@ def _tried(law: ConvergenceLaw, target: Target | None) -> dict[CurveKey, BatchCu
         for key, curve in law.curves.items()
         if all(dict(key).get(name, value) == value for name, value in wanted.items())
     }
+
+
+def _selected(
+    curves: dict[CurveKey, BatchCurve], select: Mapping[str, Scalar]
+) -> dict[CurveKey, BatchCurve]:
+    """Return the curves of the selected settings, where a curve has these."""
+    for name, value in select.items():
+        same = [
+            key
+            for key in curves
+            if str(dict(key).get(name, dict(key).get(OPTION_PREFIX + name, value)))
+            == str(value)
+        ]
+        curves = {key: curves[key] for key in same or curves}
+    return curves
 
 
 def _how_to_measure(law: ConvergenceLaw | None, num_missed: int) -> str:

@@ -13,9 +13,7 @@ Making 34.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -99,10 +97,8 @@ def next_trial(
         return trials.measuring(chosen, _DOUBTED)
     if can_run[at] and is_contradicted[at]:
         return trials.measuring(chosen, _CONTRADICTED)
-    for fact in knowledge.uneven:
-        again = [row for row in rows if _is_of(row, fact.values) and _fits(row, within)]
-        if again:
-            return trials.measuring(again[0], _UNEVEN)
+    if again := [row for row in rows if _is_uneven(row, knowledge, within)]:
+        return trials.measuring(again[0], _UNEVEN)
     is_known = np.array([row.basis == Support.MEASURED for row in rows])
     could_win = outlook.is_allowed_batch & (is_contradicted | ~is_known) & can_run
     affordable = _AFFORDABLE * chosen.gpu_hours.value
@@ -121,11 +117,13 @@ def next_trial(
     return trials.closing(closable[0], rows) if closable else None
 
 
-def _is_of(row: OutlookRow, place: Mapping[str, Any]) -> bool:
-    batch = asdict(row.batch)
-    names = ("local_batch_size", "gradient_accumulation_steps")
-    is_batch = all(batch[name] == place[name] for name in names)
-    return is_batch and row.world_size == place["world_size"]
+def _is_uneven(
+    row: OutlookRow, knowledge: Knowledge, within: Allocation | None
+) -> bool:
+    own = {"world_size": row.world_size, **asdict(row.batch)}
+    places = (fact.values for fact in knowledge.uneven)
+    is_named = any(all(p[n] == own[n] for n in own.keys() & p) for p in places)
+    return is_named and _fits(row, within)
 
 
 def _deciding(
@@ -213,4 +211,5 @@ class _Trials:
             steps=self.steps,
             gpu_hours=self.hours(gap, longest),
             why=gap.why,
+            settings=next(row.settings for row in rows if row.is_chosen),
         )

@@ -31,7 +31,7 @@ from scalelab.records.columns import PROGRAM_COLUMN
 _BETTER_BY = {
     Support.MEASURED: 0.0,
     Support.INTERPOLATED: 0.1,
-    Support.EXTRAPOLATED: 0.1,
+    Support.EXTRAPOLATED: 0.2,
     Support.NOT_MEASURED: 0.2,
 }
 _MOST_AT_A_PLACE = 4  # measured candidates, and as many others, that are looked at
@@ -120,16 +120,20 @@ def look_ahead(
     answered = law.predict(candidates, limits.interval)
     completed = configurations(candidates)
     answered["global_batch_size"] = np.round(completed["global_batch_size"]).astype(int)
-    position, curve = need.by_curve(answered)
+    whole = knowledge.whole_runs
+    position, curve = need.by_curve(answered, are_whole_runs=whole is not None)
     candidates = candidates.iloc[position].reset_index(drop=True)
     answered = answered.iloc[position].reset_index(drop=True)
     samples, reached = need.draws(answered, curve)
-    of_steps, of_samples = answered["support"], need.support(answered, curve)
+    total = answered["global_batch_size"].to_numpy(float)
+    of_steps = answered["support"]
+    of_samples = (
+        need.support(answered, curve) if whole is None else whole.support(total)
+    )
     answered["support"] = weakest(of_steps.to_numpy(), of_samples)
     answered["samples_curve"], answered["samples_rule"] = curve, need.rules(curve)
-    whole = knowledge.whole_runs
     if whole is not None:
-        samples = whole.samples(answered["global_batch_size"].to_numpy(float))
+        samples = whole.samples(total)
     is_allowed = knowledge.rule.allows(answered["global_batch_size"].to_numpy())
     rests_here = (answered["support"] != Support.NOT_MEASURED).to_numpy()
     answered["is_allowed_batch"] = is_allowed

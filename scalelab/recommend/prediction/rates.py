@@ -8,11 +8,12 @@ import pandas as pd
 from scalelab.experiment.rates import LearningRateRule, scaled_rate
 from scalelab.inputs.numerals import Interval
 from scalelab.kinds.resources import DEVICE_HOURS
-from scalelab.laws.convergence.rows import RULE
+from scalelab.laws.convergence.rows import RULE, TARGET
 from scalelab.laws.rows import CurveKey, numbers
 from scalelab.recommend.answer.evidence import RateRow
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.recommendation import LearningRatePlan, OutlookRow
+from scalelab.recommend.evidence import median_of
 from scalelab.recommend.prediction.needs import SampleNeed
 from scalelab.records.columns import OPTION_PREFIX
 
@@ -64,11 +65,12 @@ def _of_curve(
     need: SampleNeed, key: CurveKey, measured: pd.DataFrame
 ) -> Iterator[RateRow]:
     assert need.law is not None
-    others = [dict(other) for other in need.tried]
+    others = [dict(other) for other in need.law.curves]
     settings = {
         name.removeprefix(OPTION_PREFIX): value
         for name, value in key
-        if name == RULE or any(other.get(name) != value for other in others)
+        if name not in TARGET
+        and (name == RULE or any(other.get(name) != value for other in others))
     }
     every = need.tried[key].runs
     for batch in need.tried[key].measured:
@@ -80,7 +82,7 @@ def _of_curve(
         yield RateRow(
             settings=settings,
             global_batch_size=int(batch),
-            learning_rate=_median(given, "learning_rate"),
+            learning_rate=median_of(given, "learning_rate"),
             num_runs=len(runs),
             num_reached=len(arrived),
             samples_to_target=None
@@ -88,19 +90,13 @@ def _of_curve(
             else Interval(
                 value=float(np.median(arrived)), lo=arrived.min(), hi=arrived.max()
             ),
-            final_metric=_median(given, "final_metric"),
+            final_metric=median_of(given, "final_metric"),
             probability=float(((draws <= cap) & need.law.reaches(key, at)).mean()),
             within_samples=int(cap) if np.isfinite(cap) else None,
             missed_within_samples=int(runs["samples"][is_late].max())
             if is_late.any()
             else None,
         )
-
-
-def _median(rows: pd.DataFrame, name: str) -> float | None:
-    values = numbers(rows, name)
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else None
 
 
 def missed(
@@ -116,15 +112,17 @@ def missed(
         return
     spent_s = numbers(measured.loc[late.index[late]], "allocated_gpu_s")
     hours = float(np.nansum(spent_s)) / 3600
-    shown = sorted(rows, key=lambda row: not row.is_chosen)
-    found = [
+    places = [rate for rate in rates if rate.num_reached < rate.num_runs]
+    shown = [
         rate
-        for row in shown
-        for rate in rates
-        if rate.global_batch_size == row.batch.global_batch_size
-        and rate.num_reached < rate.num_runs
-        and all(row.settings.get(n, of) == of for n, of in rate.settings.items())
+        for rate in places
+        if any(
+            rate.global_batch_size == row.batch.global_batch_size
+            and rate.settings.items() <= {**rate.settings, **row.settings}.items()
+            for row in rows
+        )
     ]
+    found = places if len(places) <= _MOST_NAMED else shown
     yield Fact.of(
         "missed",
         target=str(need.target),

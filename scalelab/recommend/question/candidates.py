@@ -123,7 +123,10 @@ def candidates(
                 splits = could_run(splits, parallel)
                 rows |= dict.fromkeys((*place, *split, parallel) for split in splits)
             elif replica is None and of_whole_runs:
-                shares = {total: math.gcd(place[0], total) for total in rule.totals}
+                # at the measured local batches, too, as runs of other sizes had them
+                own = np.array(batches) * place[0]
+                totals = {*rule.totals, *own[rule.allows(own)].tolist()}
+                shares = {total: math.gcd(place[0], total) for total in totals}
                 rows |= {
                     (*place, total // parallel, 1, parallel): None
                     for total, parallel in shares.items()

@@ -127,15 +127,7 @@ def match_columns(table: ForeignTable, asked: ImportArguments) -> Matching:
         else:
             unused.append(theirs)
     _check_required(table, {*columns, *asked.constant}, unused)
-    length = columns.get("samples_to_target")
-    if length and length.unit == EPOCHS:
-        columns["samples_to_target"] = replace(length, factor=_of_epoch(length, asked))
-    elif asked.samples_per_epoch:
-        raise SpecError(
-            f"{table.path}: {Option('samples_per_epoch', asked.samples_per_epoch)} is "
-            "said, but no column is read as a number of epochs.",
-            f"Leave it out, or say {Option('column', 'NAME', key='epochs_to_target')}.",
-        )
+    columns |= _of_epochs(table, columns, asked)
     columns |= _as_asked(table, columns, asked)
     return Matching(columns, options, tuple(unused))
 
@@ -182,14 +174,26 @@ def _as_asked(
     return {name: changed}
 
 
-def _of_epoch(length: Reading, asked: ImportArguments) -> int:
-    if asked.samples_per_epoch is None:
+def _of_epochs(
+    table: ForeignTable, columns: Mapping[str, Reading], asked: ImportArguments
+) -> dict[str, Reading]:
+    name, samples = "samples_to_target", asked.samples_per_epoch
+    length = columns.get(name)
+    if length and length.unit == EPOCHS:
+        if samples is None:
+            raise SpecError(
+                f"{table.path}: {shown(length.theirs)} counts epochs, and nothing says "
+                "how many samples one has.",
+                f"Say {Option('samples_per_epoch', 1281167)}.",
+            )
+        return {name: replace(length, factor=samples)}
+    if samples is not None:
         raise SpecError(
-            f"{asked.table}: {shown(length.theirs)} counts epochs, and nothing says "
-            "how many samples one has.",
-            f"Say {Option('samples_per_epoch', 1281167)}.",
+            f"{table.path}: {Option('samples_per_epoch', samples)} is said, but no "
+            "column is read as a number of epochs.",
+            f"Leave it out, or say {Option('column', 'NAME', key='epochs_to_target')}.",
         )
-    return asked.samples_per_epoch
+    return {}
 
 
 def _check_names(table: ForeignTable, asked: ImportArguments) -> None:

@@ -23,7 +23,7 @@ def by_goal(table: ForeignTable, asked: ImportArguments) -> ForeignTable:
     kept = tuple(name for name in table.names if name not in goals)
     columns: dict[Goal, dict[str, str]] = {}
     for theirs, (ours, goal) in goals.items():
-        columns.setdefault(_named(goal, goals), {})[ours] = theirs
+        columns.setdefault(goal, {})[ours] = theirs
     filled = dict.fromkeys((name for own in columns.values() for name in own), "")
     rows = [
         TableRow(row.line, {**{name: row.cells[name] for name in kept}, **filled, **of})
@@ -48,10 +48,3 @@ def _trainings(
         if len(columns) == 1 or not all(map(is_missing, cells.values())):
             target = (goal.metric, goal.mode, f"{goal.value:g}")
             yield {**cells, **dict(zip(_TARGET, target, strict=True))}
-
-
-def _named(goal: Goal, goals: Mapping[str, tuple[str, Goal]]) -> Goal:
-    """Return a goal with the metric that another column of the same value names."""
-    others = (other for _, other in goals.values() if other.value == goal.value)
-    named = (other for other in others if other.metric != goal.metric)
-    return next(named, goal) if goal.metric == "target" else goal

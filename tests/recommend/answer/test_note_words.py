@@ -280,6 +280,12 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "batch 1,024, rule linear, within 58,368 samples.",
     ),
     (
+        "pooled",
+        {"settings": ["feed", "framework"]},
+        "Samples to the target are pooled over feed and framework: told apart, the "
+        "runs would predict one another no better.",
+    ),
+    (
         "uneven",
         {
             "world_size": 16,
@@ -345,12 +351,6 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "-0.02).",
     ),
     (
-        "accumulation_not_measured",
-        {},
-        "Accumulation was not measured: of the passes of a step, only the last is "
-        "taken to exchange gradients.",
-    ),
-    (
         "flat",
         {"law": "xgboost", "world_size": 64, "least": 16, "most": 128},
         "xgboost is flat beyond what was measured: on more than 64 GPUs, and at local "
@@ -362,6 +362,13 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         PLACE,
         "Extrapolated: nothing was measured on 8 GPUs with local batch 16. Try that "
         "briefly before the job.",
+    ),
+    (
+        "extrapolated",
+        {**PLACE, "gradient_accumulation_steps": 4},
+        "Extrapolated: nothing was measured on 8 GPUs with local batch 16 x 4 "
+        "accumulation steps, of which only the last is taken to exchange gradients. "
+        "Try that briefly before the job.",
     ),
     (
         "not_tried",
