@@ -15,7 +15,7 @@ from scalelab.inputs.links import Link
 from scalelab.inputs.numerals import counted, device_words
 from scalelab.inputs.support import Support
 from scalelab.inputs.wording import Option
-from scalelab.laws.convergence.rows import RULE
+from scalelab.laws.convergence.rows import RULE, is_equal
 from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw, measured_whole_runs
 from scalelab.laws.rows import (
@@ -75,9 +75,9 @@ def choose_subject(
                 # what tells samples alone holds on any device
                 is_alone = every_group["world_size"].isna() & every_group[name].isna()
                 chosen = chosen.union(every_group.index[is_alone])
-            if name == RULE:
+            is_timed = is_equal(every_group, "kind", TrialKind.THROUGHPUT)
+            if name == RULE and not chosen.isin(every_group.index[is_timed]).all():
                 # what tells times alone holds under any rule
-                is_timed = every_group["kind"].eq(TrialKind.THROUGHPUT).fillna(False)
                 chosen = chosen.union(every_group.index[is_timed])
             every_group = every_group.loc[chosen]
     frame = every_group

@@ -411,6 +411,15 @@ def named(
         )
 
 
+def just_short(chosen: OutlookRow, least: float) -> Iterator[Fact]:
+    """Note that the next doubling misses what pays by less than 2%."""
+    size = chosen.next_world_size or chosen.world_size
+    speedup = 1 / (1 + (chosen.next_time_change or 0.0))
+    needed = 1 + least * (size / chosen.world_size - 1)
+    if 0.98 * needed <= speedup < needed:
+        yield Fact.of("just_short", world_size=size, speedup=speedup, needed=needed)
+
+
 def condition(knowledge: Knowledge, chosen: OutlookRow) -> str:
     """Return what the chances of an answer take for granted, in words."""
     need, job = knowledge.need, knowledge.need.job

@@ -77,6 +77,19 @@ def test_a_rule_that_is_selected_changes_no_number(
     assert linear.learning_rate.rule == "linear"
 
 
+def test_a_rule_that_is_selected_names_the_rate_without_a_target(
+    measured: pd.DataFrame,
+) -> None:
+    found = recommend(measured, Job(samples=10**6), select={"lr_rule": "none"})
+    assert found.learning_rate is not None
+    assert found.learning_rate.rule == "none"
+    timed = measured[measured["kind"] == "throughput"].assign(learning_rate=0.1)
+    other = pd.concat([timed, timed.assign(lr_rule="linear")], ignore_index=True)
+    found = recommend(other, Job(samples=10**6), select={"lr_rule": "linear"})
+    assert found.learning_rate is not None
+    assert found.learning_rate.rule == "linear"
+
+
 def test_rules_are_compared_at_every_batch(found: Recommendation) -> None:
     at = {(r.settings["lr_rule"], r.global_batch_size): r for r in found.rates}
     assert len(at) == 3 * len(BATCHES)

@@ -26,6 +26,7 @@ from scalelab.recommend.notes import (
     contents_of_times,
     contradicting,
     cut_to_an_epoch,
+    just_short,
     not_chosen,
     not_identifiable,
     not_witnessed,
@@ -301,3 +302,13 @@ def test_a_gap_of_several_curves_is_told_once() -> None:
         [replace(gap, parameters=("overlap",))], is_emulated=False
     )
     assert not other.values["may_learn"]
+
+
+@pytest.mark.parametrize(
+    ("change", "is_said"), [(1 / 1.695 - 1, True), (1 / 1.72 - 1, False), (-0.3, False)]
+)
+def test_a_doubling_that_misses_by_a_hair_is_said(change: float, is_said: bool) -> None:
+    row = outlook_row(16, 256, next_world_size=32, next_time_change=change)
+    assert bool([*just_short(row, 0.7)]) == is_said
+    last = outlook_row(16, 256, next_world_size=None, next_time_change=None)
+    assert [*just_short(last, 0.7)] == []

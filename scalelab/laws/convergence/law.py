@@ -349,14 +349,10 @@ class ConvergenceLaw:
             f"{len(self.curves)} convergence curves: {labels}. Name one."
         )
 
-    def label(self, key: CurveKey) -> str:
-        """Return what tells a curve from the others, in words."""
-        return curve_label(key, self.curves)
-
     def parameters(self, interval: float = 0.8) -> pd.DataFrame:
         """Return curve, name, value, lo, hi, unit, identified and remedy."""
         rows = [
-            (self.label(key), *row)
+            (curve_label(key, self.curves), *row)
             for key, curve in self.curves.items()
             for row in parameter_rows(curve, interval)
         ]

@@ -11,7 +11,7 @@ NotedPart = Literal[
     "accuracy", "choice", "failed", "efficiency", "rates", "assumption", "unanswered"
 ]
 _PARTS: Mapping[str, NotedPart] = {
-    **dict.fromkeys(("on_the_edge", "faster", "to_submit_now"), "choice"),
+    **dict.fromkeys(("on_the_edge", "just_short", "faster", "to_submit_now"), "choice"),
     "failures": "failed",
     "accuracy_gap": "accuracy",
     "ruled_out": "accuracy",

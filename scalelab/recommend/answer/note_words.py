@@ -14,7 +14,6 @@ from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.records.columns import OPTION_PREFIX
 
 _GIB = 2**30
-_ENDS = ("value", "lo", "hi")
 _FASTER = 1.05  # a factor that is written as 1.1 or more
 
 
@@ -125,7 +124,9 @@ def _missed(note: _Note) -> str:
 def _critical_batch(note: _Note) -> str:
     of = note.of
     rule = f" with rule {of['rule']}" if of["rule"] else ""
-    value, lo, hi = (f"{float(f'{of[name]:.2g}'):,.0f}" for name in _ENDS)
+    value, lo, hi = (
+        f"{float(f'{of[name]:.2g}'):,.0f}" for name in ("value", "lo", "hi")
+    )
     return (
         f"Critical batch{rule}: about {value} samples [{lo}-{hi}]. Up to there, "
         "twice the batch nearly halves the steps; beyond it, more and more of the "
@@ -283,6 +284,8 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "on_the_edge": f"On the edge: {_CONFIGURATION}{{settings:then}}: {{takes:list}}, "
     "would be chosen at a confidence of {probability:below}"
     "{of_doublings: that every doubling pays|}.",
+    "just_short": "Just short: {world_size:n {device}} are {speedup:.3f} times as "
+    "fast, and {needed:.3f} would pay.",
     "faster": lambda note: (
         f"{note.devices()} ({note.of['basis']}): "
         f"{faster_for(note.of['speedup'], note.of['cost_ratio'])}."

@@ -335,11 +335,8 @@ class Recommendation:
         values["ways"], values["learning_rates"] = beside["ways"], beside["rates"]
         values["rows"] = [row.to_json() for row in self.rows]
         values["elsewhere"] = {n: row.to_json() for n, row in self.elsewhere.items()}
-        for name in (
-            "memory_limits",
-            "ways",
-            "learning_rates",
-        ):  # only where there are any
+        # only where there are any
+        for name in ("memory_limits", "ways", "learning_rates"):
             if not values[name]:
                 del values[name]
         return values

@@ -8,7 +8,8 @@ import pandas as pd
 from scalelab.experiment.rates import LearningRateRule, scaled_rate
 from scalelab.inputs.numerals import Interval
 from scalelab.kinds.resources import DEVICE_HOURS
-from scalelab.laws.convergence.rows import RULE, TARGET
+from scalelab.laws.convergence.law import parameter_rows
+from scalelab.laws.convergence.rows import RULE, TARGET, is_equal
 from scalelab.laws.rows import CurveKey, numbers
 from scalelab.recommend.answer.evidence import RateRow
 from scalelab.recommend.answer.facts import Fact
@@ -32,7 +33,8 @@ def learning_rate(
     if not known.any() or "lr_rule" not in frame.columns:
         return None
     rules = frame["lr_rule"].fillna("none").astype(str)
-    wanted = rule or str(rules[known].mode().iloc[0])
+    trained = known & ~is_equal(frame, "kind", "throughput")
+    wanted = rule or str(rules[trained if trained.any() else known].mode().iloc[0])
     same = np.flatnonzero(known & (rules == wanted))
     if not len(same):
         return None
@@ -142,14 +144,14 @@ def missed(
     )
 
 
-def critical_batch(need: SampleNeed, curve: int) -> Iterator[Fact]:
+def critical_batch(need: SampleNeed, place: int) -> Iterator[Fact]:
     """Note the critical batch of a curve, where its rows determine it."""
-    if not need.uses_law or need.law is None:
+    if not need.uses_law:
         return
-    label = need.law.label(need.keys[curve])
-    table = need.law.parameters()
-    own = table[(table["curve"] == label) & (table["name"] == "critical_batch_size")]
-    for row in own[own["identified"]].to_dict("records"):
-        rule = need.rules([curve])[0]
-        ends = {end: float(row[end]) for end in ("value", "lo", "hi")}
-        yield Fact.of("critical_batch", **ends, rule=rule)
+    rows = parameter_rows(need.tried[need.keys[place]], interval=0.8)
+    _, value, lo, hi, _, is_known, _ = next(
+        row for row in rows if row[0] == "critical_batch_size"
+    )
+    if is_known:
+        (rule,) = need.rules([place])
+        yield Fact.of("critical_batch", value=value, lo=lo, hi=hi, rule=rule)

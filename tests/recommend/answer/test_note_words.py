@@ -280,6 +280,11 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "batch 1,024, rule linear, within 58,368 samples.",
     ),
     (
+        "just_short",
+        {"world_size": 2048, "speedup": 1.695, "needed": 1.7},
+        "Just short: 2,048 GPUs are 1.695 times as fast, and 1.700 would pay.",
+    ),
+    (
         "pooled",
         {"settings": ["feed", "framework"]},
         "Samples to the target are pooled over feed and framework: told apart, the "
