@@ -20,11 +20,19 @@ _CONDITION = re.compile(_PATTERN.format(sign="[<>]=?"), re.ASCII)
 _HOLDS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
+_FALLS = re.compile("loss|(^|[^a-z])(err|perplexity|ppl|nll|r?mse|mae|wer)")
+
+
 class MetricMode(StrEnum):
     """Whether a smaller or a larger value of a metric is better."""
 
     MIN = "min"
     MAX = "max"
+
+    @classmethod
+    def usual(cls, metric: str) -> Self:
+        """Return what is better of a metric, by its name."""
+        return cls("min" if _FALLS.search(metric.lower()) else "max")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

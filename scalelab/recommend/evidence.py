@@ -1,6 +1,5 @@
 """The evidence of a run: ways to train and their accuracy, steadiness, whole runs."""
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -13,6 +12,7 @@ from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
+from scalelab.inputs.target import MetricMode
 from scalelab.inputs.wording import Option
 from scalelab.kinds.strategies import strategy_of
 from scalelab.laws.convergence.rows import is_equal, is_spoilt
@@ -51,7 +51,6 @@ _SAME = (
     *("target_metric", "num_samples", "global_batch_size", "seed"),
 )
 _PLACE = ["world_size", "global_batch_size"]
-_LESS_IS_BETTER = re.compile("loss|(^|[^a-z])(err|perplexity|ppl|nll|r?mse|mae|wer)")
 _PERIOD = OPTION_PREFIX + "averaging_period"
 _SERVERS = OPTION_PREFIX + "num_servers"
 
@@ -291,7 +290,7 @@ def _largest_loss(rows: pd.DataFrame) -> dict[str, Any]:
         row = {str(name): value for name, value in first.items()}
         same = (n for n, of in final_metrics(row).items() if of == row["final_metric"])
         metric = next(same, "final metric")
-        sign = 1 if _LESS_IS_BETTER.search(metric) else -1
+        sign = 1 if MetricMode.usual(metric) == MetricMode.MIN else -1
         values = {"lost": round(sign * gap.mean(), 9) + 0.0, "metric": metric}
         values |= {n: int(row[n]) for n in _PLACE}
         ends = {"lo": float(gap.min()), "hi": float(gap.max()), "count": len(gap)}

@@ -318,8 +318,8 @@ class Knowledge:
         return found[found.index.isin(self.rows.frame.index)]
 
     @cached_property
-    def uneven(self) -> list[Fact]:
-        """Notes of allocations that do not fit between their neighbours."""
+    def uneven(self) -> dict[Any, Fact]:
+        """Notes of rows that do not fit between their neighbours, by their index."""
         return uneven(self.rows, self.doubted)
 
     @cached_property

@@ -38,6 +38,7 @@ from scalelab.records.columns import OPTION_PREFIX
 # A row that is named, why, and the row that it is compared with
 Named = tuple[str, Outlook, Outlook]
 _MOST_NAMED = 3  # of each kind of doubt
+_JUST = 0.98  # of the speed-up that pays
 _WRITTEN = 0.005  # smaller shares are written as 0%
 # What is noted of rows, by the column and its value that say so.
 NOTED = (*UNCONFIRMED, ("one_process", "ranks_witness", ONE_PROCESS))
@@ -69,7 +70,7 @@ def assumptions(
         yield Fact.of("pruned", num_attempts=pruned)
     yield from contradicting(knowledge.contradicted)
     yield from _doubts(knowledge)
-    yield from knowledge.uneven[:_MOST_NAMED]
+    yield from [*knowledge.uneven.values()][:_MOST_NAMED]
     yield from unknown_scatter(knowledge.rows)
     yield from not_witnessed(knowledge.rows)
     yield from disagreeing_rates(knowledge.rows)
@@ -416,7 +417,7 @@ def just_short(chosen: OutlookRow, least: float) -> Iterator[Fact]:
     size = chosen.next_world_size or chosen.world_size
     speedup = 1 / (1 + (chosen.next_time_change or 0.0))
     needed = 1 + least * (size / chosen.world_size - 1)
-    if 0.98 * needed <= speedup < needed:
+    if _JUST * needed <= speedup < needed:
         yield Fact.of("just_short", world_size=size, speedup=speedup, needed=needed)
 
 

@@ -146,6 +146,9 @@ COLUMNS = (
 
 COLUMNS_BY_NAME = {column.name: column for column in COLUMNS}
 
+# Columns that name the target of a training.
+TARGET_COLUMNS = ("target_metric", "metric_mode", "target_value")
+
 # Columns that tell curves of step time apart, as further axes do.
 CURVE_COLUMNS = (
     "workload",

@@ -197,7 +197,7 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
 
 def _rates(recommendation: Recommendation | None) -> dict[str, Any]:
     columns = rates_table(recommendation.rates if recommendation else ())
-    if recommendation is None or len(columns) < 3:
+    if recommendation is None or not columns:
         return {}
     return {
         "table": tables.TextTable.of_columns(columns),

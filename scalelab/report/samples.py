@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 
 from scalelab.inputs.numerals import counted, number
 from scalelab.inputs.target import MetricMode, Target
+from scalelab.records.columns import TARGET_COLUMNS
 from scalelab.report.style import (
     DASHES,
     GREEN,
@@ -19,7 +20,7 @@ from scalelab.report.style import (
 )
 from scalelab.report.subject import Labels, ReportSubject
 
-_TARGET = ["target_metric", "metric_mode", "target_value"]
+_TARGET = [*TARGET_COLUMNS]
 _COLUMNS = [
     "target",
     "lr_rule",

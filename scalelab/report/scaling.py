@@ -27,8 +27,6 @@ _POINT = (
     "gradient_accumulation_steps",
     "global_batch_size",
 )
-
-
 _EFFICIENCY = ["series", *ALLOCATION, "scaling_efficiency", "lo", "hi"]
 _EFFICIENCY += ["baseline_world_size", "num_repeats", "basis", "is_chosen"]
 
@@ -158,7 +156,7 @@ def efficiency_table(subject: ReportSubject) -> pd.DataFrame:
         ideal = ideal.mask(is_other, own)
     shares = {n: table[n] / ideal for n in ("throughput_samples_per_s", "lo", "hi")}
     table = table.assign(**shares, baseline_world_size=start["world_size"])
-    table = table.rename(columns={"throughput_samples_per_s": _EFFICIENCY[3]})
+    table = table.rename(columns={"throughput_samples_per_s": "scaling_efficiency"})
     for row in subject.plan:
         is_row = table["series"].eq("law") & table["world_size"].eq(row.world_size)
         ends = row.scaling_efficiency.lo, row.scaling_efficiency.hi

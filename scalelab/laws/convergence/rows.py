@@ -28,12 +28,10 @@ from scalelab.laws.rows import (
     numbers,
     strategies,
 )
-from scalelab.records.columns import OPTION_PREFIX
+from scalelab.records.columns import OPTION_PREFIX, TARGET_COLUMNS
 
 RULE = "lr_rule"
 """Key of the learning-rate rule that a curve was measured with."""
-TARGET = ("target_metric", "metric_mode", "target_value")
-"""Keys of the target that a curve is of."""
 WORKERS = "workers"
 """Key of the curves whose convergence depends on the number of workers."""
 ALTERING_OPTIONS = "altering_options"
@@ -46,7 +44,7 @@ _COLUMNS = (
     "optimizer",
     "schedule",
     RULE,
-    *TARGET,
+    *TARGET_COLUMNS,
 )
 # reasons that make step times unfit, but not the number of samples a run needs
 _HARMLESS = frozenset(

@@ -147,7 +147,7 @@ def ways_table(rows: Sequence[WayRow]) -> Columns:
 
 
 def rates_table(rows: Sequence[RateRow]) -> Columns:
-    """Return a row per global batch, a column per learning-rate rule.
+    """Return a row per global batch, a column per learning-rate rule; empty: only one.
 
     A cell holds the median samples to the target, how many of the runs reached it, the
     chance of one further run, and the final metric.
@@ -165,7 +165,7 @@ def rates_table(rows: Sequence[RateRow]) -> Columns:
                 _cell(row.final_metric, "{:.3f}".format),
             ]
         ).rstrip()
-    return columns
+    return columns if len(columns) > 2 else {}
 
 
 def parameters(result: Recommendation) -> Columns:
@@ -322,9 +322,9 @@ def _ways(result: Recommendation, width: int) -> list[str]:
 
 def _rates(result: Recommendation, width: int) -> list[str]:
     lines: list[str] = []
-    batches, *rules = [*rates_table(result.rates).items()]
-    if len(rules) < 2:
+    if not (columns := rates_table(result.rates)):
         return []
+    batches, *rules = columns.items()
     widest = max(len(cell) for _, cells in rules for cell in cells)
     at_once = max(1, (width - len(batches[1][0])) // (widest + 2))
     for first in range(0, len(rules), at_once):

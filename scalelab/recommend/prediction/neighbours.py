@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import pandas as pd
 
@@ -18,6 +18,7 @@ _BATCH = ["local_batch_size", "gradient_accumulation_steps"]
 class _Place:
     """The runs on one number of devices with one local batch."""
 
+    index: Any
     world_size: int
     num_nodes: int
     samples_per_s: float
@@ -28,6 +29,7 @@ class _Place:
     def of(cls, rows: pd.DataFrame) -> Self:
         first = rows.iloc[0]
         return cls(
+            index=first.name,
             world_size=int(first["world_size"]),
             num_nodes=int(first["num_nodes"]),
             samples_per_s=float(rows["rate"].median()),
@@ -40,25 +42,25 @@ class _Place:
         return self.samples_per_s / self.world_size
 
 
-def uneven(rows: FitRows, doubted: pd.DataFrame) -> list[Fact]:
+def uneven(rows: FitRows, doubted: pd.DataFrame) -> dict[Any, Fact]:
     """Note allocations measured once that do not fit between their neighbours.
 
     At the same local batch, each device did clearly more on a larger allocation, or all
     devices together did on a smaller one. Where one is far above several others, it is
-    the one that is named. Doubted rows are left out.
+    the one that is named. Doubted rows are left out; notes are by the index of the row.
     """
     frame = rows.frame.drop(index=doubted.index)
     frame = frame.assign(rate=frame["global_batch_size"] / frame["step_time_s"])
-    found: list[Fact] = []
+    found: dict[Any, Fact] = {}
     for curve in rows.curves.values():
         known = frame.loc[frame.index.intersection(curve.index)]
         for _, alike in known.groupby(_BATCH):
             by_size = alike.groupby("world_size")
-            found += _among([_Place.of(each) for _, each in by_size])
+            found |= _among([_Place.of(each) for _, each in by_size])
     return found
 
 
-def _among(places: list[_Place]) -> list[Fact]:
+def _among(places: list[_Place]) -> dict[Any, Fact]:
     low: list[tuple[_Place, _Place, bool]] = []
     for at, place in enumerate(places):
         larger = max(places[at:], key=lambda each: each.of_one)
@@ -72,8 +74,7 @@ def _among(places: list[_Place]) -> list[Fact]:
         (larger, place, True) if above[larger.world_size] > 1 else (place, larger, kind)
         for place, larger, kind in low
     ]
-    facts = [_fact(*each) for each in named if each[0].count == 1]
-    return [*{fact.values["world_size"]: fact for fact in facts}.values()]
+    return {each[0].index: _fact(*each) for each in named if each[0].count == 1}
 
 
 def _fact(place: _Place, other: _Place, is_of_one: bool) -> Fact:

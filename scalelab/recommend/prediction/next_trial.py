@@ -13,7 +13,7 @@ Making 34.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -97,8 +97,9 @@ def next_trial(
         return trials.measuring(chosen, _DOUBTED)
     if can_run[at] and is_contradicted[at]:
         return trials.measuring(chosen, _CONTRADICTED)
-    if again := [row for row in rows if _is_uneven(row, knowledge, within)]:
-        return trials.measuring(again[0], _UNEVEN)
+    uneven = knowledge.rows.frame.loc[[*knowledge.uneven]]
+    if (again := can_run & is_among(outlook.frame, uneven)).any():
+        return trials.measuring(rows[again.argmax()], _UNEVEN)
     is_known = np.array([row.basis == Support.MEASURED for row in rows])
     could_win = outlook.is_allowed_batch & (is_contradicted | ~is_known) & can_run
     affordable = _AFFORDABLE * chosen.gpu_hours.value
@@ -115,15 +116,6 @@ def next_trial(
         return trials.measuring(chosen, _NOT_MEASURED)
     closable = [gap for gap in gaps if _fits(gap, within)]
     return trials.closing(closable[0], rows) if closable else None
-
-
-def _is_uneven(
-    row: OutlookRow, knowledge: Knowledge, within: Allocation | None
-) -> bool:
-    own = {"world_size": row.world_size, **asdict(row.batch)}
-    places = (fact.values for fact in knowledge.uneven)
-    is_named = any(all(p[n] == own[n] for n in own.keys() & p) for p in places)
-    return is_named and _fits(row, within)
 
 
 def _deciding(

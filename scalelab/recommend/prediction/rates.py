@@ -9,14 +9,14 @@ from scalelab.experiment.rates import LearningRateRule, scaled_rate
 from scalelab.inputs.numerals import Interval
 from scalelab.kinds.resources import DEVICE_HOURS
 from scalelab.laws.convergence.law import parameter_rows
-from scalelab.laws.convergence.rows import RULE, TARGET, is_equal
+from scalelab.laws.convergence.rows import RULE, is_equal
 from scalelab.laws.rows import CurveKey, numbers
 from scalelab.recommend.answer.evidence import RateRow
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.recommendation import LearningRatePlan, OutlookRow
 from scalelab.recommend.evidence import median_of
 from scalelab.recommend.prediction.needs import SampleNeed
-from scalelab.records.columns import OPTION_PREFIX
+from scalelab.records.columns import OPTION_PREFIX, TARGET_COLUMNS
 
 _MOST_NAMED = 3  # of the batches at which runs missed the target
 
@@ -71,7 +71,7 @@ def _of_curve(
     settings = {
         name.removeprefix(OPTION_PREFIX): value
         for name, value in key
-        if name not in TARGET
+        if name not in TARGET_COLUMNS
         and (name == RULE or any(other.get(name) != value for other in others))
     }
     every = need.tried[key].runs

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from scalelab.inputs.target import Target
+from scalelab.records.columns import TARGET_COLUMNS
 from scalelab.records.tables.file import ForeignTable, ImportArguments, TableRow
-from scalelab.records.tables.names import Goal, goal_of, reading_of
+from scalelab.records.tables.names import goal_of, reading_of
 from scalelab.records.tables.values import is_missing
-
-_TARGET = ("target_metric", "metric_mode", "target_value")
 
 
 def by_goal(table: ForeignTable, asked: ImportArguments) -> ForeignTable:
@@ -18,10 +18,10 @@ def by_goal(table: ForeignTable, asked: ImportArguments) -> ForeignTable:
     """
     goals = _goals(table, asked)
     given = {*asked.constant, *(r.column for r in map(reading_of, table.names) if r)}
-    if not goals or not given.isdisjoint(_TARGET):
+    if not goals or not given.isdisjoint(TARGET_COLUMNS):
         return table
     kept = tuple(name for name in table.names if name not in goals)
-    columns: dict[Goal, dict[str, str]] = {}
+    columns: dict[Target, dict[str, str]] = {}
     for theirs, (ours, goal) in goals.items():
         columns.setdefault(goal, {})[ours] = theirs
     filled = dict.fromkeys((name for own in columns.values() for name in own), "")
@@ -30,21 +30,23 @@ def by_goal(table: ForeignTable, asked: ImportArguments) -> ForeignTable:
         for row in table.rows
         for of in _trainings(row, columns)
     ]
-    return replace(table, names=(*kept, *filled, *_TARGET), rows=tuple(rows))
+    return replace(table, names=(*kept, *filled, *TARGET_COLUMNS), rows=tuple(rows))
 
 
-def _goals(table: ForeignTable, asked: ImportArguments) -> dict[str, tuple[str, Goal]]:
+def _goals(
+    table: ForeignTable, asked: ImportArguments
+) -> dict[str, tuple[str, Target]]:
     taken = {*asked.ignore, *asked.axis, *asked.column.values()}
     found = {name: goal_of(name) for name in table.names if name not in taken}
     return {name: each for name, each in found.items() if each}
 
 
 def _trainings(
-    row: TableRow, columns: Mapping[Goal, Mapping[str, str]]
+    row: TableRow, columns: Mapping[Target, Mapping[str, str]]
 ) -> Iterator[dict[str, str]]:
     """Yield the cells of each target; of several, only of those that a row tells."""
     for goal, own in columns.items():
         cells = {ours: row.cells[theirs] for ours, theirs in own.items()}
         if len(columns) == 1 or not all(map(is_missing, cells.values())):
-            target = (goal.metric, goal.mode, f"{goal.value:g}")
-            yield {**cells, **dict(zip(_TARGET, target, strict=True))}
+            target = (goal.metric, str(goal.mode), repr(goal.value))
+            yield {**cells, **dict(zip(TARGET_COLUMNS, target, strict=True))}

@@ -333,11 +333,11 @@ def _trainings(rows: Sequence[ImportedRow]) -> tuple[list[str], str]:
     if len(targets) == 1 and None not in targets[0]:
         target = _in_words(targets[0])
         named = f": {Target.parse(target)}"
+    elif several := [_in_words(each) for each in targets if None not in each]:
+        listed = ", ".join(str(Target.parse(each)) for each in several)
+        named = f": {listed}. Ask for one of them with {Option('target')}"
     alone = sum(values["kind"] == "convergence" for values in trained)
     untimed = f", {alone:,} without its time" if alone else ""
-    several = ", ".join(_in_words(each) for each in targets if None not in each)
-    if len(targets) > 1 and several:
-        named = f": {several}. Ask for one of them with {Option('target')}"
     count = counted(len(trained), "row")
     said = f"{count} tell how long training takes to a target{untimed}{named}."
     return [said] if trained else [], target
@@ -361,23 +361,27 @@ def _bounded(rows: Sequence[ImportedRow]) -> tuple[list[ImportedRow], list[str]]
     """Give runs that missed their target a length, and say so.
 
     Where the table does not say how long they ran, that is as long as the longest run
-    of it that reached a target.
+    of the workload that reached a target.
     """
-    longest = max((r.values.get("samples_to_target") or 0 for r in rows), default=0)
+    longest: dict[Any, int] = {}
+    for values in (row.values for row in rows):
+        known = values.get("samples_to_target") or 0
+        longest[values["workload"]] = max(known, longest.get(values["workload"], 0))
     bounded = [
-        replace(row, values={**row.values, "num_samples": longest})
-        if row.values.get("reached_target") is False and "num_samples" not in row.values
+        replace(row, values={**row.values, "num_samples": samples})
+        if row.values.get("reached_target") is False
+        and "num_samples" not in row.values
+        and (samples := longest[row.values["workload"]])
         else row
         for row in rows
     ]
     count = sum(row is not other for row, other in zip(rows, bounded, strict=True))
-    if not count or not longest:
-        return [*rows], []
-    return bounded, [
+    said = (
         f"{counted(count, 'row')} did not reach the target. How long they ran is not "
-        f"said and taken to be {longest:,} samples, as long as the longest run that "
-        f"did; {Option('constant', 'N', key='num_samples')} says otherwise."
-    ]
+        "said and taken to be as long as the longest run of the workload that did; "
+        f"{Option('constant', 'N', key='num_samples')} says otherwise."
+    )
+    return bounded, [said] if count else []
 
 
 def _constant(name: str, text: str) -> Any:

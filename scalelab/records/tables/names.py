@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from scalelab.inputs.target import MetricMode, Target
 from scalelab.records.columns import COLUMNS, OPTION_PREFIX
 
 # Well-known names of a column elsewhere, as :func:`plain` writes them.
@@ -162,7 +163,6 @@ _GOAL = re.compile(
     r"(?P<value>\d+(\.\d+)?)\s*(?P<percent>%|pct|percent)?[\W_]*(?P<after>.*)",
     re.IGNORECASE,
 )
-_FALLS = re.compile("loss|perplexity|ppl|(^|_)(err|error|wer)", re.IGNORECASE)
 _TO_TARGET = re.compile(
     r"(?<=_)(to|until)_(target|train|result|quality|accuracy|converge|convergence)"
 )
@@ -211,20 +211,12 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", text).strip("_")
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """What a training was to reach, as the name of a column says it."""
+def goal_of(name: str) -> tuple[str, Target] | None:
+    """Return the name without the target of a training, and that; None: it has none.
 
-    metric: str
-    mode: str
-    value: float
-
-
-def goal_of(name: str) -> tuple[str, Goal] | None:
-    """Return the name without what a training was to reach, and that; None: nothing.
-
-    >>> goal_of("time_to_75_s")
-    ('time_to_target_s', Goal(metric='target', mode='max', value=75.0))
+    >>> name, target = goal_of("time_to_75_s")
+    >>> name, str(target)
+    ('time_to_target_s', 'target >= 75')
     """
     if not (found := _GOAL.fullmatch(name)):
         return None
@@ -235,8 +227,8 @@ def goal_of(name: str) -> tuple[str, Goal] | None:
         return None
     metric = "_".join(filter(None, words))
     metric = metric or ("accuracy" if found["percent"] else "target")
-    mode = "min" if _FALLS.search(metric) else "max"
-    return plain_name, Goal(metric, mode, float(found["value"]))
+    mode, value = MetricMode.usual(metric), float(found["value"])
+    return plain_name, Target(metric=metric, mode=mode, value=value)
 
 
 def reading_of(name: str) -> Reading | None:

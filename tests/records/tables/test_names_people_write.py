@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.records.tables.names import Goal, goal_of, reading_as, reading_of
+from scalelab.inputs.target import Target
+from scalelab.records.tables.names import goal_of, reading_as, reading_of
 from scalelab.session.run import Run
 
 Import = Callable[..., Run]
@@ -38,18 +39,18 @@ def test_a_step_per_second_is_no_second_per_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "goal"),
+    ("name", "target"),
     [
-        ("epochs_to_75", Goal("target", "max", 75.0)),
-        ("epochs to 80%", Goal("accuracy", "max", 80.0)),
-        ("time_to_val_acc_0.75_h", Goal("val_acc", "max", 0.75)),
-        ("time until loss 2.5 (min)", Goal("loss", "min", 2.5)),
+        ("epochs_to_75", "target >= 75"),
+        ("epochs to 80%", "accuracy >= 80"),
+        ("time_to_val_acc_0.75_h", "val_acc >= 0.75"),
+        ("time until loss 2.5 (min)", "loss <= 2.5"),
     ],
 )
-def test_a_name_tells_the_target(name: str, goal: Goal) -> None:
+def test_a_name_tells_the_target(name: str, target: str) -> None:
     found = goal_of(name)
     assert found is not None
-    assert found[1] == goal
+    assert found[1] == Target.parse(target)
 
 
 @pytest.mark.parametrize("name", ["tokens_to_5", "time_per_step_ms", "epochs_to_train"])
@@ -118,8 +119,17 @@ def test_a_row_with_two_targets_is_two_trainings(run_of: Import) -> None:
     assert not missed["reached_target"]
     assert missed["num_samples"] == 31 * EPOCH
     said = " ".join(run.import_notes)
-    assert "target >= 75.0, target >= 80.0. Ask for one of them with --target" in said
+    assert "target >= 75, target >= 80. Ask for one of them with --target" in said
     assert "1 row did not reach the target. How long they ran is not said" in said
+
+
+def test_a_run_that_missed_is_as_long_as_those_of_its_workload(run_of: Import) -> None:
+    text = (
+        "model,gpus,nodes,global_batch,time_to_75_s,epochs_to_75\n"
+        "small,1,1,64,10,5\nsmall,2,1,128,never,never\nlarge,1,1,64,900,300\n"
+    )
+    rows = run_of(text, samples_per_epoch=EPOCH).observations
+    assert rows["num_samples"].iloc[1] == 5 * EPOCH
 
 
 def test_how_long_a_training_ran_that_missed_can_be_said(run_of: Import) -> None:
