@@ -5,6 +5,7 @@ that ScaleLab has to know of a trainer is asked of its :class:`Trainer`, whose m
 loads no framework: what needs one is named by its path, ``module:attribute``.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from scalelab.kinds.registry import Registry
 DEFAULT_TRAINER = "torch"
 # What stands in place of the name of a workload where a trial runs a command.
 COMMAND = "command"
+_ONE_VALUE = re.compile(r"(\W*(bool|int|float|str|None))+\W*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +53,15 @@ class WorkloadFacts:
     declares_times: bool = False
 
 
+def taking_one_value(types: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the parameters that take one value and no list, of these types.
+
+    >>> taking_one_value({"deep": "bool", "seed": "int | None", "sizes": "list[int]"})
+    ('deep', 'seed')
+    """
+    return tuple(name for name, of in types.items() if _ONE_VALUE.fullmatch(of))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkloadNames:
     """Names of the parameters that a workload takes and the metrics it reports.
@@ -59,6 +70,8 @@ class WorkloadNames:
     ----------
     required
         Parameters without a default.
+    single
+        Parameters that take one value and no list, as far as that is known.
     is_open
         It takes parameters of any name.
     metrics
@@ -68,6 +81,7 @@ class WorkloadNames:
 
     parameters: tuple[str, ...]
     required: tuple[str, ...] = ()
+    single: tuple[str, ...] = ()
     is_open: bool = False
     metrics: tuple[str, ...] | None = None
 
@@ -83,6 +97,13 @@ class WorkloadNames:
                 f"{workload!r}. It takes: {', '.join(self.parameters) or 'none'}; "
                 f"every workload takes: {', '.join(of_every) or 'none'}."
             )
+        for name in self.single:
+            if isinstance(own.get(name), list | tuple):
+                raise SpecError(
+                    f"workload.{name}={shown(own[name])} is a list, where workload "
+                    f"{workload!r} takes one value. To try each of them, write "
+                    f"options: {{{name}: {shown(own[name])}}}."
+                )
         missing = [name for name in self.required if name not in own]
         if missing:
             raise SpecError(

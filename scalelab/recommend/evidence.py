@@ -291,8 +291,15 @@ def _largest_loss(rows: pd.DataFrame) -> dict[str, Any]:
         same = (n for n, of in final_metrics(row).items() if of == row["final_metric"])
         metric = next(same, "final metric")
         sign = 1 if MetricMode.usual(metric) == MetricMode.MIN else -1
-        values = {"lost": round(sign * gap.mean(), 9) + 0.0, "metric": metric}
-        values |= {n: int(row[n]) for n in _PLACE}
-        ends = {"lo": float(gap.min()), "hi": float(gap.max()), "count": len(gap)}
-        found.append({**values, "mean": float(gap.mean()), **ends})
+        found.append(
+            {
+                "lost": round(sign * gap.mean(), 9) + 0.0,
+                "metric": metric,
+                **{name: int(row[name]) for name in _PLACE},
+                "mean": float(gap.mean()),
+                "lo": float(gap.min()),
+                "hi": float(gap.max()),
+                "count": len(gap),
+            }
+        )
     return max(found, key=lambda each: each["lost"], default={})

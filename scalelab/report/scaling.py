@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from scalelab.inputs.numerals import counted, number, percent
+from scalelab.inputs.numerals import Interval, counted, estimate, number, percent
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.report.style import (
     BLUE,
@@ -294,8 +294,9 @@ def throughput_sentence(table: pd.DataFrame, labels: Labels) -> str:
     """Say what :func:`throughput_table` shows."""
     at, count = _telling_row(table, labels)
     missing = "" if (table["series"] == "law").any() else " No law could be drawn."
+    rate = Interval(value=at["throughput_samples_per_s"], lo=at["lo"], hi=at["hi"])
     return (
-        f"{count}: {number(at['throughput_samples_per_s'])} samples per second. The "
+        f"{count}: {estimate(rate)} samples per second. The "
         f"dotted line is what would be reached if every {labels.device_word} added as "
         f"much as those of the baseline.{missing}"
     )

@@ -1,7 +1,7 @@
 """Held-out metrics: exact sums over all ranks; and what they say of each class."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,8 +51,10 @@ def evaluate(
     return metrics
 
 
-def class_figures(matrix: torch.Tensor) -> dict[str, Any]:
+def class_figures(matrix: torch.Tensor, names: Sequence[str] = ()) -> dict[str, Any]:
     """Return what a confusion matrix says of each class, as plain JSON values.
+
+    Classes are named by their numbers where ``names`` are not as many as they.
 
     References
     ----------
@@ -68,9 +70,11 @@ def class_figures(matrix: torch.Tensor) -> dict[str, Any]:
     figures: dict[str, Any] = {
         "balanced_accuracy": sum(known) / len(known) if known else None,
         "classes": [
-            {"class": index, "samples": int(samples), "recall": recall, "precision": of}
-            for index, (samples, recall, of) in enumerate(
-                zip(of_class, recalls, precisions, strict=True)
+            {"class": name, "samples": int(samples), "recall": recall, "precision": of}
+            for name, samples, recall, of in zip(
+                names if len(names) == len(matrix) else range(len(matrix)),
+                *(of_class, recalls, precisions),
+                strict=True,
             )
         ],
     }

@@ -7,6 +7,7 @@ on.
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -78,6 +79,8 @@ class Loop:
         engine: Engine,
         clock: StepClock,
         monitor: DeviceMonitor,
+        *,
+        class_names: Sequence[str] = (),
     ) -> None:
         self._context = context
         self._trial = trial
@@ -85,6 +88,7 @@ class Loop:
         self._engine = engine
         self._clock = clock
         self._monitor = monitor
+        self._class_names = class_names
         self._tally = StepTally()
         self._last_step_s: float | None = None
         self._saved_at = time.monotonic()
@@ -202,7 +206,7 @@ class Loop:
             found = {name: now[name] for name in ("step", "samples")}
             found["metrics"] = metrics
             if matrix is not None:
-                found |= class_figures(matrix)
+                found |= class_figures(matrix, self._class_names)
             path = AttemptFiles(self._context.directory).evaluation
             write_atomically(path, encode_json(found), durable=False)
             row = {"event": "evaluation", **now, **metrics}

@@ -95,10 +95,11 @@ def _run(
     engine = new_engine(
         workload, trial, context, clock, loader_workers=options.loader_workers
     )
-    if context.servers is not None and isinstance(engine, FreeEngine):
-        tally = FreeLoop(context, trial, engine, clock, monitor).run()
-    else:
-        tally = Loop(context, trial, engine, clock, monitor).run()
+    is_free = context.servers is not None and isinstance(engine, FreeEngine)
+    loop = FreeLoop if is_free else Loop
+    tally = loop(
+        context, trial, engine, clock, monitor, class_names=workload.class_names
+    ).run()
     peak_bytes = engine.peak_memory_bytes()
     if options.memory_limit_bytes is not None and peak_bytes is None:
         peak_bytes = peak_resident_bytes() - held_bytes

@@ -140,7 +140,7 @@ def test_sentences_speak_of_the_recommended_count(subject: ReportSubject) -> Non
         "costs."
     )
     assert throughput_sentence(throughput_table(subject), labels).startswith(
-        "16 GPUs: 6,522 samples per second."
+        "16 GPUs: 6,520 samples per second."
     )
 
 

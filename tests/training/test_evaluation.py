@@ -88,6 +88,9 @@ def test_figures_of_classes_are_those_of_scikit_learn() -> None:
     assert [each["recall"] for each in found[:2]] == pytest.approx(recall[:2])
     assert found[2]["recall"] is None
     assert [each["precision"] for each in found] == pytest.approx(precision)
+    names = ["ant", "bee", "cow"]
+    named = class_figures(torch.tensor(MATRIX), names)["classes"]
+    assert [each["class"] for each in named] == names
     two = PREDICTED.clamp(max=1)
     of_two = class_figures(confusion_matrix(*_scored(two, LABELS)))
     expected = balanced_accuracy_score(LABELS, two)

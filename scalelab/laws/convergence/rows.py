@@ -212,6 +212,8 @@ def ended_well(frame: pd.DataFrame) -> np.ndarray:
     )
 
 
+ATTEMPT = ["trial_id", "attempt"]
+"""The columns that name an attempt, in observations and in streams."""
 _KINDS = ("convergence", "end_to_end")
 _CONSTANT = "constant"
 _PLAIN = ("attempt", "step", "samples", "t", "loss")
@@ -223,26 +225,24 @@ def read_target(
     """Read from metric curves when each run first reached a target."""
     is_kind = [kind in _KINDS for kind in cells(observations, "kind")]
     tried = observations[np.array(is_kind, dtype=bool)]
-    curves = _curves(streams, target.metric)
-    if tried.empty or not curves:
+    curves = metric_curves(streams, target.metric)
+    if tried.empty or curves.empty:
         named = streams.select_dtypes("number").dropna(axis=1, how="all").columns
         seen = {str(n) for n in named if n not in _PLAIN and not str(n).endswith("_s")}
         evaluated = sorted(seen | _tried_for(observations))
         raise FitError(_not_evaluated(target.metric, evaluated))
-    keys = list(zip(tried["trial_id"], tried["attempt"], strict=True))
+    first = curves["samples"].where(curves["value"].map(target.is_reached_by))
+    seen_by = curves.assign(first=first).groupby(ATTEMPT)
+    ends = seen_by.agg(last_seen=("samples", "max"), first_reached=("first", "min"))
     schedules = cells(tried, "schedule")
     is_steady = [not isinstance(s, str) or s.endswith(_CONSTANT) for s in schedules]
-    is_read = np.array([key in curves for key in keys]) & np.array(
-        is_steady, dtype=bool
-    )
-    read = [curves[key] for key, kept in zip(keys, is_read, strict=True) if kept]
-    reached = [_first(curve, target) for curve in read]
-    rows: pd.DataFrame = tried[is_read]
-    return rows.assign(
-        outcome=["completed" if at else "target_not_reached" for at in reached],
-        reached_target=[at is not None for at in reached],
-        samples_to_target=pd.array(reached, dtype="Int64"),
-        num_samples=pd.array([int(curve[:, 0].max()) for curve in read], dtype="Int64"),
+    read = tried[is_steady].join(ends, on=ATTEMPT).dropna(subset="last_seen")
+    is_reached = read["first_reached"].notna()
+    return read.drop(columns=ends.columns).assign(
+        outcome=np.where(is_reached, "completed", "target_not_reached"),
+        reached_target=is_reached,
+        samples_to_target=read["first_reached"].astype("Int64"),
+        num_samples=read["last_seen"].astype("Int64"),
         target_metric=target.metric,
         metric_mode=str(target.mode),
         target_value=target.value,
@@ -267,25 +267,24 @@ def _not_evaluated(metric: str, evaluated: list[str]) -> str:
     )
 
 
-def _curves(
-    streams: pd.DataFrame, metric: str
-) -> dict[tuple[object, object], np.ndarray]:
-    # samples and metric by attempt, shape (n_evaluations, 2), in order
-    if metric not in streams.columns:
-        return {}
-    table = streams[["trial_id", "attempt"]].assign(
-        samples=numbers(streams, "samples"), value=numbers(streams, metric)
+def metric_curves(streams: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return the evaluations of a metric, in order, from the streams of a run.
+
+    Returns
+    -------
+    DataFrame
+        ``trial_id``, ``attempt``, ``samples`` (trained until then), ``t`` (seconds of
+        training until then, without evaluations) and ``value``; empty where nothing
+        evaluated the metric.
+    """
+    values = {name: numbers(streams, name) for name in ("samples", "t")}
+    values["value"] = numbers(streams, metric)
+    table = (
+        streams.reindex(columns=ATTEMPT)
+        .assign(**values)
+        .dropna(subset=["samples", "value"])
     )
-    table = table.dropna().sort_values("samples", kind="stable")
-    return {
-        (trial, attempt): part[["samples", "value"]].to_numpy(float)
-        for (trial, attempt), part in table.groupby(["trial_id", "attempt"])
-    }
-
-
-def _first(curve: np.ndarray, target: Target) -> int | None:
-    reached = (int(seen) for seen, value in curve if target.is_reached_by(value))
-    return next(reached, None)
+    return table.sort_values("samples", kind="stable")
 
 
 def answering(

@@ -152,11 +152,13 @@ class RateRow:
 def side_by_side(rows: Sequence[WayRow]) -> tuple[WayRow, ...]:
     """Return the rows of the one number of devices with most ways, several if they can.
 
-    Of several such numbers it is the largest.
+    Of several such numbers it is the largest. A row of which nothing is known, such as
+    of trials with more ranks than cores, is none.
     """
     by_size: dict[int, list[WayRow]] = {}
     for row in rows:
-        by_size.setdefault(row.world_size, []).append(row)
+        if row.step_time_s or row.time_to_target_s or row.final_metric:
+            by_size.setdefault(row.world_size, []).append(row)
     compared = {size: found for size, found in by_size.items() if len(found) > 1}
     # On one device all ways are the plain model.
     most = max(

@@ -18,6 +18,7 @@ from scalelab.inputs.numerals import (
     counted,
     duration,
     duration_ends,
+    estimate,
     number,
     percent,
     plural,
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
 Columns = dict[str, list[str]]
 # the first to go when a terminal is narrow
 _OPTIONAL = (
-    *("next", "efficiency", "interval", "speed"),
-    *("chance", "nodes", "batch", "unlike"),
+    *("speed", "nodes", "next", "efficiency"),
+    *("batch", "unlike", "chance", "interval"),
 )
 _OPTIONAL_OF_WAYS = ("metric", "reached", "servers", "batch", "gap", "bubble")
 _REMARKS = (
@@ -86,16 +87,16 @@ def allocations(result: Recommendation) -> Columns:
         "chance": ["chance", *(_cell(row.probability, probability) for row in rows)],
         "basis": ["basis", *(row.basis for row in rows)],
         "speed": [
-            "samples/s",
-            *(_cell(r.throughput_samples_per_s, number) for r in rows),
+            "fitted samples/s",
+            *(estimate(row.throughput_samples_per_s) for row in rows),
         ],
         "tokens": [
-            "tokens/s",
-            *(_cell(r.throughput_tokens_per_s, number) for r in rows),
+            "fitted tokens/s",
+            *(_cell(row.throughput_tokens_per_s, estimate) for row in rows),
         ],
         "utilization": [
             "MFU",
-            *(_cell(row.flops_utilization, percent) for row in rows),
+            *(_cell(row.flops_utilization, _share) for row in rows),
         ],
         "nodes": ["nodes", *(row.allocation for row in rows)],
         "unlike": ["unlike", *(_unlike(row, result.chosen) for row in rows)],
@@ -159,7 +160,7 @@ def rates_table(rows: Sequence[RateRow]) -> Columns:
         cells = columns.setdefault(name, [name, *("" for _ in batches)])
         cells[1 + batches.index(row.global_batch_size)] = " ".join(
             [
-                _cell(row.samples_to_target, number) or "-",
+                _cell(row.samples_to_target, lambda each: number(each.value)) or "-",
                 f"{row.num_reached}/{row.num_runs}",
                 f"{probability(row.probability):>5}",
                 _cell(row.final_metric, "{:.3f}".format),
@@ -190,8 +191,11 @@ def parameters(result: Recommendation) -> Columns:
 def _unlike(row: OutlookRow, chosen: OutlookRow) -> str:
     """Return the settings, but for the layout, in which a row is not as the chosen."""
     names = sorted({*row.settings, *chosen.settings} - LAYOUT_PLACEHOLDERS.keys())
-    own = {name: row.settings.get(name, "none") for name in names}
-    unlike = {n: own[n] for n in names if row.settings.get(n) != chosen.settings.get(n)}
+    unlike = {
+        name: row.settings.get(name, "none")
+        for name in names
+        if row.settings.get(name) != chosen.settings.get(name)
+    }
     return ", ".join(settings_in_words(unlike))
 
 
@@ -199,10 +203,12 @@ def _filled(columns: Columns) -> Columns:
     return {name: cells for name, cells in columns.items() if any(cells[1:])}
 
 
-def _cell(value: float | Interval | None, written: Callable[[float], str]) -> str:
-    if value is None:
-        return ""
-    return written(value.value if isinstance(value, Interval) else value)
+def _cell(value: Any, written: Callable[[Any], str]) -> str:
+    return "" if value is None else written(value)
+
+
+def _share(share: Interval) -> str:
+    return percent(share.value)
 
 
 def _gap(gap: Spread | None) -> str:

@@ -1,8 +1,7 @@
 """Do allocations fit between their neighbours? A row of a typing error does not."""
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import pandas as pd
 
@@ -12,34 +11,6 @@ from scalelab.recommend.question.candidates import allocation_label
 
 _UNEVEN = 1.1  # factor between rates beyond which a neighbour is far away
 _BATCH = ["local_batch_size", "gradient_accumulation_steps"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Place:
-    """The runs on one number of devices with one local batch."""
-
-    index: Any
-    world_size: int
-    num_nodes: int
-    samples_per_s: float
-    count: int
-    batch: dict[str, int]
-
-    @classmethod
-    def of(cls, rows: pd.DataFrame) -> Self:
-        first = rows.iloc[0]
-        return cls(
-            index=first.name,
-            world_size=int(first["world_size"]),
-            num_nodes=int(first["num_nodes"]),
-            samples_per_s=float(rows["rate"].median()),
-            count=len(rows),
-            batch={name: int(first[name]) for name in _BATCH},
-        )
-
-    @property
-    def of_one(self) -> float:
-        return self.samples_per_s / self.world_size
 
 
 def uneven(rows: FitRows, doubted: pd.DataFrame) -> dict[Any, Fact]:
@@ -55,37 +26,49 @@ def uneven(rows: FitRows, doubted: pd.DataFrame) -> dict[Any, Fact]:
     for curve in rows.curves.values():
         known = frame.loc[frame.index.intersection(curve.index)]
         for _, alike in known.groupby(_BATCH):
-            by_size = alike.groupby("world_size")
-            found |= _among([_Place.of(each) for _, each in by_size])
+            found |= _among([*_places(alike).itertuples(index=False)])
     return found
 
 
-def _among(places: list[_Place]) -> dict[Any, Fact]:
-    low: list[tuple[_Place, _Place, bool]] = []
+def _places(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for the runs on each number of devices, as the first of them."""
+    firsts = {name: (name, "first") for name in ("row", "num_nodes", *_BATCH)}
+    found = (
+        rows.assign(row=rows.index)
+        .groupby("world_size", as_index=False)
+        .agg(**firsts, rate=("rate", "median"), num_runs=("rate", "size"))
+    )
+    return found.assign(of_one=found["rate"] / found["world_size"])
+
+
+def _among(places: list[Any]) -> dict[Any, Fact]:
+    low: list[tuple[Any, Any, bool]] = []
     for at, place in enumerate(places):
         larger = max(places[at:], key=lambda each: each.of_one)
-        smaller = max(places[: at + 1], key=lambda each: each.samples_per_s)
+        smaller = max(places[: at + 1], key=lambda each: each.rate)
         if larger.of_one > _UNEVEN * place.of_one:
             low.append((place, larger, True))
-        elif smaller.samples_per_s > _UNEVEN * place.samples_per_s:
+        elif smaller.rate > _UNEVEN * place.rate:
             low.append((place, smaller, False))
     above = Counter(larger.world_size for _, larger, is_of_one in low if is_of_one)
     named = [
         (larger, place, True) if above[larger.world_size] > 1 else (place, larger, kind)
         for place, larger, kind in low
     ]
-    return {each[0].index: _fact(*each) for each in named if each[0].count == 1}
+    return {one.row: _fact(one, *rest) for one, *rest in named if one.num_runs == 1}
 
 
-def _fact(place: _Place, other: _Place, is_of_one: bool) -> Fact:
-    rates = [p.of_one if is_of_one else p.samples_per_s for p in (place, other)]
+def _fact(place: Any, other: Any, is_of_one: bool) -> Fact:
+    rates = [each.of_one if is_of_one else each.rate for each in (place, other)]
+    size = int(place.world_size)
     return Fact.of(
         "uneven",
-        world_size=place.world_size,
-        allocation=allocation_label(place.world_size, place.num_nodes),
-        **place.batch,
-        samples_per_s=rates[0],
-        other_world_size=other.world_size,
-        other_samples_per_s=rates[1],
+        world_size=size,
+        allocation=allocation_label(size, int(place.num_nodes)),
+        local_batch_size=int(place.local_batch_size),
+        gradient_accumulation_steps=int(place.gradient_accumulation_steps),
+        samples_per_s=float(rates[0]),
+        other_world_size=int(other.world_size),
+        other_samples_per_s=float(rates[1]),
         is_of_one=is_of_one,
     )

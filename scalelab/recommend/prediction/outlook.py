@@ -256,32 +256,33 @@ def outlook_rows(
         asked = outlook.questions.iloc[[i]]
         efficiency, scaling = baseline.compare(asked, drawn_s[:, i], limits.interval)
         base = baseline.measured.iloc[baseline.of_row(asked)].to_dict()
-        row = OutlookRow(
-            allocation=allocation_label(size, nodes),
-            world_size=size,
-            num_nodes=nodes,
-            batch=batch,
-            settings=knowledge.settings(config),
-            step_time_s=of(batch.global_batch_size / rates),
-            throughput_samples_per_s=throughput,
-            throughput_tokens_per_s=_times(throughput, tokens),
-            flops_utilization=_times(throughput, peak_share),
-            samples=of(outlook.samples[:, i]),
-            amounts=amounts,
-            scaling_efficiency=efficiency,
-            scaling=scaling,
-            compared_with=knowledge.settings(base),
-            next_world_size=following and int(outlook.sizes[following]),
-            next_time_change=_change(time, i, following),
-            next_gpu_hours_change=_change(middle, i, following),
-            basis=str(config["support"]),
-            probability=float(outlook.held[:, i].mean()) if has_limits else None,
-            is_pareto=bool(on_front[i]),
-            is_eligible=bool(config["is_eligible"]),
-            is_chosen=i == chosen,
-            is_baseline=size == baseline.world_size,
+        rows.append(
+            OutlookRow(
+                allocation=allocation_label(size, nodes),
+                world_size=size,
+                num_nodes=nodes,
+                batch=batch,
+                settings=knowledge.settings(config),
+                step_time_s=of(batch.global_batch_size / rates),
+                throughput_samples_per_s=throughput,
+                throughput_tokens_per_s=_times(throughput, tokens),
+                flops_utilization=_times(throughput, peak_share),
+                samples=of(outlook.samples[:, i]),
+                amounts=amounts,
+                scaling_efficiency=efficiency,
+                scaling=scaling,
+                compared_with=knowledge.settings(base),
+                next_world_size=following and int(outlook.sizes[following]),
+                next_time_change=_change(time, i, following),
+                next_gpu_hours_change=_change(middle, i, following),
+                basis=str(config["support"]),
+                probability=float(outlook.held[:, i].mean()) if has_limits else None,
+                is_pareto=bool(on_front[i]),
+                is_eligible=bool(config["is_eligible"]),
+                is_chosen=i == chosen,
+                is_baseline=size == baseline.world_size,
+            )
         )
-        rows.append(row)
     return tuple(rows)
 
 

@@ -119,9 +119,10 @@ def candidates(
             if replica is not None and not place[0] % replica and divides(place):
                 parallel = int(place[0] / replica)
                 splits = rule.splits(parallel, batches)
-                splits = [s for s in splits if suits(place, s, parallel)]
-                splits = could_run(splits, parallel)
-                rows |= dict.fromkeys((*place, *split, parallel) for split in splits)
+                suited = [each for each in splits if suits(place, each, parallel)]
+                rows |= dict.fromkeys(
+                    (*place, *split, parallel) for split in could_run(suited, parallel)
+                )
             elif replica is None and of_whole_runs:
                 # at the measured local batches, too, as runs of other sizes had them
                 own = np.array(batches) * place[0]

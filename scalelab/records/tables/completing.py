@@ -99,7 +99,8 @@ def _devices(values: Mapping[str, Any]) -> dict[str, Any]:
     if nodes > devices:
         raise SpecError(
             f"world_size={devices} does not fit num_nodes={nodes}: a node has at least "
-            "one device. Correct one of them."
+            "one device. Correct one of them; where some nodes only serve parameters "
+            "to the others, count those that train."
         )
     return {
         "world_size": devices,

@@ -68,6 +68,9 @@ class Workload:
         Used where the experiment sets none.
     default_metric
         What ``final_metric`` reports for a trial without a target.
+    class_names
+        Names of the classes that a classifier tells apart, in the order of their
+        numbers; empty: the numbers name them.
     dataset_name
         Name of the training data in the observations.
     schedule
@@ -112,6 +115,7 @@ class Workload:
 
     default_learning_rate: ClassVar[float] = 0.01
     default_metric: ClassVar[str] = "val_acc"
+    class_names: Sequence[str] = ()
     dataset_name: str = "custom"
     is_sharded: bool = False
     num_random: int = 0

@@ -63,26 +63,28 @@ class ImageFolder(Workload):
         self.is_sharded = order == "sharded"
         self.dataset_name = "pictures" if store is None else "pictures-declared-store"
         self._training, self._held_out = self.files.split()
-        self._classes = sorted({picture.class_name for picture in self._training})
+        self.class_names = sorted({picture.class_name for picture in self._training})
         counts = Counter(picture.class_name for picture in self._held_out)
-        per_class = torch.tensor([counts[name] for name in self._classes])
+        per_class = torch.tensor([counts[name] for name in self.class_names])
         # What a recognised picture of each class adds to the balanced accuracy.
         # Evaluation divides by the number of pictures, which is undone here.
-        self._recall_weights = len(self._held_out) / (len(self._classes) * per_class)
+        self._recall_weights = len(self._held_out) / (len(self.class_names) * per_class)
 
     def build_model(self) -> nn.Module:
         """Return the network."""
-        return CifarResnet(self.depth, len(self._classes))
+        return CifarResnet(self.depth, len(self.class_names))
 
     def training_data(self) -> Pictures:
         """Return the pictures to train on, uint8, and their classes."""
         declared = self.files.store
         store = None if declared is None else DeclaredStore.of(declared)
         if self.files.feed == "folder":
-            return Pictures(self._training, self._classes, self.files.image_size, store)
+            return Pictures(
+                self._training, self.class_names, self.files.image_size, store
+            )
         return StreamedPictures(
             self._training,
-            self._classes,
+            self.class_names,
             self.files.image_size,
             store,
             shuffle_buffer=self.files.shuffle_buffer,
@@ -90,7 +92,7 @@ class ImageFolder(Workload):
 
     def held_out_data(self) -> Pictures:
         """Return the held-out pictures; a declared store does not delay them."""
-        return Pictures(self._held_out, self._classes, self.files.image_size)
+        return Pictures(self._held_out, self.class_names, self.files.image_size)
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Return the mean cross entropy over a batch."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import SpecError
-from scalelab.kinds.trainers import WorkloadNames
+from scalelab.kinds.trainers import WorkloadNames, taking_one_value
 from scalelab.training.workloads.table import BuiltInWorkload
 
 PATIENCE_S = 60.0
@@ -42,8 +42,13 @@ def names_of_built_in(workload: BuiltInWorkload) -> WorkloadNames:
         for method in node.body
         if isinstance(method, ast.FunctionDef) and method.name == "__init__"
     )
-    _, *parameters = (argument.arg for argument in constructor.args.args)
-    return WorkloadNames(parameters=tuple(parameters), metrics=workload.facts.metrics)
+    _, *parameters = constructor.args.args
+    types = {each.arg: ast.unparse(each.annotation or each) for each in parameters}
+    return WorkloadNames(
+        parameters=tuple(types),
+        single=taking_one_value(types),
+        metrics=workload.facts.metrics,
+    )
 
 
 def names_of_own(name: str, code_directory: Path) -> WorkloadNames | None:

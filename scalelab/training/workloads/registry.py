@@ -10,7 +10,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import Trial
 from scalelab.kinds.strategies import STRATEGIES
-from scalelab.kinds.trainers import WorkloadNames
+from scalelab.kinds.trainers import WorkloadNames, taking_one_value
 from scalelab.training.rank_options import RankOptions
 from scalelab.training.workloads.base import Workload
 from scalelab.training.workloads.table import BUILT_IN_WORKLOADS, CLASSIFIER_METRICS
@@ -89,6 +89,9 @@ def names_of(workload: type[Workload]) -> WorkloadNames:
     return WorkloadNames(
         parameters=tuple(p.name for p in named),
         required=tuple(p.name for p in named if p.default is p.empty),
+        single=taking_one_value(
+            {p.name: inspect.formatannotation(p.annotation) for p in named}
+        ),
         is_open=any(p.kind is p.VAR_KEYWORD for p in declared),
         metrics=metrics,
     )

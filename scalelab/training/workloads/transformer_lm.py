@@ -255,10 +255,11 @@ class Recomputed(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the block's output."""
-        if not self.training:
-            output: torch.Tensor = self.block(hidden)
-            return output
-        output = checkpoint(self.block, hidden, use_reentrant=False)
+        output: torch.Tensor = (
+            checkpoint(self.block, hidden, use_reentrant=False)
+            if self.training
+            else self.block(hidden)
+        )
         return output
 
 

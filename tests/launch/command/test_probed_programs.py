@@ -82,8 +82,9 @@ def test_passes_of_accumulation_are_no_steps(agent: NodeAgent, tmp_path: Path) -
 def test_a_silent_evaluation_is_set_apart(agent: NodeAgent, tmp_path: Path) -> None:
     spec = probed(tmp_path, PROGRAMS / "honest" / "evaluation_on_training_loader.py")
     measured = agent.run(spec, 0, None).measurements
-    # three of them, between steps 10, 20 and 30 and the next ones
-    assert measured["num_steps"] == STEPS - WARMUP_STEPS - 3
+    # Three of them, between steps 10, 20 and 30 and the next ones; a step beside one is
+    # set apart, too, where the machine has held it up.
+    assert STEPS - WARMUP_STEPS - 3 - measured["num_steps"] in range(2 * 3 + 1)
     assert measured["evaluation_s"] > 3 * 0.2
     assert measured["step_time_s"] < 0.1
 

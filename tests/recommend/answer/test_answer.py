@@ -46,15 +46,33 @@ def test_the_answer_reads_as_a_user_expects(measured: Recommendation) -> None:
 def test_the_table_has_a_row_per_size_and_marks_the_chosen(
     measured: Recommendation,
 ) -> None:
-    lines = answer_text(measured, 100).splitlines()
+    lines = answer_text(measured, 140).splitlines()
     header = next(i for i, line in enumerate(lines) if line.startswith("GPUs"))
     table = lines[header + 1 : header + 1 + len(measured.rows)]
     marked = [line for line in table if line.startswith(">") or " >" in line[:5]]
     assert len(marked) == 1
     assert f">{measured.chosen.world_size} " in marked[0]
     assert sum("measured" in line for line in table) == 5
-    assert lines[header].split()[-3:] == ["samples/s", "nodes", "batch"]
+    titles = ["basis", "fitted", "samples/s", "nodes", "batch"]
+    assert lines[header].split()[-5:] == titles
     assert "256=32x4x2" in next(line for line in table if " 1x4 " in line)
+
+
+@pytest.mark.parametrize(
+    ("width", "first", "last"),
+    [
+        (110, ["efficiency", "next", "doubling", "chance"], ["basis", "batch"]),
+        (90, ["usd", "efficiency", "chance"], ["basis", "batch"]),
+        (60, ["usd", "chance"], ["basis"]),
+    ],
+)
+def test_a_narrow_table_keeps_its_intervals_and_what_they_rest_on(
+    measured: Recommendation, width: int, first: list[str], last: list[str]
+) -> None:
+    lines = answer_text(measured, width).splitlines()
+    header = next(line for line in lines if line.startswith("GPUs"))
+    assert "80%" in header.split()
+    assert header.split()[-len(first + last) :] == first + last
 
 
 def test_the_table_prices_each_size_where_there_is_a_price(

@@ -146,13 +146,13 @@ def test_the_table_has_a_row_per_allocation(answered: Recommendation) -> None:
     columns = allocations(answered)
     assert [cells[0] for cells in columns.values()] == [
         *("GPUs", "time", "80%", "GPU-h", "efficiency", "next doubling"),
-        *("basis", "samples/s", "nodes", "batch"),
+        *("basis", "fitted samples/s", "nodes", "batch"),
     ]
     assert columns["size"][1:] == ["1", "2", "4", "8", "16", "32"]
     assert columns["efficiency"][1] == "100%"
     assert [cells[5] for cells in columns.values()] == [
         *("16", "12.8 min", "12.5-13.0", "3.4", "82%", "-40% time +10% GPU-h"),
-        *("measured", "6,522", "4x4", "512=32x16"),
+        *("measured", "6,520", "4x4", "512=32x16"),
     ]
 
 

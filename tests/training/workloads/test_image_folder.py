@@ -98,6 +98,8 @@ def test_pictures_are_learnt_from_files(place: dict[str, Any], tmp_path: Path) -
     assert {"val_acc", "val_balanced_acc", "val_loss"} <= last.keys()
     left = json.loads((tmp_path / "evaluation.json").read_text())
     assert [each["samples"] for each in left["classes"]] == [2, 6]
+    named = sorted({each.name for each in Path(place["data"]).iterdir()})
+    assert [each["class"] for each in left["classes"]] == named
     right = sum(row[index] for index, row in enumerate(left["confusion_matrix"]))
     assert right == pytest.approx(8 * last["val_acc"])
     assert left["balanced_accuracy"] == pytest.approx(last["val_balanced_acc"])

@@ -63,6 +63,12 @@ def test_what_is_known_of_a_built_in_workload_is_what_its_class_says(name: str) 
             "workload: {name: digits_mlp, hidden: 3, loader_workers: 2}",
             r"^hidden=3 is no parameter of workload 'digits_mlp'\. It takes: hidden_s",
         ),
+        (
+            "workload: {name: digits_mlp, batch_norm: [false, false]}",
+            r"^workload\.batch_norm=\[False, False\] is a list, where workload "
+            r"'digits_mlp' takes one value\. To try each of them, write options: "
+            r"{batch_norm: \[False, False\]}\.$",
+        ),
         pytest.param(
             "workload: resnet_cifar\noptions: {deep: [20, 44]}",
             r"^deep=20 is no parameter of workload 'resnet_cifar'",
