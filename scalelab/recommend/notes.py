@@ -71,10 +71,8 @@ def assumptions(
     yield from contradicting(knowledge.contradicted)
     yield from _doubts(knowledge)
     yield from [*knowledge.uneven.values()][:_MOST_NAMED]
-    yield from unknown_scatter(knowledge.rows)
-    yield from not_witnessed(knowledge.rows)
-    yield from disagreeing_rates(knowledge.rows)
-    yield from equal_losses(knowledge.rows)
+    for noted in (unknown_scatter, not_witnessed, disagreeing_rates, equal_losses):
+        yield from noted(knowledge.rows)
     yield from _not_measured(knowledge, chosen.batch.global_batch_size)
     beside_s = knowledge.overhead.by_part(chosen.samples.value)
     parts = _BESIDE_STEPS.get(contents, ["start-up"])

@@ -159,11 +159,10 @@ def _planned_by(recommendation: Recommendation, rows: pd.DataFrame) -> pd.DataFr
     swept = {n for row in recommendation.rows for n in row.settings if n != RULE}
     planned = pd.Series(False, index=rows.index)
     for row in recommendation.rows:
-        is_planned = _has_settings(rows, row.settings, swept)
-        for names, asked in ((ALLOCATION, row), (BATCH, row.batch)):
-            for name in names:
-                is_planned &= rows[name] == getattr(asked, name)
-        planned |= is_planned
+        place = [row.world_size, row.num_nodes]
+        place += [getattr(row.batch, name) for name in BATCH]
+        is_there = (rows[[*ALLOCATION, *BATCH]] == place).all(axis=1)
+        planned |= is_there & _has_settings(rows, row.settings, swept)
     shown = planned | _has_settings(rows, recommendation.chosen.settings, swept)
     return rows.assign(is_planned=planned)[shown]
 

@@ -67,18 +67,22 @@ PARAMETERS = (
 exponent; log jump; two exponents; log factor; log(g - 1); two logs of shares; log feed
 over scale."""
 NUM_PARAMETERS = len(PARAMETERS)
-SCALE = PARAMETERS.index("scale")
-FIXED_SHARE = PARAMETERS.index("fixed_share")
-BATCH_EXPONENT = PARAMETERS.index("batch_exponent")
-EXCHANGE = PARAMETERS.index("exchange")
-GROWTH = PARAMETERS.index("growth")
-NODE_JUMP = PARAMETERS.index("node_jump")
-GROWTH_PER_NODE = PARAMETERS.index("growth_per_node")
-SECOND_NODE = PARAMETERS.index("second_node")
-OVERLAP = PARAMETERS.index("overlap")
-IMBALANCE = PARAMETERS.index("imbalance")
-CONTENTION = PARAMETERS.index("contention")
-FEED = PARAMETERS.index("feed")
+(
+    SCALE,
+    FIXED_SHARE,
+    BATCH_EXPONENT,
+    _BATCH_SHARPNESS,
+    EXCHANGE,
+    GROWTH,
+    NODE_JUMP,
+    GROWTH_PER_NODE,
+    _GROWTH_NODES,
+    SECOND_NODE,
+    OVERLAP,
+    IMBALANCE,
+    CONTENTION,
+    FEED,
+) = range(NUM_PARAMETERS)
 CROSSING = slice(NODE_JUMP, SECOND_NODE + 1)
 """The parameters of an exchange between nodes."""
 _FEED_POWER = 8.0  # of the sum of a step and its feed: nearly the longer of the two

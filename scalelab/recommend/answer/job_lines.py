@@ -281,19 +281,23 @@ def _on_each_node(site: BatchSite, num_nodes: int, world_size: int) -> str:
 def _chain(system: BatchSystem, time: JobTime) -> Iterator[str]:
     if time.num_jobs == 1:
         return
-    yield f"# It takes {time.num_jobs} jobs, one after the other: each goes on from the"
-    yield "# last checkpoint of the one before. Where no job runs yet, bash with this"
-    yield "# script submits them all; when one ends well, those after it are dropped."
+    yield from (
+        f"# It takes {time.num_jobs} jobs, one after the other: each goes on from the",
+        "# last checkpoint of the one before. Where no job runs yet, bash with this",
+        "# script submits them all; when one ends well, those after it are dropped.",
+    )
     if not system.after_failed_jobs:
         return
     after = system.after_failed_jobs.format(job_ids="$jobs")
     submit = " ".join([*system.submit_for_id, f"${{jobs:+{after}}}", '"$0"'])
     parts = " ".join(map(str, range(1, time.num_jobs + 1)))
-    yield f'if [ -z "${{{system.job_variable}:-}}" ]; then'
-    yield f"  for part in {parts}; do"
-    yield f"    job=$({submit}) || exit"
-    yield '    echo "Submitted job $part: $job"'
-    yield "    jobs=$jobs:${job%%;*}"
-    yield "  done"
-    yield "  exit"
-    yield "fi"
+    yield from (
+        f'if [ -z "${{{system.job_variable}:-}}" ]; then',
+        f"  for part in {parts}; do",
+        f"    job=$({submit}) || exit",
+        '    echo "Submitted job $part: $job"',
+        "    jobs=$jobs:${job%%;*}",
+        "  done",
+        "  exit",
+        "fi",
+    )

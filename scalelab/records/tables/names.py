@@ -337,11 +337,14 @@ def _throughputs() -> Iterator[tuple[str, Reading]]:
         for before, per in itertools.product(_BEFORE, _PER_SECOND):
             yield f"{before}{item}_{per}", total
             for device in _DEVICES:
-                yield f"{before}{item}_{per}_per_{device}", of_one
-                yield f"{before}{item}_{per}_{device}", of_one
-                yield f"{before}{item}_per_{device}_{per}", of_one
-                yield f"{before}{item}_{device}_{per}", of_one
-                yield f"throughput_per_{device}_{item}_{per}", of_one
+                names = (
+                    f"{before}{item}_{per}_per_{device}",
+                    f"{before}{item}_{per}_{device}",
+                    f"{before}{item}_per_{device}_{per}",
+                    f"{before}{item}_{device}_{per}",
+                    f"throughput_per_{device}_{item}_{per}",
+                )
+                yield from ((name, of_one) for name in names)
     for device in _DEVICES:
         for name in (f"throughput_per_{device}", f"per_{device}_throughput"):
             yield name, Reading(column, is_per_device=True)
