@@ -110,11 +110,13 @@ def _unlike_nodes(
     yield f"# Experiments choose, node_group: [{', '.join(names)}]; else the first."
     yield "node_groups:"
     for name, each in names.items():
-        yield f"  {_word(name)}:  # {each}"
-        yield f"    gpu_type: {_word(str(each.gpu_type))}"
-        yield f"    gpus_per_node: {each.gpus}"
-        yield from (f"    {line}" for line in _of_one_node(each))
-        yield f"    # nodes: {each.num_nodes}  # at most"
+        yield from (
+            f"  {_word(name)}:  # {each}",
+            f"    gpu_type: {_word(str(each.gpu_type))}",
+            f"    gpus_per_node: {each.gpus}",
+            *(f"    {line}" for line in _of_one_node(each)),
+            f"    # nodes: {each.num_nodes}  # at most",
+        )
 
 
 def _gpu_settings(inventory: Inventory, kind: DeviceType) -> Iterator[str]:

@@ -127,18 +127,18 @@ class AttemptSpec:
         """Rebuild a specification from :meth:`to_json`."""
         given = dict(values)
         trial = given["trial"] = Trial.from_json(given["trial"])
-        given["program"] = program_from_json(given["program"])
-        given["placement"] = Placement(
-            shares=tuple(
-                NodeShare(node=share["node"], device_ids=tuple(share["device_ids"]))
-                for share in given["placement"]["shares"]
-            )
-        )
-        given["validity"] = tuple(given["validity"])
-        if "known" in given:
-            given["known"] = KnownWorkload(**given["known"])
-        else:
-            given["known"] = _UNTOLD.get(trial.workload, KnownWorkload())
+        untold = _UNTOLD.get(trial.workload, KnownWorkload())
+        given |= {
+            "program": program_from_json(given["program"]),
+            "placement": Placement(
+                shares=tuple(
+                    NodeShare(node=share["node"], device_ids=tuple(share["device_ids"]))
+                    for share in given["placement"]["shares"]
+                )
+            ),
+            "validity": tuple(given["validity"]),
+            "known": KnownWorkload(**given["known"]) if "known" in given else untold,
+        }
         return cls(**given)
 
 

@@ -57,6 +57,8 @@ class Figures:
     recommendation
         Adds the law, its bands and the whole job's time; without it the figures show
         what was measured.
+    streams
+        Reads what the attempts reported while they ran: the metric over time.
     """
 
     # Samples per second by device count, with the ideal line.
@@ -108,6 +110,15 @@ class Figures:
         missing="No trial was run to a target: samples to target are not measured.",
         is_curve=False,
     )
+    # The metric of the target by the time of training, on each allocation.
+    metric_over_time = Plot(
+        title="Metric over time",
+        table=samples.metric_table,
+        figure=samples.metric_figure,
+        sentence=samples.metric_sentence,
+        missing="No run trained to a target at a batch of the answer.",
+        is_curve=False,
+    )
     # Phases of a step by device count.
     step_phases = Plot(
         title="Where a step's time goes",
@@ -119,9 +130,12 @@ class Figures:
     )
 
     def __init__(
-        self, observations: Observed, recommendation: Recommendation | None = None
+        self,
+        observations: Observed,
+        recommendation: Recommendation | None = None,
+        streams: Callable[[], pd.DataFrame] = pd.DataFrame,
     ) -> None:
-        self.subject = ReportSubject.of(observations, recommendation)
+        self.subject = ReportSubject.of(observations, recommendation, streams)
         show_in_exports()
 
 

@@ -1,7 +1,7 @@
 """The report: one self-contained HTML file that needs no network."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ from scalelab.report.subject import ReportSubject
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "What it takes": ("time_and_gpu_hours", "trade_off"),
     "How it scales": ("speedup", "efficiency", "throughput", "step_phases"),
-    "How many samples training needs": ("samples_to_target",),
+    "How many samples training needs": ("samples_to_target", "metric_over_time"),
 }
 _DETAILS = (
     *("settings", "chance", "accuracy", "choice", "failed", "alternatives"),
@@ -64,12 +64,13 @@ def render(
     evidence: Evidence | None = None,
     results: tables.Results | None = None,
     accepted: str = "",
+    streams: Callable[[], pd.DataFrame] = pd.DataFrame,
 ) -> str:
     """Return the report as HTML; ``evidence`` is given where no answer holds it."""
     if recommendation is not None:
         evidence = recommendation.evidence
     seen = evidence or Evidence()
-    subject = ReportSubject.of(measured, recommendation)
+    subject = ReportSubject.of(measured, recommendation, streams)
     observations = subject.observations
     plots, missing = _plots(subject)
     happened = _what_happened(observations)

@@ -1,13 +1,20 @@
-"""Samples to target by global batch size; runs that stopped earlier are bounds."""
+"""Training to a target: samples by global batch size, and the metric over time."""
 
 from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from scalelab.inputs.numerals import counted, number
+from scalelab.inputs.numerals import (
+    Interval,
+    counted,
+    duration,
+    duration_range,
+    number,
+)
 from scalelab.inputs.target import MetricMode, Target
-from scalelab.records.columns import TARGET_COLUMNS
+from scalelab.laws.convergence.rows import ATTEMPT, metric_curves
+from scalelab.records.columns import OPTION_PREFIX, TARGET_COLUMNS
 from scalelab.report.style import (
     DASHES,
     GREEN,
@@ -15,10 +22,11 @@ from scalelab.report.style import (
     SYMBOLS,
     base_figure,
     count_axis,
+    duration_axis,
     plain,
     quantity_axis,
 )
-from scalelab.report.subject import Labels, ReportSubject
+from scalelab.report.subject import ALLOCATION, Labels, ReportSubject, has_settings
 
 _TARGET = [*TARGET_COLUMNS]
 _COLUMNS = [
@@ -30,10 +38,15 @@ _COLUMNS = [
     "is_lower_bound",
     "is_planned_batch",
 ]
+_TOLD = (*ALLOCATION, "global_batch_size", "lr_rule", "parallelism", "target_value")
+_OF_METRIC = [*ALLOCATION, "global_batch_size", *ATTEMPT, "time_s", *_TARGET, "value"]
 
 
-def samples_table(subject: ReportSubject) -> pd.DataFrame:
-    """Return training samples to the target that most trials had."""
+def _tried(subject: ReportSubject) -> pd.DataFrame:
+    """Return the attempts that trained to a target, with their ``samples``.
+
+    Those are the samples to the target, else all that were trained: a lower bound.
+    """
     observations = subject.observations
     if workloads := set(subject.rows["workload"].dropna()):
         observations = observations[observations["workload"].isin(workloads)]
@@ -46,7 +59,13 @@ def samples_table(subject: ReportSubject) -> pd.DataFrame:
     samples = samples.where(reached, seen)
     known = samples.gt(0) & (reached | censored.astype(bool))
     rows = observations.assign(samples=samples, is_lower_bound=~reached)[known]
-    rows = rows.dropna(subset=[*_TARGET, "global_batch_size"])
+    rows["lr_rule"] = rows["lr_rule"].fillna("none")
+    return rows.dropna(subset=[*_TARGET, "global_batch_size"])
+
+
+def samples_table(subject: ReportSubject) -> pd.DataFrame:
+    """Return training samples to the target that most trials had."""
+    rows = _tried(subject)
     if rows.empty:
         return pd.DataFrame(columns=_COLUMNS)
     metric, mode, value = rows[_TARGET].value_counts().index[0]
@@ -54,7 +73,6 @@ def samples_table(subject: ReportSubject) -> pd.DataFrame:
     target = Target(metric=metric, mode=MetricMode(mode), value=float(value))
     chosen = {row.batch.global_batch_size for row in subject.plan if row.is_chosen}
     rows = rows[is_same].assign(target=str(target))
-    rows["lr_rule"] = rows["lr_rule"].fillna("none")
     rows["is_planned_batch"] = rows["global_batch_size"].isin(chosen)
     rows = rows[_COLUMNS].astype({"samples": float, "global_batch_size": float})
     order = ["lr_rule", "global_batch_size", "seed"]
@@ -87,12 +105,20 @@ def samples_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     return figure.update_xaxes(batches).update_yaxes(samples)
 
 
+def _look(index: int) -> list[str]:
+    """Return the colour, the dash and the symbol of one of several series.
+
+    A colour that comes again has another dash and symbol.
+    """
+    again = index + index // len(PALETTE)
+    colour, dash = PALETTE[index % len(PALETTE)], DASHES[again % len(DASHES)]
+    return [colour, dash, SYMBOLS[again % len(SYMBOLS)]]
+
+
 def _draw_rule(figure: go.Figure, rows: pd.DataFrame, name: str, index: int) -> None:
     reached = rows[~rows["is_lower_bound"]]
     medians = reached.groupby("global_batch_size")["samples"].median()
-    colour, dash, symbol = (
-        each[index % len(each)] for each in (PALETTE, DASHES, SYMBOLS)
-    )
+    colour, dash, symbol = _look(index)
     points: dict[str, Any] = {"name": plain(name), "legendgroup": name}
     figure.add_trace(
         go.Scatter(
@@ -149,4 +175,93 @@ def samples_sentence(table: pd.DataFrame, labels: Labels) -> str:
     return (
         "Fewest samples were needed at global batch "
         f"{number(least['global_batch_size'])}: {number(least['samples'])}." + tail
+    )
+
+
+def metric_table(subject: ReportSubject) -> pd.DataFrame:
+    """Return the target's metric over the time of training, on each allocation.
+
+    The metric is that of the runs that trained with the batch and the settings of a row
+    of the answer, on whatever allocation; where no run has a setting, those with other
+    values of it stand in. Their samples are divided by the rate of the row, which says
+    when as many are trained there. Rows of a table have a point for each target that
+    was reached.
+    """
+    tried = _tried(subject)
+    metric = next(iter(tried["target_metric"].mode()), "")
+    tried = tried[tried["target_metric"] == metric]
+    curves = metric_curves(subject.streams(), metric)
+    told = tried[~tried["is_lower_bound"] & ~tried["trial_id"].isin(curves["trial_id"])]
+    alike = [n for n in told if n in _TOLD or str(n).startswith(OPTION_PREFIX)]
+    told = told.assign(
+        value=told["target_value"],
+        trial_id=told.groupby(alike, dropna=False).cumcount().astype(str),
+    )
+    points = pd.concat([tried.drop(columns="samples").merge(curves, on=ATTEMPT), told])
+    parts = []
+    for row in subject.plan:
+        own = points[points["global_batch_size"] == row.batch.global_batch_size]
+        for name, value in row.settings.items():
+            same = own[has_settings(own, {name: value}, {name})]
+            own = same if len(same) else own
+        own = own.assign(
+            world_size=row.world_size,
+            num_nodes=row.num_nodes,
+            time_s=own["samples"] / row.throughput_samples_per_s.value,
+        )
+        shown = own[_OF_METRIC].sort_values([*ATTEMPT, "time_s"])
+        parts.append(shown.assign(is_chosen=row.is_chosen))
+    return pd.concat(parts or [points[:0]], ignore_index=True)
+
+
+def metric_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
+    """Draw :func:`metric_table`: a line for each run, a colour for each allocation."""
+    metric = str(table["target_metric"].iloc[0])
+    facts = (labels.curve, "runs at the batch of each, at its fitted rate")
+    figure = base_figure(f"{metric} over the time of training", facts, labels)
+    for index, (_, rows) in enumerate(table.groupby("world_size")):
+        name = counted(rows["world_size"].iloc[0], labels.device_word)
+        colour, dash, symbol = _look(index)
+        for number_of_run, (_, run) in enumerate(rows.groupby(ATTEMPT)):
+            figure.add_trace(
+                go.Scatter(
+                    x=run["time_s"],
+                    y=run["value"],
+                    mode="lines+markers",
+                    line={"color": colour, "dash": dash, "width": 2},
+                    marker={"color": colour, "symbol": symbol, "size": 6},
+                    name=name,
+                    legendgroup=name,
+                    showlegend=number_of_run == 0,
+                    customdata=run["time_s"].map(duration),
+                    hovertemplate=f"{plain(metric)} %{{y:.3f}} after %{{customdata}}",
+                )
+            )
+    for value in table["target_value"].unique():
+        figure.add_hline(value, line={"color": GREEN, "dash": "dot", "width": 1.5})
+    figure.update_xaxes(duration_axis(table["time_s"], "time of training steps"))
+    return figure.update_yaxes(title_text=metric)
+
+
+def metric_sentence(table: pd.DataFrame, labels: Labels) -> str:
+    """Say when runs reach the target in :func:`metric_table`, at one of the rows."""
+    chosen = table[table["is_chosen"]]
+    at = (
+        chosen
+        if len(chosen)
+        else table[table["world_size"] == table["world_size"].max()]
+    )
+    metric, mode, value = at[_TARGET].iloc[-1]
+    target = Target(metric=metric, mode=MetricMode(mode), value=float(value))
+    reached = at[at["value"].map(target.is_reached_by)]
+    times_s = reached.groupby(ATTEMPT)["time_s"].min()
+    runs = counted(at.groupby(ATTEMPT).ngroups, "run")
+    where = f"At the rate of {counted(at['world_size'].iloc[0], labels.device_word)}"
+    if reached.empty:
+        return f"{where} {target} is reached by none of {runs}."
+    ends = Interval(value=times_s.median(), lo=times_s.min(), hi=times_s.max())
+    others = f" ({duration_range(ends)})" if len(times_s) > 1 else ""
+    return (
+        f"{where} {target} is reached after {duration(ends.value)}{others} of training "
+        f"steps, by {len(times_s)} of {runs}. Start-up and evaluations are not in that."
     )

@@ -13,6 +13,7 @@ from scalelab.report.style import (
     BLUE,
     GREY,
     ORANGE,
+    PURPLE,
     add_band,
     base_figure,
     count_axis,
@@ -27,6 +28,7 @@ _POINT = (
     "gradient_accumulation_steps",
     "global_batch_size",
 )
+_RATE = "samples per second"
 _EFFICIENCY = ["series", *ALLOCATION, "scaling_efficiency", "lo", "hi"]
 _EFFICIENCY += ["baseline_world_size", "num_repeats", "basis", "is_chosen"]
 
@@ -125,14 +127,22 @@ def _baseline_point(table: pd.DataFrame, subject: ReportSubject) -> pd.Series | 
 
 
 def speedup_table(subject: ReportSubject) -> pd.DataFrame:
-    """Return how many times faster the job is than at the baseline."""
+    """Return how many times faster than at the baseline the job is, and its samples.
+
+    The job gains less than its samples per second where a larger batch needs more
+    samples, and where start-up and evaluations remain.
+    """
     table = throughput_table(subject)
     start = _baseline_point(table, subject)
     table = table[table["job_time_s"].lt(math.inf)]
     if start is not None:
         ends = {"speedup": "job_time_s", "lo": "job_time_hi_s", "hi": "job_time_lo_s"}
         times = {name: start["job_time_s"] / table[end] for name, end in ends.items()}
-        table = table.assign(**times, baseline_world_size=start["world_size"])
+        rates = table["throughput_samples_per_s"] / start["throughput_samples_per_s"]
+        places = table.loc[table["series"] == "law", [*ALLOCATION]]
+        alone = places.assign(series=_RATE, speedup=rates, is_chosen=False)
+        table = pd.concat([table.assign(**times), alone])
+        table = table.assign(baseline_world_size=start["world_size"])
     columns = ["series", *ALLOCATION, "speedup", "lo", "hi", "baseline_world_size"]
     columns += ["num_repeats", "basis", "is_chosen"]
     return table.reindex(columns=columns).reset_index(drop=True)
@@ -200,17 +210,18 @@ def _drawn(
 ) -> go.Figure:
     figure = base_figure(title, labels.scaling_facts, labels)
     parts = {str(series): rows for series, rows in table.groupby("series")}
-    if "ideal" in parts:
-        figure.add_trace(
-            go.Scatter(
-                x=parts["ideal"]["world_size"],
-                y=parts["ideal"][name],
-                mode="lines",
-                line={"color": GREY, "dash": "dot", "width": 2},
-                name="ideal",
-                hoverinfo="skip",
+    for series, colour, dash in (("ideal", GREY, "dot"), (_RATE, PURPLE, "dashdot")):
+        if series in parts:
+            figure.add_trace(
+                go.Scatter(
+                    x=parts[series]["world_size"],
+                    y=parts[series][name],
+                    mode="lines",
+                    line={"color": colour, "dash": dash, "width": 2},
+                    name=series,
+                    hoverinfo="skip",
+                )
             )
-        )
     if "law" in parts:
         _draw_law(figure, parts["law"], name, unit, labels.interval)
     for series, title, colour, symbol in (
@@ -308,9 +319,12 @@ def speedup_sentence(table: pd.DataFrame, labels: Labels) -> str:
     if at["world_size"] == at["baseline_world_size"]:
         return f"{count} is the baseline of every speedup here."
     ideal = number(at["world_size"] / at["baseline_world_size"])
+    is_rate = table["series"].eq(_RATE) & table["world_size"].eq(at["world_size"])
+    rates = table.loc[is_rate, "speedup"]
+    pace = f", at {number(rates.max())} times the {_RATE}" if len(rates) else ""
     return (
         f"With {count} the job runs {number(at['speedup'])} times as fast as on the "
-        f"baseline; {ideal} times would be ideal."
+        f"baseline{pace}; {ideal} times would be ideal."
     )
 
 

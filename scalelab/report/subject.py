@@ -1,6 +1,6 @@
 """The curve that a report shows, the recommended batches along it, and their labels."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Self
 
@@ -81,10 +81,15 @@ class ReportSubject:
     plan: tuple[OutlookRow, ...]
     # Usable observations by curve; only one of the curves is shown
     curves: Mapping[CurveKey, pd.DataFrame]
+    # Reads what the attempts reported while they ran, see ``records.streams``
+    streams: Callable[[], pd.DataFrame]
 
     @classmethod
     def of(
-        cls, observed: Observed, recommendation: Recommendation | None = None
+        cls,
+        observed: Observed,
+        recommendation: Recommendation | None = None,
+        streams: Callable[[], pd.DataFrame] = pd.DataFrame,
     ) -> Self:
         """Choose the recommended curve, else the one measured at most counts."""
         fit_rows = prepared(observed)
@@ -118,6 +123,7 @@ class ReportSubject:
             rows=rows,
             plan=plan,
             curves=curves,
+            streams=streams,
         )
 
     @property
@@ -162,14 +168,15 @@ def _planned_by(recommendation: Recommendation, rows: pd.DataFrame) -> pd.DataFr
         place = [row.world_size, row.num_nodes]
         place += [getattr(row.batch, name) for name in BATCH]
         is_there = (rows[[*ALLOCATION, *BATCH]] == place).all(axis=1)
-        planned |= is_there & _has_settings(rows, row.settings, swept)
-    shown = planned | _has_settings(rows, recommendation.chosen.settings, swept)
+        planned |= is_there & has_settings(rows, row.settings, swept)
+    shown = planned | has_settings(rows, recommendation.chosen.settings, swept)
     return rows.assign(is_planned=planned)[shown]
 
 
-def _has_settings(
+def has_settings(
     rows: pd.DataFrame, settings: Mapping[str, Scalar], swept: set[str]
 ) -> pd.Series:
+    """Mark the rows with these settings, and with no other of those that were swept."""
     matches = pd.Series(True, index=rows.index)
     for name in swept:
         values = rows[name if name in rows else OPTION_PREFIX + name]

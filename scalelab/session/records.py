@@ -100,6 +100,10 @@ class RunRecords:
         _ = self.state  # taken first: an answer is never kept as newer than its rows
         return self._reader.observations()
 
+    def streams(self) -> pd.DataFrame:
+        """Return what attempts reported while they ran, see ``records.streams``."""
+        return self._reader.streams()
+
     @cached_property
     def fit_rows(self) -> FitRows:
         """The observations, prepared once for the laws and the report."""

@@ -206,7 +206,7 @@ class Run(RunRecords):
 
         frame, target = self.observations, question.limits.target
         if target is not None:  # read from the curves of its metric
-            frame = answering(frame, self._reader.streams, target)
+            frame = answering(frame, self.streams, target)
         # Matrices of dozens of rows: threads on every core of a login node would wait.
         with threadpool_limits(limits=1, user_api="blas"):
             history, unread = self._history(question.learn_from, question.history)
@@ -322,7 +322,8 @@ class Run(RunRecords):
         from scalelab.report.figures import Figures
 
         found = self.answer()
-        return Figures(self.fit_rows, None if isinstance(found, Exception) else found)
+        answer = None if isinstance(found, Exception) else found
+        return Figures(self.fit_rows, answer, self.streams)
 
     def write_report(self, path: str | Path | None = None, **question: Any) -> Path:
         """Write the report and return its path.
@@ -367,5 +368,6 @@ class Run(RunRecords):
             evidence=evidence_without_answer(rows) if answer is None else None,
             results=self.unhappy_results(),
             accepted=self.accepted,
+            streams=self.streams,
         )
         return target

@@ -95,6 +95,7 @@ def test_every_figure_is_on_the_page_with_its_numbers(page: Page) -> None:
         "efficiency",
         "throughput",
         "samples_to_target",
+        "metric_over_time",
         "step_phases",
     }
     drawn = {

@@ -131,8 +131,8 @@ def test_an_empty_run_gives_empty_tables() -> None:
 def test_sentences_speak_of_the_recommended_count(subject: ReportSubject) -> None:
     labels = subject.labels
     assert speedup_sentence(speedup_table(subject), labels) == (
-        "With 16 GPUs the job runs 13.1 times as fast as on the baseline; 16 times "
-        "would be ideal."
+        "With 16 GPUs the job runs 13.1 times as fast as on the baseline, at 13.1 "
+        "times the samples per second; 16 times would be ideal."
     )
     assert efficiency_sentence(efficiency_table(subject), labels) == (
         "With 16 GPUs, 82% of what they could do at the baseline's efficiency is used; "

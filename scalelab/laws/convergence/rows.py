@@ -136,22 +136,26 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     """
     observations = told_apart(_once(observations))
     columns, settings = _columns_of(observations), settings_in_question(observations)
-    rows = observations[[*dict.fromkeys([*columns, *settings])]].copy()
+    rows = observations[[*dict.fromkeys([*columns, *settings])]]
     if not {"target_metric", "samples_to_target"} & set(observations.columns):
         return TargetRows(frame=rows.iloc[:0], left_out={})
-    rows["global_batch_size"] = numbers(observations, "global_batch_size")
     norm = numbers(observations, "normalization_batch_size")
-    rows["normalization"] = np.where((norm > 0) & np.isfinite(norm), norm, np.nan)
-    rows["noise_scale"] = numbers(observations, "gradient_noise_scale")
     reached = numbers(observations, "samples_to_target")
     targets = cells(observations, "target_metric")
     has_target = np.array([isinstance(cell, str) for cell in targets], dtype=bool)
     censored = ~np.isfinite(reached)
-    gave_up = is_equal(observations, "outcome", "target_not_reached")
-    gave_up |= is_equal(observations, "reached_target", False)
-    gave_up |= is_equal(observations, "outcome", "pruned") & has_target
-    rows["samples"] = np.where(censored, numbers(observations, "num_samples"), reached)
-    rows["censored"] = censored
+    gave_up = (
+        is_equal(observations, "outcome", "target_not_reached")
+        | is_equal(observations, "reached_target", False)
+        | (is_equal(observations, "outcome", "pruned") & has_target)
+    )
+    rows = rows.assign(
+        global_batch_size=numbers(observations, "global_batch_size"),
+        normalization=np.where((norm > 0) & np.isfinite(norm), norm, np.nan),
+        noise_scale=numbers(observations, "gradient_noise_scale"),
+        samples=np.where(censored, numbers(observations, "num_samples"), reached),
+        censored=censored,
+    )
     asked = np.isfinite(reached) | gave_up
     spoilt = is_spoilt(observations)
     counts = rows[["samples", "global_batch_size"]]
@@ -273,18 +277,14 @@ def metric_curves(streams: pd.DataFrame, metric: str) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``trial_id``, ``attempt``, ``samples`` (trained until then), ``t`` (seconds of
-        training until then, without evaluations) and ``value``; empty where nothing
-        evaluated the metric.
+        ``trial_id``, ``attempt``, ``samples`` (trained until then) and ``value``; empty
+        where nothing evaluated the metric.
     """
-    values = {name: numbers(streams, name) for name in ("samples", "t")}
-    values["value"] = numbers(streams, metric)
-    table = (
-        streams.reindex(columns=ATTEMPT)
-        .assign(**values)
-        .dropna(subset=["samples", "value"])
+    attempts = streams.reindex(columns=ATTEMPT)
+    table = attempts.astype({"trial_id": str, "attempt": int}).assign(
+        samples=numbers(streams, "samples"), value=numbers(streams, metric)
     )
-    return table.sort_values("samples", kind="stable")
+    return table.dropna().sort_values("samples", kind="stable")
 
 
 def answering(

@@ -128,8 +128,7 @@ def measured_whole_runs(
 
 
 def _measured(runs: pd.DataFrame) -> pd.DataFrame:
-    table = configurations(runs)
-    table["samples_to_target"] = numbers(runs, "samples_to_target")
-    table["time_to_target_s"] = numbers(runs, "time_to_target_s")
+    measured = ("samples_to_target", "time_to_target_s")
+    table = configurations(runs).assign(**{n: numbers(runs, n) for n in measured})
     table = table[((table > 0) & (table < np.inf)).all(axis=1)].drop_duplicates()
     return table.sort_values([*table.columns], ignore_index=True)

@@ -340,13 +340,14 @@ def _shards(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _memory_rows(observations: pd.DataFrame) -> pd.DataFrame:
-    rows = observations[curve_columns(observations)].copy()
-    rows["shards"] = _shards(observations)
-    rows["batch"] = numbers(observations, "local_batch_size")
+    batch = numbers(observations, "local_batch_size")
     peaks = numbers(observations, "gpu_memory_peak_bytes")
-    rows["peak_bytes"] = np.where(np.isfinite(peaks) & (peaks > 0), peaks, np.nan)
     outcomes = observations.reindex(columns=["outcome"])["outcome"].astype(object)
     outcomes = outcomes.fillna("completed")
-    rows["failed"] = outcomes.eq("out_of_memory")
-    answers = outcomes.isin(_ANSWERS) & rows["batch"].ge(1) & rows["batch"].lt(np.inf)
-    return rows.loc[answers]
+    rows = observations[curve_columns(observations)].assign(
+        shards=_shards(observations),
+        batch=batch,
+        peak_bytes=np.where(np.isfinite(peaks) & (peaks > 0), peaks, np.nan),
+        failed=outcomes.eq("out_of_memory"),
+    )
+    return rows.loc[outcomes.isin(_ANSWERS) & (batch >= 1) & (batch < np.inf)]

@@ -327,19 +327,19 @@ class Recommendation:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; a number that is not finite becomes None."""
         values: dict[str, Any] = _plain(asdict(self))
-        values["facts"] = [{"kind": f["kind"], **f["values"]} for f in values["facts"]]
-        values["notes"] = [*self.notes]
-        values["unsupported"] = [*self.unsupported]
-        values["failures"] = " ".join(self.said("failed"))
         beside = values.pop("evidence")
-        values["ways"], values["learning_rates"] = beside["ways"], beside["rates"]
-        values["rows"] = [row.to_json() for row in self.rows]
-        values["elsewhere"] = {n: row.to_json() for n, row in self.elsewhere.items()}
-        # only where there are any
-        for name in ("memory_limits", "ways", "learning_rates"):
-            if not values[name]:
-                del values[name]
-        return values
+        values |= {
+            "facts": [{"kind": f["kind"], **f["values"]} for f in values["facts"]],
+            "notes": [*self.notes],
+            "unsupported": [*self.unsupported],
+            "failures": " ".join(self.said("failed")),
+            "ways": beside["ways"],
+            "learning_rates": beside["rates"],
+            "rows": [row.to_json() for row in self.rows],
+            "elsewhere": {name: row.to_json() for name, row in self.elsewhere.items()},
+        }
+        shown_if_any = ("memory_limits", "ways", "learning_rates")
+        return {n: of for n, of in values.items() if of or n not in shown_if_any}
 
 
 def _plain(value: Any) -> Any:

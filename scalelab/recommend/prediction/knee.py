@@ -172,8 +172,10 @@ def _term(
     if lost_to_input > sum(losses.values()) / 2 > 0:
         return _INPUT
     growth = float(samples[pair[1]] / samples[pair[0]])
-    losses[_SAMPLES] = sum(after.values()) * (1 - 1 / growth)
-    losses[_OVERHEAD] = float(overhead_s[pair] @ (-shrink, 1.0))
+    losses |= {
+        _SAMPLES: sum(after.values()) * (1 - 1 / growth),
+        _OVERHEAD: float(overhead_s[pair] @ (-shrink, 1.0)),
+    }
     words = max(losses, key=lambda words: losses[words])
     if words in (_SAMPLES, _OVERHEAD, _WORDS["unexplained"]):
         return words

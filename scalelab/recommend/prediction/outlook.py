@@ -130,16 +130,19 @@ def look_ahead(
     of_samples = (
         need.support(answered, curve) if whole is None else whole.support(total)
     )
-    answered["support"] = weakest(of_steps.to_numpy(), of_samples)
-    answered["samples_curve"], answered["samples_rule"] = curve, need.rules(curve)
     if whole is not None:
         samples = whole.samples(total)
     is_allowed = knowledge.rule.allows(answered["global_batch_size"].to_numpy())
+    answered = answered.assign(
+        support=weakest(of_steps.to_numpy(), of_samples),
+        samples_curve=curve,
+        samples_rule=need.rules(curve),
+        is_allowed_batch=is_allowed,
+        is_tried=knowledge.has_tried(answered),
+        is_accurate=knowledge.accuracy.suffices(answered),
+    )
     rests_here = (answered["support"] != Support.NOT_MEASURED).to_numpy()
-    answered["is_allowed_batch"] = is_allowed
-    answered["is_tried"] = knowledge.has_tried(answered)
     may_be = is_allowed & (rests_here | accepts_unmeasured)
-    answered["is_accurate"] = knowledge.accuracy.suffices(answered)
     are_both = (may_be & answered["is_accurate"]).to_numpy()
     # where no way is accurate enough, the answer is the closest of them
     answered["is_eligible"] = are_both if are_both.any() else may_be

@@ -50,23 +50,19 @@ class TwinRow:
 def twin_lines(program: Program | None, trials: Iterable[Trial]) -> Iterator[str]:
     """Run the twins of planned trials; yield their table and what it means."""
     rows = list(twins(program, trials))
-    yield "VIRTUAL: parameter servers in virtual time. Nothing here was measured."
-    yield ""
-    yield from _table(rows)
-    yield ""
-    yield (
+    yield from (
+        "VIRTUAL: parameter servers in virtual time. Nothing here was measured.",
+        "",
+        *_table(rows),
+        "",
         f"Each was trained in this process for at most {MOST_STEPS:,} optimiser steps "
         "of all workers together; a step takes one unit of declared time, a message "
-        f"{MESSAGE:g}. Nothing is stored."
-    )
-    yield (
+        f"{MESSAGE:g}. Nothing is stored.",
         "Steps x rate: workers x window x rate, by which downpour moves the parameters "
         "between two messages of a worker. learning_rate: {rule: staleness} divides "
-        "the rate by workers x window."
-    )
-    yield (
+        "the rate by workers x window.",
         "Diverges: parameters are no longer finite numbers, or val_loss ended above "
-        "that of the untrained model."
+        "that of the untrained model.",
     )
 
 
