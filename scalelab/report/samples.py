@@ -151,9 +151,9 @@ def _lower_bounds(rows: pd.DataFrame) -> go.Scatter:
         y=bounds["samples"],
         mode="markers+text",
         marker={"symbol": "triangle-up-open", "size": 13, "color": PALETTE[3]},
-        text=[f"{counted(count, 'run')} not there" for count in bounds["n"]],
-        textposition="bottom left",
-        name="not reached: more than this",
+        text=bounds["n"],
+        textposition="bottom center",
+        name="so many runs did not reach it: more than this",
         hovertemplate="batch %{x}: not reached within %{y:.3s} samples<extra></extra>",
     )
 

@@ -25,8 +25,8 @@ def test_the_line_joins_medians_of_those_that_arrived(subject: ReportSubject) ->
     assert list(line.x) == [64, 128, 256, 512, 1024]
     reached = table[~table["is_lower_bound"] & (table["global_batch_size"] == 64)]
     assert line.y[0] == reached["samples"].median()
-    triangles = next(t for t in figure.data if "not reached" in t.name)
-    assert list(triangles.text) == ["3 runs not there"]
+    triangles = next(t for t in figure.data if "did not reach" in t.name)
+    assert list(triangles.text) == [3]
     assert any(trace.name == "recommended batch" for trace in figure.data)
 
 
