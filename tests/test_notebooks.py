@@ -1,6 +1,7 @@
 """The notebooks run from top to bottom, compute nothing themselves, carry no output."""
 
 import ast
+import os
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,17 @@ def test_notebooks_define_nothing(path: Path) -> None:
                     ast.Lambda,
                 )
                 assert not isinstance(node, defines), cell.source
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_without_a_run_notebooks_say_how_to_make_one(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells = [each.source for each in nbformat.read(path, as_version=4).cells]
+    (reading,) = (each for each in cells if each.startswith("headers ="))
+    with pytest.raises(FileNotFoundError, match="scalelab sweep makes one"):
+        exec(reading, {"RUN": None, "Path": Path, "os": os})
 
 
 def executed(path: Path, run: Path) -> str:

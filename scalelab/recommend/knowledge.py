@@ -368,7 +368,9 @@ class Knowledge:
 
     def settings(self, config: Mapping[Any, Any]) -> dict[str, Scalar]:
         """Return the values of a configuration in the swept columns, by setting."""
-        known = {name: config[name] for name in self.swept if not pd.isna(config[name])}
+        known = {
+            name: config[name] for name in self.swept if not pd.isna(config.get(name))
+        }
         rules = {*self.need.rules(range(len(self.need.keys)))}
         if len(rules) > 1 and "samples_rule" in config:
             known[RULE] = config["samples_rule"]

@@ -8,8 +8,9 @@ from made_up_sweeps import convergence, sweep
 
 from scalelab.experiment.job import Job
 from scalelab.recommend.advice import recommend
+from scalelab.recommend.answer.evidence import RateRow
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.recommend.answer.text import answer_text
+from scalelab.recommend.answer.text import answer_text, rates_table
 from scalelab.recommend.question.batches import AskedBatch
 
 TARGET = Job(target="val_acc >= 0.9")
@@ -141,3 +142,25 @@ def test_the_critical_batch_is_said(found: Recommendation) -> None:
     assert fact.values["rule"] == "sqrt"
     (said,) = found.said("rates")
     assert "twice the batch nearly halves the steps" in said
+
+
+def test_only_settings_that_share_a_batch_or_differ_in_their_rule_are_a_table() -> None:
+    def row(batch: int, **settings: Any) -> RateRow:
+        return RateRow(
+            settings=settings,
+            global_batch_size=batch,
+            learning_rate=None,
+            num_runs=1,
+            num_reached=0,
+            samples_to_target=None,
+            final_metric=None,
+            probability=0.5,
+            within_samples=None,
+            missed_within_samples=None,
+        )
+
+    apart = [row(64, workers=2), row(128, workers=4)]
+    assert rates_table(apart) == {}
+    assert len(rates_table([*apart, row(64, workers=4)])) == 3
+    assert len(rates_table([row(64, lr_rule="none"), row(128, lr_rule="sqrt")])) == 3
+    assert rates_table([row(64, lr_rule="none"), row(128, lr_rule="none")]) == {}

@@ -5,10 +5,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from made_up_runs import trial_row
 
+from scalelab.experiment.job import Job
+from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.evidence import side_by_side
 from scalelab.recommend.answer.text import ways_table
 from scalelab.recommend.evidence import ways, with_accuracy_gaps
+from scalelab.records.observations import frame
 
 ONE = {"kind": "end_to_end", "outcome": "completed", "parallelism": "ddp"}
 ONE |= {"world_size": 1, "global_batch_size": 64, "local_batch_size": 64, "seed": 0}
@@ -129,3 +133,36 @@ def test_times_of_throughput_trials_count_where_there_are_any() -> None:
         {**timed, "step_time_s": 9.0, "validity": ["loopback_nodes"]},
     )
     assert ways(frame)[1].step_time_s == 1.0
+
+
+def test_rows_of_which_nothing_is_known_are_no_block() -> None:
+    usual = {"world_size": 2, "kind": "throughput", "step_time_s": 0.1}
+    crowded = {**usual, "world_size": 4, "validity": ["oversubscribed_cores"]}
+    blank = {"final_metric": None, "num_samples": None}
+    measured = [
+        {**blank, **each, "parallelism": way}
+        for way in ("ddp", "local_sgd")
+        for each in (usual, crowded)
+    ]
+    found = ways(rows(*measured, {**blank, **crowded, "parallelism": "fsdp"}))
+    assert {row.world_size for row in found} == {2, 4}
+    shown = side_by_side(found)
+    assert [(row.world_size, row.step_time_s) for row in shown] == [(2, 0.1)] * 2
+
+
+def test_ranks_that_were_made_slow_are_no_choice() -> None:
+    slow = "options.slow_rank_factor"
+    measured = frame(
+        [
+            trial_row(size, 64, noise=noise, **({slow: factor} if size > 1 else {}))
+            for factor, noise in ((1.0, 1.0), (3.0, 0.7))
+            for size in (1, 2, 4, 8)
+        ]
+    )
+    job = Job(epochs=2, samples_per_epoch=200_000)
+    answer = recommend(measured, job)
+    factors = {r.world_size: r.settings.get("slow_rank_factor") for r in answer.rows}
+    assert {factors[size] for size in (2, 4, 8)} == {1.0}
+    asked = recommend(measured, job, select={"slow_rank_factor": 3.0})
+    assert asked.chosen.world_size > 1
+    assert asked.chosen.is_eligible

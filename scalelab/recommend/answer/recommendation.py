@@ -69,8 +69,8 @@ class OutlookRow:
         No other row is both faster and cheaper in device-hours.
     is_eligible
         May be chosen: its batch is inside the allowed range, it does not rest on a term
-        that was not measured here, unless that was accepted, and models so trained are
-        accurate enough, where any are.
+        that was not measured here, unless that was accepted, no rank was made slow on
+        purpose, and models so trained are accurate enough, where any are.
     is_chosen, is_baseline
         The recommended row; the row efficiencies refer to.
     """

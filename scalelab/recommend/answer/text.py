@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 from scalelab.inputs.layout import short_label
 from scalelab.inputs.lines import aligned
 from scalelab.inputs.numerals import (
-    Interval,
     change,
     counted,
     duration,
@@ -96,7 +95,10 @@ def allocations(result: Recommendation) -> Columns:
         ],
         "utilization": [
             "MFU",
-            *(_cell(row.flops_utilization, _share) for row in rows),
+            *(
+                _cell(row.flops_utilization, lambda each: percent(each.value))
+                for row in rows
+            ),
         ],
         "nodes": ["nodes", *(row.allocation for row in rows)],
         "unlike": ["unlike", *(_unlike(row, result.chosen) for row in rows)],
@@ -148,10 +150,11 @@ def ways_table(rows: Sequence[WayRow]) -> Columns:
 
 
 def rates_table(rows: Sequence[RateRow]) -> Columns:
-    """Return a row per global batch, a column per learning-rate rule; empty: only one.
+    """Return a row per global batch, a column per learning-rate rule.
 
     A cell holds the median samples to the target, how many of the runs reached it, the
-    chance of one further run, and the final metric.
+    chance of one further run, and the final metric. The table is empty where there is
+    one rule, and no batch with several settings to compare.
     """
     batches = sorted({row.global_batch_size for row in rows})
     columns = {"batch": ["global batch", *map(number, batches)]}
@@ -166,7 +169,8 @@ def rates_table(rows: Sequence[RateRow]) -> Columns:
                 _cell(row.final_metric, "{:.3f}".format),
             ]
         ).rstrip()
-    return columns if len(columns) > 2 else {}
+    rules = {row.settings.get("lr_rule") for row in rows}
+    return columns if len(rules) > 1 or len(rows) > len(batches) else {}
 
 
 def parameters(result: Recommendation) -> Columns:
@@ -205,10 +209,6 @@ def _filled(columns: Columns) -> Columns:
 
 def _cell(value: Any, written: Callable[[Any], str]) -> str:
     return "" if value is None else written(value)
-
-
-def _share(share: Interval) -> str:
-    return percent(share.value)
 
 
 def _gap(gap: Spread | None) -> str:

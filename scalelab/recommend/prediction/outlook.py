@@ -19,13 +19,13 @@ from scalelab.inputs.numerals import Interval
 from scalelab.inputs.support import Support, weakest
 from scalelab.kinds.resources import RESOURCES
 from scalelab.laws.interval import central
-from scalelab.laws.rows import configurations
+from scalelab.laws.rows import configurations, numbers
 from scalelab.recommend.answer.recommendation import BatchPlan, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.efficiency import Baseline
 from scalelab.recommend.question.candidates import allocation_label
 from scalelab.recommend.question.objective import Constraints, Spending, pareto
-from scalelab.records.columns import PROGRAM_COLUMN
+from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
 
 # By which share what was not measured must be better than what was, by what it rests on
 _BETTER_BY = {
@@ -118,15 +118,15 @@ def look_ahead(
     """Predict the candidates and return the promising ones of each allocation."""
     law, need = knowledge.law, knowledge.need
     answered = law.predict(candidates, limits.interval)
-    completed = configurations(candidates)
-    answered["global_batch_size"] = np.round(completed["global_batch_size"]).astype(int)
+    answered["global_batch_size"] = np.round(
+        configurations(candidates)["global_batch_size"]
+    ).astype(int)
     whole = knowledge.whole_runs
     position, curve = need.by_curve(answered, are_whole_runs=whole is not None)
     candidates = candidates.iloc[position].reset_index(drop=True)
     answered = answered.iloc[position].reset_index(drop=True)
     samples, reached = need.draws(answered, curve)
     total = answered["global_batch_size"].to_numpy(float)
-    of_steps = answered["support"]
     of_samples = (
         need.support(answered, curve) if whole is None else whole.support(total)
     )
@@ -134,7 +134,7 @@ def look_ahead(
         samples = whole.samples(total)
     is_allowed = knowledge.rule.allows(answered["global_batch_size"].to_numpy())
     answered = answered.assign(
-        support=weakest(of_steps.to_numpy(), of_samples),
+        support=weakest(answered["support"].to_numpy(), of_samples),
         samples_curve=curve,
         samples_rule=need.rules(curve),
         is_allowed_batch=is_allowed,
@@ -142,7 +142,10 @@ def look_ahead(
         is_accurate=knowledge.accuracy.suffices(answered),
     )
     rests_here = (answered["support"] != Support.NOT_MEASURED).to_numpy()
-    may_be = is_allowed & (rests_here | accepts_unmeasured)
+    # ranks that were made slow are no choice, but of those who ask for them alone
+    slowness = numbers(answered, f"{OPTION_PREFIX}slow_rank_factor")
+    is_made_slow = slowness > np.nanmin([*slowness, np.inf])
+    may_be = is_allowed & (rests_here | accepts_unmeasured) & ~is_made_slow
     are_both = (may_be & answered["is_accurate"]).to_numpy()
     # where no way is accurate enough, the answer is the closest of them
     answered["is_eligible"] = are_both if are_both.any() else may_be

@@ -36,7 +36,9 @@ _REQUIRED: Sequence[Sequence[Sequence[str]]] = (
     (("local_batch_size",), ("global_batch_size",)),
     (("step_time_s",), ("throughput_samples_per_s",)),
 )
-_WHOLE = re.compile("epoch|to_train|total_time|wall|minutes")
+_WHOLE = re.compile(
+    "epoch|to_train|total_time|wall|minutes|train(ing)?_time(?!.*(step|iter|batch))"
+)
 _SPREAD = re.compile(r"(std|stdev|stddev|var|min|max|p\d+)_.*")
 _COUNT_CELL = re.compile(r"[-\d.,' ]+( ?(gpus?|tpus?|devices?|chips?))?", re.IGNORECASE)
 _COUNT_IN_NAME = re.compile(

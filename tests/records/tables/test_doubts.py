@@ -487,7 +487,9 @@ def test_devices_of_one_node_are_not_those_of_all(run_of: Import) -> None:
     assert run.observations["world_size"].tolist() == [8, 16, 32]
 
 
-@pytest.mark.parametrize("name", ["Epoch time (s)", "Total time (min)"])
+@pytest.mark.parametrize(
+    "name", ["Epoch time (s)", "Total time (min)", "Training time (min)"]
+)
 def test_longer_times_are_not_taken_for_a_step(run_of: Import, name: str) -> None:
     columns = plain_columns(**{name: lambda row: 100})
     del columns["step_time_s"]
