@@ -214,9 +214,12 @@ class RunReader:
                 cache.write_table(path, pa.Table.from_pandas(observations), state, {})
         return observations
 
-    def streams(self) -> pd.DataFrame:
-        """Return the streams of all attempts, with ``trial_id`` and ``attempt``."""
-        return Streams(self.directory).all()
+    def streams(self, *, skips_unreadable: bool = False) -> pd.DataFrame:
+        """Return the streams of all attempts, with ``trial_id`` and ``attempt``.
+
+        One that cannot be read is an error, unless it is to be skipped.
+        """
+        return Streams(self.directory).all(skips_unreadable=skips_unreadable)
 
 
 class RunStore(RunReader):

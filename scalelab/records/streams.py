@@ -132,9 +132,10 @@ class Streams:
         self._trials = directory / "trials"
         self._cache = directory / "cache" / "streams.parquet"
 
-    def all(self) -> pd.DataFrame:
+    def all(self, *, skips_unreadable: bool = False) -> pd.DataFrame:
         """Return all streams in one frame, unchanged ones from the compacted copy."""
-        frame: pd.DataFrame = self._gathered(self._sizes()).to_pandas()
+        unreadable: dict[str, str] | None = {} if skips_unreadable else None
+        frame: pd.DataFrame = self._gathered(self._sizes(), unreadable).to_pandas()
         return frame
 
     def compact(self) -> list[str]:

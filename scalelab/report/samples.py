@@ -39,7 +39,16 @@ _COLUMNS = [
     "is_planned_batch",
 ]
 _TOLD = (*ALLOCATION, "global_batch_size", "lr_rule", "parallelism", "target_value")
-_OF_METRIC = [*ALLOCATION, "global_batch_size", *ATTEMPT, "time_s", *_TARGET, "value"]
+_MAX_POINTS = 200  # of a run, nearly; its last one is among them
+_OF_METRIC = [
+    *ALLOCATION,
+    "global_batch_size",
+    *ATTEMPT,
+    "time_s",
+    *_TARGET,
+    "value",
+    "is_chosen",
+]
 
 
 def _tried(subject: ReportSubject) -> pd.DataFrame:
@@ -111,8 +120,11 @@ def _look(index: int) -> list[str]:
     A colour that comes again has another dash and symbol.
     """
     again = index + index // len(PALETTE)
-    colour, dash = PALETTE[index % len(PALETTE)], DASHES[again % len(DASHES)]
-    return [colour, dash, SYMBOLS[again % len(SYMBOLS)]]
+    return [
+        PALETTE[index % len(PALETTE)],
+        DASHES[again % len(DASHES)],
+        SYMBOLS[again % len(SYMBOLS)],
+    ]
 
 
 def _draw_rule(figure: go.Figure, rows: pd.DataFrame, name: str, index: int) -> None:
@@ -208,9 +220,9 @@ def metric_table(subject: ReportSubject) -> pd.DataFrame:
             world_size=row.world_size,
             num_nodes=row.num_nodes,
             time_s=own["samples"] / row.throughput_samples_per_s.value,
+            is_chosen=row.is_chosen,
         )
-        shown = own[_OF_METRIC].sort_values([*ATTEMPT, "time_s"])
-        parts.append(shown.assign(is_chosen=row.is_chosen))
+        parts.append(own[_OF_METRIC].sort_values([*ATTEMPT, "time_s"]))
     return pd.concat(parts or [points[:0]], ignore_index=True)
 
 
@@ -222,7 +234,8 @@ def metric_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     for index, (_, rows) in enumerate(table.groupby("world_size")):
         name = counted(rows["world_size"].iloc[0], labels.device_word)
         colour, dash, symbol = _look(index)
-        for number_of_run, (_, run) in enumerate(rows.groupby(ATTEMPT)):
+        for number_of_run, (_, every) in enumerate(rows.groupby(ATTEMPT)):
+            run = every.iloc[:: -max(1, len(every) // _MAX_POINTS)][::-1]
             figure.add_trace(
                 go.Scatter(
                     x=run["time_s"],

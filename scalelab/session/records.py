@@ -101,8 +101,8 @@ class RunRecords:
         return self._reader.observations()
 
     def streams(self) -> pd.DataFrame:
-        """Return what attempts reported while they ran, see ``records.streams``."""
-        return self._reader.streams()
+        """Return what attempts reported while they ran, as far as it can be read."""
+        return self._reader.streams(skips_unreadable=True)
 
     @cached_property
     def fit_rows(self) -> FitRows:

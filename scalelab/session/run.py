@@ -206,7 +206,7 @@ class Run(RunRecords):
 
         frame, target = self.observations, question.limits.target
         if target is not None:  # read from the curves of its metric
-            frame = answering(frame, self.streams, target)
+            frame = answering(frame, self._reader.streams, target)
         # Matrices of dozens of rows: threads on every core of a login node would wait.
         with threadpool_limits(limits=1, user_api="blas"):
             history, unread = self._history(question.learn_from, question.history)

@@ -76,6 +76,16 @@ def test_every_run_has_a_line_and_every_allocation_a_colour(
     assert line.y0 == line.y1 == 0.95
 
 
+def test_a_long_run_is_thinned_and_keeps_its_end(trained: ReportSubject) -> None:
+    table = metric_table(trained)
+    run = table[table["trial_id"] == table["trial_id"].iloc[0]].iloc[:1]
+    long = pd.concat([run.assign(time_s=second) for second in range(1, 5001)])
+    (trace,) = metric_figure(long, trained.labels).data
+    assert 150 < len(trace.x) < 300
+    assert trace.x[-1] == 5000
+    assert list(trace.x) == sorted(trace.x)
+
+
 def test_the_sentence_says_when_the_recommended_row_is_there(
     trained: ReportSubject,
 ) -> None:
