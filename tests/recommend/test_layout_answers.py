@@ -161,7 +161,7 @@ def test_the_table_and_the_notes(answer: Recommendation) -> None:
             for row in answer.rows
         ),
     ]
-    assert columns["tokens"][0] == "tokens/s"
+    assert columns["tokens"][0] == "fitted tokens/s"
     assert columns["utilization"][0] == "MFU"
     # A layout says who computes a step, not what it learns.
     assert not any("parallel_size" in note for note in answer.notes)

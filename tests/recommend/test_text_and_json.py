@@ -1,6 +1,7 @@
 """What the text of an answer says and what its JSON says agree, fact by fact."""
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
@@ -105,6 +106,14 @@ def _facts(answer: Answer) -> Iterator[Any]:
             yield fact, said, found
 
 
+def borne(interval: Mapping[str, float]) -> float:
+    """The value with two digits, or more where the interval is narrow."""
+    value = interval["value"]
+    width = (interval["hi"] - interval["lo"]) / value
+    digits = next(n for n, wide in ((2, 0.1), (3, 0.01), (4, 0.0)) if width >= wide)
+    return round(value, digits - 1 - math.floor(math.log10(value)))
+
+
 def _table(answer: Answer, values: Mapping[str, Any]) -> Iterator[str]:
     columns = allocations(answer)
     read = {
@@ -114,8 +123,8 @@ def _table(answer: Answer, values: Mapping[str, Any]) -> Iterator[str]:
         "money": lambda row: [row["cost_usd"]["value"]],
         "efficiency": lambda row: [row["scaling_efficiency"]],
         "chance": lambda row: [row["probability"], 0.99, 0.01],
-        "speed": lambda row: [row["throughput_samples_per_s"]["value"]],
-        "tokens": lambda row: [row["throughput_tokens_per_s"]["value"]],
+        "speed": lambda row: [borne(row["throughput_samples_per_s"])],
+        "tokens": lambda row: [borne(row["throughput_tokens_per_s"])],
         "utilization": lambda row: [row["flops_utilization"]["value"]],
         "next": lambda row: [
             *(row["next_time_change"], row["next_gpu_hours_change"]),

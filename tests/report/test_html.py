@@ -167,7 +167,7 @@ def test_untrusted_text_stays_text(
     )
     assert page.count("img") == 0
     num_plots = len(page.figures)
-    assert page.count("script") - num_plots == usual.count("script") - 7
+    assert page.count("script") - num_plots == usual.count("script") - 8
     assert page.text.count(HOSTILE) >= 7
     for figure in page.figures.values():
         assert "<script" not in json.dumps(figure)
