@@ -38,12 +38,14 @@ def number(value: float) -> str:
 def estimate(interval: Interval) -> str:
     """Write the value of an interval with as many digits as its width bears.
 
+    Two to four are written; four where the ends are not known.
+
     >>> [estimate(Interval(value=24148.0, lo=lo, hi=hi))
     ...  for lo, hi in ((14401.0, 40493.0), (23500.0, 24800.0), (24100.0, 24200.0))]
     ['24,000', '24,100', '24,150']
     """
     width = (interval.hi - interval.lo) / interval.value
-    digits = 2 + (width < 0.1) + (width < 0.01)
+    digits = 4 - (width > 0.01) - (width > 0.1)
     return number(float(f"{interval.value:.{digits}g}"))
 
 

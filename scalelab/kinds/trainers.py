@@ -59,7 +59,7 @@ def taking_one_value(types: Mapping[str, str]) -> tuple[str, ...]:
     >>> taking_one_value({"deep": "bool", "seed": "int | None", "sizes": "list[int]"})
     ('deep', 'seed')
     """
-    return tuple(name for name, of in types.items() if _ONE_VALUE.fullmatch(of))
+    return tuple(name for name, kind in types.items() if _ONE_VALUE.fullmatch(kind))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,7 +38,7 @@ _COLUMNS = [
     "is_lower_bound",
     "is_planned_batch",
 ]
-_TOLD = (*ALLOCATION, "global_batch_size", "lr_rule", "parallelism", "target_value")
+_STATED = (*ALLOCATION, "global_batch_size", "lr_rule", "parallelism", "target_value")
 _MAX_POINTS = 200  # of a run, nearly; its last one is among them
 _OF_METRIC = [
     *ALLOCATION,
@@ -200,17 +200,23 @@ def metric_table(subject: ReportSubject) -> pd.DataFrame:
     was reached.
     """
     tried = _tried(subject)
-    metric = next(iter(tried["target_metric"].mode()), "")
+    if tried.empty or not subject.plan:  # streams are read only where they are shown
+        return pd.DataFrame(columns=_OF_METRIC)
+    metric = tried["target_metric"].mode().iloc[0]
     tried = tried[tried["target_metric"] == metric]
     curves = metric_curves(subject.streams(), metric)
-    told = tried[~tried["is_lower_bound"] & ~tried["trial_id"].isin(curves["trial_id"])]
-    alike = [n for n in told if n in _TOLD or str(n).startswith(OPTION_PREFIX)]
-    told = told.assign(
-        value=told["target_value"],
-        trial_id=told.groupby(alike, dropna=False).cumcount().astype(str),
+    stated = tried[
+        ~tried["is_lower_bound"] & ~tried["trial_id"].isin(curves["trial_id"])
+    ]
+    alike = [n for n in stated if n in _STATED or str(n).startswith(OPTION_PREFIX)]
+    stated = stated.assign(
+        value=stated["target_value"],
+        trial_id=stated.groupby(alike, dropna=False).cumcount().astype(str),
     )
-    points = pd.concat([tried.drop(columns="samples").merge(curves, on=ATTEMPT), told])
-    parts = []
+    points = pd.concat(
+        [tried.drop(columns="samples").merge(curves, on=ATTEMPT), stated]
+    )
+    parts: list[pd.DataFrame] = []
     for row in subject.plan:
         own = points[points["global_batch_size"] == row.batch.global_batch_size]
         for name, value in row.settings.items():
@@ -223,14 +229,17 @@ def metric_table(subject: ReportSubject) -> pd.DataFrame:
             is_chosen=row.is_chosen,
         )
         parts.append(own[_OF_METRIC].sort_values([*ATTEMPT, "time_s"]))
-    return pd.concat(parts or [points[:0]], ignore_index=True)
+    return pd.concat(parts, ignore_index=True)
 
 
 def metric_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     """Draw :func:`metric_table`: a line for each run, a colour for each allocation."""
     metric = str(table["target_metric"].iloc[0])
-    facts = (labels.curve, "runs at the batch of each, at its fitted rate")
-    figure = base_figure(f"{metric} over the time of training", facts, labels)
+    figure = base_figure(
+        f"{metric} over the time of training",
+        (labels.curve, "runs at the batch of each, at its fitted rate"),
+        labels,
+    )
     for index, (_, rows) in enumerate(table.groupby("world_size")):
         name = counted(rows["world_size"].iloc[0], labels.device_word)
         colour, dash, symbol = _look(index)

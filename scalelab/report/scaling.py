@@ -141,8 +141,9 @@ def speedup_table(subject: ReportSubject) -> pd.DataFrame:
         rates = table["throughput_samples_per_s"] / start["throughput_samples_per_s"]
         places = table.loc[table["series"] == "law", [*ALLOCATION]]
         alone = places.assign(series=_RATE, speedup=rates, is_chosen=False)
-        table = pd.concat([table.assign(**times), alone])
-        table = table.assign(baseline_world_size=start["world_size"])
+        table = pd.concat([table.assign(**times), alone]).assign(
+            baseline_world_size=start["world_size"]
+        )
     columns = ["series", *ALLOCATION, "speedup", "lo", "hi", "baseline_world_size"]
     columns += ["num_repeats", "basis", "is_chosen"]
     return table.reindex(columns=columns).reset_index(drop=True)

@@ -169,6 +169,17 @@ def test_a_table_has_a_point_for_each_of_its_targets() -> None:
     assert ", by 2 of 2 runs." in metric_sentence(table, subject.labels)
 
 
+def test_streams_are_read_only_where_they_are_shown(
+    observations: pd.DataFrame, answered: Recommendation
+) -> None:
+    def unread() -> pd.DataFrame:
+        raise AssertionError("the streams were read")
+
+    without_target = frame([trial_row(1, 512), trial_row(2, 256)])
+    assert metric_table(ReportSubject.of(without_target, answered, unread)).empty
+    assert metric_table(ReportSubject.of(observations, None, unread)).empty
+
+
 def test_without_runs_to_a_target_the_figure_says_so(
     answered: Recommendation,
 ) -> None:

@@ -128,6 +128,17 @@ def test_an_empty_run_gives_empty_tables() -> None:
         assert table(subject).empty
 
 
+def test_a_measured_rate_whose_ends_are_unknown_keeps_its_digits() -> None:
+    alone = trial_row(1, 32, step_time_lo_s=None, step_time_hi_s=None)
+    subject = ReportSubject.of(frame([alone, trial_row(2, 32)]))
+    table = throughput_table(subject)
+    first = table[table["series"].eq("measured") & table["world_size"].eq(1)]
+    rate = first["throughput_samples_per_s"].item()
+    said = throughput_sentence(first, subject.labels)
+    assert said.startswith(f"1 GPU: {rate:,.0f} samples per second. ")
+    assert rate > 100
+
+
 def test_sentences_speak_of_the_recommended_count(subject: ReportSubject) -> None:
     labels = subject.labels
     assert speedup_sentence(speedup_table(subject), labels) == (

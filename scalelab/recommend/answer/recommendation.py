@@ -339,7 +339,7 @@ class Recommendation:
             "elsewhere": {name: row.to_json() for name, row in self.elsewhere.items()},
         }
         shown_if_any = ("memory_limits", "ways", "learning_rates")
-        return {n: of for n, of in values.items() if of or n not in shown_if_any}
+        return {n: each for n, each in values.items() if each or n not in shown_if_any}
 
 
 def _plain(value: Any) -> Any:
