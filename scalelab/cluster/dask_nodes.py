@@ -65,8 +65,10 @@ class DaskNodes(ABC):
     client: Client  # through which the nodes are reached
     _cluster: SpecCluster
 
-    def __init__(self, device_type: str, *, has_dashboard: bool) -> None:
-        self.device_type = device_type
+    def __init__(
+        self, device_types: Mapping[str | None, str], *, has_dashboard: bool
+    ) -> None:
+        self.device_types = device_types  # by node group
         self._stack = ExitStack()
         self._has_dashboard = has_dashboard
 

@@ -38,7 +38,8 @@ class HubCluster(DaskNodes):
     def __init__(
         self, site: RemoteSite, *, run: Path, max_nodes: int, **agent_options: Any
     ) -> None:
-        super().__init__(site.device_type.value, has_dashboard=site.dashboard)
+        types = {n: group.device_type.value for n, group in site.groups.items()}
+        super().__init__(types, has_dashboard=site.dashboard)
         self.site = site
         self._run_name = run.name
         self._directory = run / CLUSTER_DIRECTORY

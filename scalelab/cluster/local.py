@@ -33,7 +33,7 @@ class LocalNodes(DaskNodes):
         has_dashboard: bool = True,
         **agent_options: Any,
     ) -> None:
-        super().__init__(device_type, has_dashboard=has_dashboard)
+        super().__init__({None: device_type}, has_dashboard=has_dashboard)
         self._shares = divide_devices(num_nodes, devices_per_node, device_type)
         self._agent_options = agent_options
 
@@ -47,7 +47,7 @@ class LocalNodes(DaskNodes):
         workers: dict[str, Any] = {}
         for index, share in enumerate(self._shares):
             plugin = NodePlugin(
-                device_type=self.device_type,
+                device_type=self.device_types[None],
                 device_ids=share,
                 own_session=True,
                 **self._agent_options,

@@ -10,7 +10,7 @@ from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import SpecError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.site.choice import is_path, site_in, sites_directory
-from scalelab.site.profile import DeviceType
+from scalelab.site.node_settings import DeviceType
 
 DEFAULT_WALLTIME_S = 4 * 3600
 MAX_OTHERS = 12

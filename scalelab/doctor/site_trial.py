@@ -34,7 +34,8 @@ from scalelab.records.control.job_list import DriverRecord
 from scalelab.records.plain_files import last_log_lines
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.job_script import job_script, refuse_log_directory
-from scalelab.site.profile import DeviceType, Site
+from scalelab.site.node_settings import DeviceType
+from scalelab.site.profile import Site
 
 JOB_WALLTIME_S = 300.0
 # Seconds the job may wait in the queue before it is cancelled.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scalelab.experiment.hidden import is_recorded_as
-from scalelab.inputs.numerals import DeviceWords, device_words
+from scalelab.inputs.numerals import SEVERAL, DeviceWords, device_words
 from scalelab.inputs.problems import shown
 from scalelab.kinds.trainers import COMMAND, facts_of
 
@@ -98,11 +98,12 @@ def _env_changes(
 def words_of_run(
     fingerprint: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = ()
 ) -> DeviceWords:
-    """Return the words for the devices of a run."""
-    device_type = fingerprint.get("device_type")
+    """Return the words for the devices of a run, by those of its rows if it has any."""
+    types: set[Any] = set()
     facts = facts_of(fingerprint.get("workload") or COMMAND)
     is_emulated = facts is not None and facts.declares_times
     for row in rows:
-        device_type = row.get("device_type") or device_type
+        types |= {row.get("device_type")} - {None}
         is_emulated |= bool(row.get("emulated"))
-    return device_words(device_type, is_emulated=is_emulated)
+    device_type, *others = types or {fingerprint.get("device_type")}
+    return device_words(SEVERAL if others else device_type, is_emulated=is_emulated)

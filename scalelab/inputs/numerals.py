@@ -193,6 +193,7 @@ class DeviceWords(NamedTuple):
     hour: str
 
 
+SEVERAL = "several"  # types of devices
 _DEVICE_WORDS = {
     "cpu": DeviceWords("CPU slot", "core-h"),
     "tpu": DeviceWords("TPU", "TPU-h"),
@@ -207,4 +208,6 @@ def device_words(device_type: str | None, *, is_emulated: bool) -> DeviceWords:
     """
     if is_emulated:
         return DeviceWords("emulated GPU", "emulated GPU-h")
+    if device_type == SEVERAL:
+        return DeviceWords("device", "device-h")
     return _DEVICE_WORDS.get(device_type or "", DeviceWords("GPU", "GPU-h"))

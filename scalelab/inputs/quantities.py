@@ -26,7 +26,7 @@ _BYTES = {
 _HOURS = {"s": 1 / 3600, "min": 1 / 60, "h": 1.0, "d": 24.0}
 _GPU_HOURS = {
     f"{device}-{unit}": hours
-    for device in ("gpu", "core", "tpu", "emulated gpu", "emulated core")
+    for device in ("gpu", "core", "tpu", "device", "emulated gpu", "emulated core")
     for unit, hours in _HOURS.items()
 }
 _NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,18})(?:\.[0-9]{1,18})?(?:e[+-]?[0-9]+)?"

@@ -32,7 +32,8 @@ def debug(
 
     asked = Experiment.from_file(experiment)
     where = asked.resolve_site(site)
-    trial, device_type = _first_on_one_device(asked, where), where.device_type.value
+    trial = _first_on_one_device(asked, where)
+    device_type = where.in_group(trial.node_group).device_type.value
     share = NodeShare(node="here", device_ids=local_devices(device_type)[:1])
     with TemporaryDirectory(prefix="scalelab-") as directory:
         spec = AttemptSpec(

@@ -29,7 +29,8 @@ from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.store import RunReader, RunStore
 from scalelab.site.choice import lasting_name
 from scalelab.site.job_script import refuse_log_directory
-from scalelab.site.profile import DeviceType, Site, num_cores
+from scalelab.site.node_settings import DeviceType
+from scalelab.site.profile import Site, num_cores
 
 RUNS = Path("runs")
 
@@ -93,7 +94,9 @@ class Sweep:
         for row in finished:
             source.resume(row)
         planned, left = source.plan or plan(asked, where), source.left
-        gpu_hours = source.gpu_hours
+        gpu_hours, groups = source.gpu_hours, where.groups
+        planned_on = {each.node_group for each in planned.trials}
+        devices = [{"device_type": groups[name].device_type} for name in planned_on]
         if left is None or left or asked.accept:
             check_workload(asked, where, asked.code_root)
         if left is None or left:
@@ -115,7 +118,7 @@ class Sweep:
             ),
             num_remaining=source.remaining if left is None else len(left),
             gpu_hours=gpu_hours,
-            device_hour_word=words_of_run(fingerprint, rows).hour,
+            device_hour_word=words_of_run(fingerprint, [*rows, *devices]).hour,
             retry_failed=retry_failed,
             checks_first=checks_first,
         )

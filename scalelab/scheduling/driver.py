@@ -300,7 +300,7 @@ class Driver:
     def _spec(self, trial: Trial, placement: Placement) -> AttemptSpec:
         trial_id = trial.trial_id
         number = self._store.next_attempt_number(trial_id)
-        device_type = self._cluster.device_type
+        device_type = self._cluster.device_types[trial.node_group]
         return AttemptSpec(
             run=self._store.name,
             trial=trial,

@@ -11,8 +11,8 @@ from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.fields import Count, Duration, Flag, Section, Size, Text
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem
-from scalelab.site.node_settings import BatchNodeSettings, GroupName
-from scalelab.site.profile import DeviceType, RemoteSite, Site
+from scalelab.site.node_settings import BatchNodeSettings, DeviceType, GroupName
+from scalelab.site.profile import RemoteSite, Site
 
 
 class DriverJob(Section):
@@ -163,7 +163,8 @@ class BatchSite(RemoteSite, BatchNodeSettings):
         if getattr(self, setting) and not self.asks_for_gpus:
             raise SpecError(
                 f"{setting} says something about GPUs, but with device_type=cpu none "
-                "are asked for. Remove it, or add request_gpus: true."
+                "are asked for. Remove it, or add request_gpus: true; a node group "
+                "takes the site's away with null."
             )
 
     def _refuse_directive(self, line: str) -> None:

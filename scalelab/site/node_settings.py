@@ -1,6 +1,7 @@
 """Settings of nodes that are alike: of a whole site, or of one of its node groups."""
 
 import re
+from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, StringConstraints
@@ -38,6 +39,13 @@ GroupName = Annotated[
     StringConstraints(strict=True, pattern=_GROUP_NAME),
     BeforeValidator(_group_name),
 ]
+
+
+class DeviceType(StrEnum):
+    """The kind of device that a rank runs on."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
 
 
 class NodeLink(Section):
@@ -113,6 +121,11 @@ class RemoteNodeSettings(NodeSettings):
 class BatchNodeSettings(RemoteNodeSettings):
     """Nodes that are asked for with a job script, whatever the batch system."""
 
+    # of a node group only what it says counts: without this key it is the site's
+    device_type: DeviceType = Field(
+        default_factory=lambda: DeviceType.CUDA,
+        description="What a rank runs on: cpu (a core each) or cuda (a GPU each).",
+    )
     account: Word | None = Field(
         default=None, description="Account or project to charge."
     )

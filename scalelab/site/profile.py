@@ -9,7 +9,6 @@ import os
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
-from enum import StrEnum
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
@@ -20,7 +19,11 @@ from scalelab.errors import SpecError
 from scalelab.inputs.fields import Duration, Word
 from scalelab.inputs.problems import one_of, shown
 from scalelab.kinds.batch_systems import BatchSystem
-from scalelab.site.node_settings import NodeSettings, RemoteNodeSettings
+from scalelab.site.node_settings import (
+    DeviceType,
+    NodeSettings,
+    RemoteNodeSettings,
+)
 
 
 def affinity() -> list[int]:
@@ -65,13 +68,6 @@ def listed_gpus() -> tuple[str, ...] | None:
 
 LOST_AFTER_S = 300.0
 HistoryPath = Annotated[str, Field(strict=True, pattern=r"^[/~].{0,999}$")]
-
-
-class DeviceType(StrEnum):
-    """The kind of device that a rank runs on."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
 
 
 class Site(NodeSettings):

@@ -10,8 +10,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.fields import Size, Word
 from scalelab.site.batch_site import BatchSite, DriverJob, clock, mebibytes
-from scalelab.site.node_settings import BatchNodeSettings, GroupName
-from scalelab.site.profile import DeviceType
+from scalelab.site.node_settings import BatchNodeSettings, DeviceType, GroupName
 
 
 class SlurmNodeSettings(BatchNodeSettings):

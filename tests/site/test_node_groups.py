@@ -54,7 +54,44 @@ def script(where: Site, num_nodes: int) -> list[str]:
     return text.splitlines()
 
 
+UNLIKE = """
+name: farm
+scheduler: slurm
+device_type: cuda
+python: python3
+node_groups:
+  p2: {gpu_type: k80, gpus_per_node: 1, nodes: 4, price_per_node_hour: 0.9}
+  c4: {device_type: cpu, gpus_per_node: 2, cores_per_node: 2, nodes: 10,
+       price_per_node_hour: 0.39}
+"""
+
+
 class TestAGroup:
+    def test_may_have_another_type_of_device(self) -> None:
+        groups = site(UNLIKE).groups
+
+        assert [each.device_type for each in groups.values()] == ["cuda", "cpu"]
+        assert "--gpus-per-node=k80:1" in "".join(script(groups["p2"], 1))
+        asked = script(groups["c4"], 1)
+        assert "#SBATCH --cpus-per-task=2" in asked
+        assert not any("gpu" in line.lower() for line in asked)
+
+    def test_says_which_settings_of_gpus_its_cpus_do_not_have(self) -> None:
+        with_model = UNLIKE.replace("gpu_type: k80, ", "").replace(
+            "device_type: cuda", "device_type: cuda\ngpu_type: k80"
+        )
+        with pytest.raises(
+            SpecError,
+            match=r"node_groups\.c4: gpu_type says something about GPUs, but with "
+            r"device_type=cpu none are asked for\. Remove it, or add request_gpus: "
+            r"true; a node group takes the site's away with null\.",
+        ):
+            site(with_model)
+        freed = with_model.replace("device_type: cpu,", "device_type: cpu, gpu_type:,")
+        assert site(freed).groups["c4"].gpu_type is None
+        with pytest.raises(SpecError, match="device_type"):
+            site(UNLIKE.replace("device_type: cpu", "device_type: null"))
+
     def test_is_a_site_that_says_what_the_whole_one_says_unless_it_does(self) -> None:
         groups = site(SLURM).groups
         a100, h100 = groups["a100"], groups["h100"]

@@ -7,7 +7,7 @@ from scalelab.errors import ClusterError, SpecError
 from scalelab.inputs.problems import one_of
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.site.batch_site import BatchSite
-from scalelab.site.profile import DeviceType
+from scalelab.site.node_settings import DeviceType
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

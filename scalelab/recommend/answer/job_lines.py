@@ -30,7 +30,7 @@ from scalelab.kinds.launchers import RecommendedJob
 from scalelab.kinds.strategies import strategy_of
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.site.batch_site import BatchSite
-from scalelab.site.profile import DeviceType
+from scalelab.site.node_settings import DeviceType
 
 _UNMEASURED = 0.1  # of the rest: checkpoints, and what no trial does
 _LEAST_S = 600.0

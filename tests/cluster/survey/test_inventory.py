@@ -19,7 +19,7 @@ from scalelab.doctor import site_profile
 from scalelab.doctor.site_profile import profile_text, write_profile
 from scalelab.errors import ClusterError, SpecError
 from scalelab.site.choice import find_site, read_site
-from scalelab.site.profile import DeviceType
+from scalelab.site.node_settings import DeviceType
 
 SINFO = """\
 cpu*|up|2-00:00:00|100|128|257000|(null)
