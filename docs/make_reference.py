@@ -31,6 +31,7 @@ from scalelab.inputs.problems import model_in
 from scalelab.recommend.answer.note_words import SENTENCES
 from scalelab.records.control.events import EVENTS, KINDS, VERSION, Progress
 from scalelab.site.choice import site_class
+from scalelab.site.prices import PriceEntry
 
 DOCS = Path(__file__).parent
 SCHEDULERS = ("local", "allocation", "slurm", "pbs")
@@ -185,6 +186,10 @@ def reference() -> str:
         )
         for key, where in site_keys().items()
     ]
+    prices = [
+        (f"`{key.path}`", key.meaning, key.default, _code(given["prices"][key.path]))
+        for key in keys_of(PriceEntry)
+    ]
     parts = [
         HEAD,
         "## Experiments\n",
@@ -193,6 +198,11 @@ def reference() -> str:
         "`~/.config/scalelab/sites/NAME.yaml`, or `site: {...}` in an experiment. The",
         "keys of nodes stand again under `node_groups.NAME`, for that group's nodes.\n",
         *_table(("key", "meaning", "schedulers", "default", "example"), site),
+        "\n## Price lists\n",
+        "What `--prices FILE`, or `prices:` of a site, names: a list of entries, one",
+        "for each kind of device. Of several that fit, the one with more of its words",
+        "counts.\n",
+        *_table(("key", "meaning", "default", "example"), prices),
         "\n## Placeholders of a command\n",
         "In `command` and the values of `env`; each axis of `options` is one more.\n",
         *_table(("placeholder", "is replaced by", "example"), _placeholders(given)),

@@ -17,6 +17,7 @@ from scalelab.inputs.placeholders import (
 )
 from scalelab.launch.command.lines import read_groups, read_json
 from scalelab.site.choice import site_of
+from scalelab.site.prices import PriceEntry, read_prices
 
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS))
@@ -69,7 +70,17 @@ def test_there_is_no_example_of_what_does_not_exist() -> None:
     keys = {key.path for key in make_reference.keys_of(Experiment)}
     assert EXAMPLES["experiment"].keys() == keys
     assert EXAMPLES["site"].keys() == {key.path for key in make_reference.site_keys()}
+    of_prices = {key.path for key in make_reference.keys_of(PriceEntry)}
+    assert EXAMPLES["prices"].keys() == of_prices
     assert EXAMPLES["placeholders"].keys() == {*PLACEHOLDERS, *LAYOUT_PLACEHOLDERS}
+
+
+@pytest.mark.parametrize("key", EXAMPLES["prices"])
+def test_a_price_list_takes_each_example(key: str, tmp_path: Path) -> None:
+    file = tmp_path / "prices.yaml"
+    file.write_text(f"- {EXAMPLES['prices'][key]}")
+    (entry,) = read_prices(file)
+    assert key in entry.model_fields_set
 
 
 @pytest.mark.parametrize("path", EXAMPLES["experiment"])

@@ -15,7 +15,7 @@ from scalelab.errors import FitError, SpecError, StoreError
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
-from scalelab.recommend.advice import recommend
+from scalelab.recommend.advice import Considered, consider
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.question.objective import RunSite
 from scalelab.records.attempt import AttemptResult
@@ -86,10 +86,8 @@ def test_money_and_time_limit_the_answer(here: Path) -> None:
     assert tight.chosen.time_s.value < 3600
     assert free.limits == ()
     cheap = run.recommend(max_cost_usd=1e6, price_per_gpu_hour_usd=2.0)
-    assert cheap.chosen.cost_usd is not None
-    assert cheap.chosen.cost_usd.value == pytest.approx(
-        2 * cheap.chosen.gpu_hours.value
-    )
+    assert cheap.chosen.cost is not None
+    assert cheap.chosen.cost.value == pytest.approx(2 * cheap.chosen.gpu_hours.value)
 
 
 def profile(name: str, text: str) -> None:
@@ -108,18 +106,18 @@ def test_the_price_is_the_one_of_the_site_the_run_was_swept_on(here: Path) -> No
 
     found = load(store.directory).recommend(max_cost_usd=1e6)
     hours = found.chosen.gpu_hours.value
-    assert found.chosen.cost_usd is not None
-    assert found.chosen.cost_usd.value == pytest.approx(3 * hours)
+    assert found.chosen.cost is not None
+    assert found.chosen.cost.value == pytest.approx(3 * hours)
     assert "by the profile of site alpine" in str(found.price)
 
     profile("alpine", "price_per_gpu_hour: 5")
     now = load(store.directory).recommend()
-    assert now.chosen.cost_usd is not None
-    assert now.chosen.cost_usd.value == pytest.approx(5 * hours)
+    assert now.chosen.cost is not None
+    assert now.chosen.cost.value == pytest.approx(5 * hours)
 
     given = load(store.directory).recommend(price_per_gpu_hour_usd=2)
-    assert given.chosen.cost_usd is not None
-    assert given.chosen.cost_usd.value == pytest.approx(2 * hours)
+    assert given.chosen.cost is not None
+    assert given.chosen.cost.value == pytest.approx(2 * hours)
     assert str(given.price).endswith("as given.")
 
 
@@ -151,7 +149,7 @@ def test_the_job_script_asks_for_the_group_of_the_answer(here: Path) -> None:
     assert "--partition=new" in run.job_script(found)
     older = run.recommend(select={"node_group": "a100"})
     assert "--partition=old" in run.job_script(older)
-    assert older.chosen.cost_usd is not None
+    assert older.chosen.cost is not None
     profile("alike", "scheduler: slurm")
     with pytest.raises(SpecError, match="node_group='a100', but site 'alike' has no"):
         run.job_script(older, "alike")
@@ -296,11 +294,11 @@ class TestAQuestionAskedAgain:
     def num_fits(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         fits: list[str] = []
 
-        def counted(*args: object, **options: object) -> Recommendation:
+        def counted(*args: object, **options: object) -> Considered:
             fits.append("fit")
-            return recommend(*args, **options)
+            return consider(*args, **options)
 
-        monkeypatch.setattr("scalelab.recommend.by_group.recommend", counted)
+        monkeypatch.setattr("scalelab.recommend.by_device.consider", counted)
         return fits
 
     @pytest.mark.slow

@@ -34,8 +34,15 @@ def _count(text: str) -> int:
 
 def asked(
     price: Annotated[
-        str | None,
-        option("2.5usd", "What a device-hour costs [default: the site's price]."),
+        list[str] | None,
+        option(
+            "[DEVICE=]2.5usd",
+            "What an hour of a device is charged, or of a node, 9usd/node-h "
+            "[default: a price list's, else the site's].",
+        ),
+    ] = None,
+    prices: Annotated[
+        Path | None, option("FILE", "A price list [default: the site's].")
     ] = None,
     max_gap: Annotated[
         float | None,
@@ -124,7 +131,8 @@ def asked(
         "steps": steps,
     }
     return dict(
-        price_per_gpu_hour_usd=price,
+        price=price or None,
+        prices=prices,
         target=target,
         max_gap=max_gap,
         confidence=confidence,

@@ -127,12 +127,7 @@ def read_document(path: Path) -> str:
 
 def parse_document(text: str, *, source: str) -> dict[str, Any]:
     """Return the mapping that a YAML text holds."""
-    if len(text) > MAX_BYTES:
-        raise paragraph(f"{source} is longer than {MAX_BYTES} characters.")
-    try:
-        values = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise paragraph(f"{source} is not valid YAML: {_reason(error)}") from error
+    values = _loaded(text, source)
     if values is None:
         raise paragraph(f"{source} is empty. Write at least one 'key: value' line.")
     if not isinstance(values, dict):
@@ -144,6 +139,26 @@ def parse_document(text: str, *, source: str) -> dict[str, Any]:
         if not isinstance(key, str):
             raise paragraph(f"{source}: the key {key!r} is not a word. Rename it.")
     return values
+
+
+def parse_list(text: str, *, source: str) -> list[Any]:
+    """Return the list that a YAML text holds."""
+    values = _loaded(text, source)
+    if not isinstance(values, list):
+        kind = "nothing" if values is None else f"a {type(values).__name__}"
+        raise paragraph(
+            f"{source} holds {kind}. It must be a list: each entry begins with '- '."
+        )
+    return values
+
+
+def _loaded(text: str, source: str) -> Any:
+    if len(text) > MAX_BYTES:
+        raise paragraph(f"{source} is longer than {MAX_BYTES} characters.")
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise paragraph(f"{source} is not valid YAML: {_reason(error)}") from error
 
 
 def with_values(text: str, path: Sequence[str | int], values: Mapping[str, str]) -> str:

@@ -23,12 +23,12 @@ from pydantic_core import CoreSchema, core_schema
 from scalelab.errors import SpecError
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link, parse_bandwidth, parse_latency
+from scalelab.inputs.money import Money, known_currency, parse_money, positive_money
 from scalelab.inputs.problems import shown
 from scalelab.inputs.quantities import (
     parse_bytes,
     parse_duration,
     parse_gpu_hours,
-    parse_usd,
 )
 from scalelab.inputs.target import Condition, Target
 
@@ -154,6 +154,14 @@ def _amount(parse: Callable[[str], float], noun: str, examples: str) -> PlainVal
     return PlainValidator(read)
 
 
+def _price(value: Any) -> Money:
+    if isinstance(value, str):
+        return parse_money(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SpecError(f"{shown(value)} is not a price. Write 2.5 or '2.5usd'.")
+    return positive_money(value, getattr(value, "currency", ""))
+
+
 class _OneOrMany:
     # A single value makes a list of one, duplicates are dropped.
 
@@ -228,12 +236,11 @@ Bandwidth = Annotated[
 Latency = Annotated[
     float, _read_by(parse_latency, "has no unit. Write '5us' or '0.2ms'."), _TEXT
 ]
-Price = Annotated[
-    float, _amount(parse_usd, "price", "2.5 or '2.5usd'"), _NUMBER_OR_TEXT
-]
+Price = Annotated[Money, PlainValidator(_price), PlainSerializer(str), _NUMBER_OR_TEXT]
 DeviceHours = Annotated[
     float, _amount(parse_gpu_hours, "device time", "10 or '10gpu-h'"), _NUMBER_OR_TEXT
 ]
+Currency = Annotated[str, _read_by(known_currency, "is no currency."), _TEXT]
 TargetText = Annotated[
     Target,
     _read_by(

@@ -21,6 +21,9 @@ class Interval:
     hi: float
 
 
+_HUNDRED = 99.95  # from where a number is written without decimals
+
+
 def number(value: float) -> str:
     """Write a number with the digits that matter.
 
@@ -30,9 +33,21 @@ def number(value: float) -> str:
     if not math.isfinite(value):
         return "-"
     # from where one more digit is rounded to 100 and to 10
-    if abs(value) >= 99.95 or math.isclose(value, round(value), rel_tol=1e-9):
+    if abs(value) >= _HUNDRED or math.isclose(value, round(value), rel_tol=1e-9):
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 9.95 else f"{value:#.2g}"
+
+
+def rounded_up(value: float) -> float:
+    """Return the least number from here on that :func:`number` writes in full.
+
+    >>> [rounded_up(value) for value in (97.21, 9.96, 2.91, 0.0123, 412.3)]
+    [97.3, 10.0, 3.0, 0.013, 413.0]
+    """
+    magnitude = math.floor(math.log10(value)) if value > 0 else 0
+    decimals = min(max(1 - magnitude, 0 if value > _HUNDRED else 1), 15)
+    step = 10.0**-decimals
+    return round(math.ceil(value / step) * step, decimals)
 
 
 def estimate(interval: Interval) -> str:

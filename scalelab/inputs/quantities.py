@@ -1,7 +1,7 @@
-"""Durations, sizes, device time and money as users write them, and as answers print.
+"""Durations, sizes and device time as users write them, and as answers print them.
 
 Whatever :mod:`~scalelab.inputs.numerals` writes is read back: ``4h``, ``4.6 days``,
-``1,200 GPU-h``, ``0.12 emulated core-s``, ``20 usd``.
+``1,200 GPU-h``, ``0.12 emulated core-s``.
 """
 
 import math
@@ -29,9 +29,9 @@ _GPU_HOURS = {
     for device in ("gpu", "core", "tpu", "device", "emulated gpu", "emulated core")
     for unit, hours in _HOURS.items()
 }
-_NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,18})(?:\.[0-9]{1,18})?(?:e[+-]?[0-9]+)?"
-_QUANTITY = re.compile(rf"({_NUMBER})\s*((?:emulated\s+)?[a-z-]+)", re.ASCII)
-_BARE = re.compile(_NUMBER, re.ASCII)
+NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,18})(?:\.[0-9]{1,18})?(?:e[+-]?[0-9]+)?"
+_QUANTITY = re.compile(rf"({NUMBER})\s*((?:emulated\s+)?[a-z-]+)", re.ASCII)
+_BARE = re.compile(NUMBER, re.ASCII)
 _CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]\d):([0-5]\d)", re.ASCII)
 
 
@@ -58,12 +58,6 @@ def parse_gpu_hours(text: str) -> float:
     """Return an amount of device time in device-hours; a bare number is hours."""
     hours = _sum(text, _GPU_HOURS, bare=1.0)
     return _positive(hours, text, "GPU time", "'10gpu-h' or '30gpu-min'")
-
-
-def parse_usd(text: str) -> float:
-    """Return an amount of money in US dollars; a bare number is one of dollars."""
-    dollars = _sum(re.sub(r"^\s*\$", "", text), {"usd": 1.0}, bare=1.0)
-    return _positive(dollars, text, "price", "'20usd' or '$2.50'")
 
 
 def _sum(text: str, units: Mapping[str, float], bare: float = math.nan) -> float:

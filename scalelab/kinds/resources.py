@@ -6,19 +6,27 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from numbers import Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scalelab.errors import SpecError
+from scalelab.inputs.money import USUAL, Money, parse_money
 from scalelab.inputs.numerals import device_time_unit, duration_unit, number
 from scalelab.inputs.problems import one_of, shown
-from scalelab.inputs.quantities import parse_duration, parse_gpu_hours, parse_usd
+from scalelab.inputs.quantities import parse_duration, parse_gpu_hours
 from scalelab.inputs.wording import Option
 from scalelab.kinds.registry import Registry
 
 if TYPE_CHECKING:
     import numpy as np
 
-USD_PER_HOUR = "usd_per_hour"
+PRICE_PER_HOUR = "price_per_hour"
+
+
+class Units(NamedTuple):
+    """The words for a device-hour (``GPU-h``, ``core-h``), and the currency."""
+
+    device_hour: str
+    currency: str = USUAL
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +42,10 @@ class Usage:
     devices_on_node
         Devices of an exclusive node: a job holds them all; None: those that it uses.
     rates : mapping of ndarray, shape (n_rows,)
-        What is known of the allocations per hour, by name: ``usd_per_hour`` where there
-        is a price.
+        What is known of the allocations per hour, by name: ``price_per_hour`` where
+        there is a price.
+    minimum_s
+        Seconds that are charged at least.
     """
 
     time_s: np.ndarray
@@ -43,6 +53,7 @@ class Usage:
     num_nodes: np.ndarray
     devices_on_node: int | None = None
     rates: Mapping[str, np.ndarray] = field(default_factory=dict)
+    minimum_s: float = 0.0
 
     @property
     def hours(self) -> np.ndarray:
@@ -66,12 +77,15 @@ class Resource:
         Name of the row, e.g. ``money``.
     field
         Name in the answer's JSON, with the unit: ``cost_usd``. ``max_cost_usd`` limits
-        it from Python by a number in that unit.
+        it from Python by a number in that unit. Where it names usd, the answer's own
+        currency stands in its place.
     limit
         Name of the limit as text: ``max_cost`` is ``--max-cost 20usd`` on the command
         line and ``max_cost="20usd"`` in Python.
     parse
         Reads the text of a limit; raises ``SpecError``.
+    exact
+        Makes an amount of a number in the field's unit.
     example, help
         What the command line shows for the option.
     amount
@@ -82,7 +96,7 @@ class Resource:
         what to do.
     unit
         The unit in which to write an amount: its size and its name, from the amount and
-        the word for a device-hour (``GPU-h``, ``core-h``).
+        the units of the answer.
     is_spent
         Used up by the job, as money is. Of what is not, which is time, users choose
         between more of it and more spending.
@@ -102,8 +116,9 @@ class Resource:
     example: str
     help: str
     amount: Callable[[Usage], np.ndarray | None]
-    unit: Callable[[float, str], tuple[float, str]]
+    unit: Callable[[float, Units], tuple[float, str]]
     least: str
+    exact: Callable[[float], float] = float
     missing: str = ""
     is_spent: bool = True
     weight: int = 0
@@ -114,19 +129,28 @@ class Resource:
         """Name of the limit as a number in the field's unit."""
         return f"max_{self.field}"
 
-    def in_words(self, amount: float, device_hour_word: str) -> str:
+    def field_in(self, currency: str) -> str:
+        """Return the name in JSON of an answer in some currency.
+
+        >>> MONEY.field_in("eur"), TIME.field_in("eur")
+        ('cost_eur', 'time_s')
+        """
+        return "_".join(currency if w == USUAL else w for w in self.field.split("_"))
+
+    def in_words(self, amount: float, units: Units) -> str:
         """Write an amount with its unit.
 
-        >>> MONEY.in_words(20, "GPU-h"), TIME.in_words(10440, "GPU-h")
+        >>> MONEY.in_words(20, Units("GPU-h")), TIME.in_words(10440, Units("GPU-h"))
         ('20 usd', '2.9 h')
         """
-        scale, unit = self.unit(amount, device_hour_word)
+        scale, unit = self.unit(amount, units)
         return f"{number(amount / scale)} {unit}"
 
 
 def _charged(usage: Usage) -> np.ndarray | None:
-    rate = usage.rates.get(USD_PER_HOUR)
-    return None if rate is None else usage.hours * rate
+    rate = usage.rates.get(PRICE_PER_HOUR)
+    hours = usage.time_s.clip(min=usage.minimum_s) / 3600
+    return None if rate is None else hours * rate
 
 
 TIME = Resource(
@@ -149,7 +173,7 @@ DEVICE_HOURS = Resource(
     example="50gpu-h",
     help="Limit: device time.",
     amount=lambda usage: usage.hours * usage.allocated,
-    unit=device_time_unit,
+    unit=lambda amount, units: device_time_unit(amount, units.device_hour),
     least="takes the fewest device-hours",
     weight=1,
     compares_devices=False,
@@ -158,14 +182,15 @@ MONEY = Resource(
     name="money",
     field="cost_usd",
     limit="max_cost",
-    parse=parse_usd,
+    parse=parse_money,
     example="20usd",
     help="Limit: money; needs a price.",
     amount=_charged,
-    unit=lambda amount, _: (1.0, "usd"),
+    unit=lambda _, units: (1.0, units.currency),
     least="costs least",
-    missing="a price. Give price_per_gpu_hour_usd (--price on the command line), or "
-    "write price_per_gpu_hour or price_per_node_hour in the site.",
+    missing="a price. Say price (--price on the command line), or write "
+    "price_per_gpu_hour or price_per_node_hour in the site.",
+    exact=lambda amount: Money(amount, USUAL),
     weight=2,
 )
 
@@ -188,7 +213,7 @@ def read_limits(
     Examples
     --------
     >>> read_limits({"max_time": "4h", "max_cost_usd": 20, "max_gpu_hours": None})
-    {'time': 14400.0, 'money': 20.0}
+    {'time': 14400.0, 'money': Money(20.0, 'usd')}
     """
     limits: dict[str, float] = {}
     for key, value in given.items():
@@ -210,7 +235,7 @@ def _limit(resource: Resource, key: str, value: object) -> float:
             raise SpecError(f"{Option(key)}: {error}") from error
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if is_number and key == resource.max_field:
-        return float(value)  # type: ignore[arg-type]
+        return resource.exact(float(value))  # type: ignore[arg-type]
     problem = "has no unit" if is_number else "is neither text nor a number"
     number_of = f"{resource.max_field}={shown(value) if is_number else 20}"
     raise SpecError(

@@ -37,13 +37,12 @@ from scalelab.recommend.prediction.needs import Overhead, SampleNeed
 from scalelab.recommend.prediction.neighbours import uneven
 from scalelab.recommend.question.batches import BatchRule
 from scalelab.recommend.question.candidates import MemoryRoom
+from scalelab.recommend.question.devices import DeviceKind
 from scalelab.records.columns import OPTION_PREFIX
 
 NODE_GROUP = "node_group"
-_ONE_VALUE = (
-    *("workload", "sequence_length", "dataset"),
-    *("device_type", NODE_GROUP, "device_name", "emulated"),
-)
+DEVICE_COLUMNS = ("device_type", NODE_GROUP, "device_name")
+_ONE_VALUE = ("workload", "sequence_length", "dataset", "emulated")
 _MAX_LISTED = 6
 
 
@@ -52,38 +51,63 @@ class AskedCurves:
     """Observations of one workload on one kind of device."""
 
     frame: pd.DataFrame
-    # ``frame`` and the observations of the other node groups: how many samples training
-    # needs does not depend on the node group
-    every_group: pd.DataFrame
+    # ``frame`` and the observations on other devices: how many samples training needs
+    # does not depend on the device
+    everywhere: pd.DataFrame
     workload: str
     device_name: str
     node_group: str
     device_word: str
     device_hour_word: str
     is_emulated: bool
+    device: str  # by which it is told from others
 
 
 def choose_subject(
-    observations: pd.DataFrame, select: Mapping[str, Scalar]
+    observations: pd.DataFrame,
+    select: Mapping[str, Scalar],
+    device: DeviceKind | None = None,
 ) -> AskedCurves:
     """Choose the observations of one workload on one kind of device."""
-    every_group = observations
+    everywhere = selected(observations, select)
+    frame = everywhere if device is None else device.rows(everywhere)
+    refuse_several(frame, (*_ONE_VALUE, *DEVICE_COLUMNS))
+    is_emulated = _only(frame, "emulated") == "True"
+    words = device_words(_only(frame, "device_type"), is_emulated=is_emulated)
+    return AskedCurves(
+        frame=frame,
+        everywhere=everywhere,
+        workload=_only(frame, "workload"),
+        device_name=_only(frame, "device_name"),
+        node_group=_only(frame, NODE_GROUP),
+        device_word=words.device,
+        device_hour_word=words.hour,
+        is_emulated=is_emulated,
+        device=device.label
+        if device
+        else _only(frame, NODE_GROUP) or _only(frame, "device_name"),
+    )
+
+
+def selected(observations: pd.DataFrame, select: Mapping[str, Scalar]) -> pd.DataFrame:
+    """Return the rows with the selected values."""
+    frame = observations
     for name, value in select.items():
-        if name != NODE_GROUP:
-            chosen = with_value(every_group, name, value).index
-            if name.startswith("device_"):
-                # what tells samples alone holds on any device
-                is_alone = every_group["world_size"].isna() & every_group[name].isna()
-                chosen = chosen.union(every_group.index[is_alone])
-            is_timed = is_equal(every_group, "kind", TrialKind.THROUGHPUT)
-            if name == RULE and not chosen.isin(every_group.index[is_timed]).all():
-                # what tells times alone holds under any rule
-                chosen = chosen.union(every_group.index[is_timed])
-            every_group = every_group.loc[chosen]
-    frame = every_group
-    if NODE_GROUP in select:
-        frame = with_value(frame, NODE_GROUP, select[NODE_GROUP])
-    for name in _ONE_VALUE:
+        chosen = with_value(frame, name, value).index
+        if name in DEVICE_COLUMNS:
+            # what tells samples alone holds on any device
+            chosen = chosen.union(frame.index[frame[name].isna()])
+        is_timed = is_equal(frame, "kind", TrialKind.THROUGHPUT)
+        if name == RULE and not chosen.isin(frame.index[is_timed]).all():
+            # what tells times alone holds under any rule
+            chosen = chosen.union(frame.index[is_timed])
+        frame = frame.loc[chosen]
+    return frame
+
+
+def refuse_several(frame: pd.DataFrame, names: Iterable[str] = _ONE_VALUE) -> None:
+    """Refuse rows of several workloads, or of what else an answer is about one of."""
+    for name in names:
         counts = _counts(frame, name)
         unnamed = len(frame) - sum(counts.values())
         # Any other column may be missing in trials that failed early.
@@ -99,23 +123,12 @@ def choose_subject(
                 "of them.",
                 f"Choose it with {Option('select', 'VALUE', key=name)}.",
             )
-    is_emulated = _only(frame, "emulated") == "True"
-    words = device_words(_only(frame, "device_type"), is_emulated=is_emulated)
-    return AskedCurves(
-        frame=frame,
-        every_group=every_group,
-        workload=_only(frame, "workload"),
-        device_name=_only(frame, "device_name"),
-        node_group=_only(frame, NODE_GROUP),
-        device_word=words.device,
-        device_hour_word=words.hour,
-        is_emulated=is_emulated,
-    )
 
 
 def compared_columns(observations: pd.DataFrame) -> set[str]:
-    """Return the columns in which the candidates of one answer may differ."""
-    return {*CONFIGURATION, *curve_columns(observations)} - {*_ONE_VALUE}
+    """Return the columns in which the candidates on one kind of device may differ."""
+    held = {*_ONE_VALUE, *DEVICE_COLUMNS}
+    return {*CONFIGURATION, *curve_columns(observations)} - held
 
 
 def with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.links import Link
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.support import Support
-from scalelab.kinds.resources import TIME
+from scalelab.kinds.resources import TIME, Units
 from scalelab.kinds.strategies import strategy_of
 from scalelab.laws.convergence.rows import RULE
 from scalelab.laws.rows import CONFIGURATION, FitRows, cells, curve_columns, numbers
@@ -385,10 +385,9 @@ def not_considered(
 
 
 def named(
-    found: Iterable[Named], limits: Sequence[str], knowledge: Knowledge
+    found: Iterable[Named], limits: Sequence[str], knowledge: Knowledge, units: Units
 ) -> Iterator[Fact]:
     """Note the rows that are named beside the chosen one."""
-    word = knowledge.subject.device_hour_word
     for kind, one, other in found:
         (row,) = one.frame.to_dict("records")
         spent, others = one.spent.medians(), other.spent.medians()
@@ -399,7 +398,7 @@ def named(
             global_batch_size=int(row["global_batch_size"]),
             settings=knowledge.settings(row),
             basis=str(row["support"]),
-            takes=[of.in_words(each, word) for of, each in amounts.items()],
+            takes=[of.in_words(each, units) for of, each in amounts.items()],
             limits=[*limits],
             of_doublings=not limits,
             time_s=amounts[TIME],

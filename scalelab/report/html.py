@@ -46,8 +46,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "How many samples training needs": ("samples_to_target", "metric_over_time"),
 }
 _DETAILS = (
-    *("settings", "chance", "accuracy", "choice", "failed", "alternatives"),
-    *("knee", "elsewhere", "price", "why"),
+    *("settings", "chance", "accuracy", "choice", "failed"),
+    *("knee", "granting", "elsewhere", "price", "why"),
 )
 
 
@@ -213,7 +213,7 @@ def _tiles(recommendation: Recommendation) -> list[tuple[str, str]]:
         (f"{interval} interval", duration_range(row.time_s)),
     ]
     for resource, amount in row.spent.items():
-        scale, unit = resource.unit(amount.value, recommendation.device_hour_word)
+        scale, unit = resource.unit(amount.value, recommendation.units(row))
         tiles.append((unit, number(amount.value / scale)))
     named = f"{row.scaling} " if row.scaling in ("strong", "weak") else ""
     tiles.append((f"{named}efficiency", percent(row.scaling_efficiency.value)))

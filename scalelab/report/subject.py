@@ -116,7 +116,7 @@ class ReportSubject:
             labels = _labels_of_answer(recommendation, rows)
             # where one device count alone was measured, only that can be compared
             compares = recommendation.knee is not None
-            plan = recommendation.rows if compares else (recommendation.chosen,)
+            plan = recommendation.alike if compares else (recommendation.chosen,)
         return cls(
             labels=labels,
             observations=observations,
@@ -162,9 +162,9 @@ def _planned_by(recommendation: Recommendation, rows: pd.DataFrame) -> pd.DataFr
             is_same &= equal.astype(bool) | (not equal.any())
     rows = rows[is_same]
     # step times do not depend on the rule
-    swept = {n for row in recommendation.rows for n in row.settings if n != RULE}
+    swept = {n for row in recommendation.alike for n in row.settings if n != RULE}
     planned = pd.Series(False, index=rows.index)
-    for row in recommendation.rows:
+    for row in recommendation.alike:
         place = [row.world_size, row.num_nodes]
         place += [getattr(row.batch, name) for name in BATCH]
         is_there = (rows[[*ALLOCATION, *BATCH]] == place).all(axis=1)
@@ -233,7 +233,7 @@ def _labels_of_answer(recommendation: Recommendation, rows: pd.DataFrame) -> Lab
     word, baseline = recommendation.device_word, recommendation.baseline
     batches = pd.DataFrame(
         {"world_size": row.world_size, **asdict(row.batch)}
-        for row in recommendation.rows
+        for row in recommendation.alike
     )
     named = {
         "workload": recommendation.workload,

@@ -4,10 +4,12 @@ Types and rules are those of the keys that users write in YAML; values of NumPy 
 pandas are taken as the plain values they hold.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from __future__ import annotations
 
-from pydantic import BeforeValidator, Field
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainValidator
 
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
@@ -27,7 +29,11 @@ from scalelab.inputs.fields import (
     plain_value,
     several,
 )
+from scalelab.inputs.money import USUAL, Money, Rate, parse_rate, positive_money
 from scalelab.inputs.problems import shown
+
+if TYPE_CHECKING:
+    from scalelab.site.prices import PriceEntry
 
 _MOST_DEVICES = 1_000_000
 _JOB = "{'epochs': 90, 'samples_per_epoch': 1281167}"
@@ -48,6 +54,28 @@ def _job(value: Any) -> Any:
     return by_name(value) or None
 
 
+def _rates(value: Any) -> tuple[tuple[str, Rate], ...]:
+    """Read one price, prices by device, or texts such as ``c4=0.39usd``."""
+    if isinstance(value, Mapping):
+        return tuple((str(name), _rate(each)) for name, each in value.items())
+    return tuple(_named_rate(each) for each in several(value))
+
+
+def _named_rate(value: Any) -> tuple[str, Rate]:
+    if isinstance(value, str) and "=" in value:
+        name, _, text = value.partition("=")
+        return name.strip(), _rate(text)
+    return "", _rate(value)
+
+
+def _rate(value: Any) -> Rate:
+    if isinstance(value, str):
+        return parse_rate(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SpecError(f"{shown(value)} is not a price. Write 2.5 or '2.5usd'.")
+    return Rate(positive_money(value), "device_hour")
+
+
 _Count = Annotated[int, Field(strict=True, ge=1, le=_MOST_DEVICES)]
 _Batch = Annotated[
     Annotated[Count, Field(le=10**9)] | None, BeforeValidator(plain_value)
@@ -63,7 +91,6 @@ class FitArguments(Section):
 
 
 _OTHER_WORDS = {
-    "price": "price_per_gpu_hour_usd",
     "global_batch_size": "batch",
     "local_batch_size": "local_batch",
     "world_size": "gpus",
@@ -82,6 +109,10 @@ def check_words(given: Iterable[str]) -> None:
 class RecommendArguments(FitArguments):
     """The arguments of ``Run.recommend`` other than the limits."""
 
+    price: Annotated[tuple[tuple[str, Rate], ...], PlainValidator(_rates)] = Field(
+        default=(), description="A price, or prices by device."
+    )
+    prices: PathText | None = None
     price_per_gpu_hour_usd: Annotated[Price | None, BeforeValidator(plain_value)] = None
     target: TargetText | None = None
     confidence: Annotated[Fraction, BeforeValidator(_share)] = Field(
@@ -104,6 +135,26 @@ class RecommendArguments(FitArguments):
     between_nodes: LinkText | None = None
     accept_unmeasured: Flag = False
     no_history: Flag = False
+
+    def quoted(self) -> Iterator[PriceEntry]:
+        """Yield the prices that are given, as entries of a list."""
+        from scalelab.site.prices import PriceEntry
+
+        if self.price and self.price_per_gpu_hour_usd is not None:
+            raise SpecError(
+                "price and price_per_gpu_hour_usd both say a price. Give one of them."
+            )
+        for name, rate in self.price:
+            device = name or None
+            yield PriceEntry(device=device, on_demand=rate.money, per=rate.per)
+        amount = self.price_per_gpu_hour_usd
+        if amount is not None and amount.currency not in ("", USUAL):
+            raise SpecError(
+                f"price_per_gpu_hour_usd='{amount}' is not in {USUAL}. Write "
+                f"price='{amount}'."
+            )
+        if amount is not None:
+            yield PriceEntry(on_demand=Money(amount, USUAL))
 
 
 class SweepArguments(Section):

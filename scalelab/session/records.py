@@ -63,7 +63,12 @@ class RunRecords:
         """What is doubtful about an imported table."""
         return self._of_import("doubts")
 
-    def _of_import(self, name: str) -> tuple[str, ...]:
+    @property
+    def table_prices(self) -> tuple[Mapping[str, Any], ...]:
+        """The prices in the columns of an imported table, as entries of a list."""
+        return self._of_import("prices")
+
+    def _of_import(self, name: str) -> tuple[Any, ...]:
         return tuple(self._reader.fingerprint.get("imported", {}).get(name, ()))
 
     @cached_property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
     from scalelab.recommend.answer.recommendation import Recommendation
     from scalelab.recommend.answer.text import Answer
     from scalelab.recommend.knowledge import History
+    from scalelab.recommend.money.prices import Quote
     from scalelab.recommend.question.candidates import UntoldByProgram
     from scalelab.report.figures import Figures
 
+# A price, prices by device, or both as the command line has them
+PriceSaid = float | str | Mapping[str, float | str] | Sequence[str] | None
 _LAW = FitArguments.model_fields["law"].default
 
 
@@ -60,6 +64,8 @@ class Run(RunRecords):
     def recommend(
         self,
         *,
+        price: PriceSaid = None,
+        prices: str | Path | None = None,
         price_per_gpu_hour_usd: float | str | None = None,
         target: str | None = None,
         max_gap: float | None = None,
@@ -81,9 +87,16 @@ class Run(RunRecords):
 
         Parameters
         ----------
+        price
+            What an hour of a device is charged, such as ``"2.5usd"``, or of a whole
+            node, ``"9eur/node-h"``; for several kinds of devices by node group or
+            model, ``{"c4": "0.39usd", "p2": "0.9usd"}``. Default: what ``prices`` says,
+            else the profile of the run's site, else the imported table.
+        prices
+            Path of a price list, see :class:`scalelab.site.prices.PriceEntry`; default:
+            the one that the site's profile names.
         price_per_gpu_hour_usd
-            What a device-hour costs, as a number or as ``"2.5usd"``; default: what the
-            profile of the run's site says now.
+            The same as ``price``, as a number of usd per device-hour.
         target
             Metric to reach instead of the job's, e.g. ``"val_acc >= 0.75"``.
         max_gap
@@ -150,6 +163,7 @@ class Run(RunRecords):
         from scalelab.recommend.question.batches import AskedBatch
         from scalelab.recommend.question.objective import Constraints
 
+        quotes = tuple(self._quotes(said))
         question = Question(
             job=said.job or self.job,
             limits=Constraints(
@@ -159,7 +173,6 @@ class Run(RunRecords):
                 max_gap=said.max_gap,
                 confidence=said.confidence,
             ),
-            price_per_gpu_hour_usd=said.price_per_gpu_hour_usd,
             gpus=said.gpus,
             select=dict(sorted(said.select.items())),
             law=said.law,
@@ -171,6 +184,8 @@ class Run(RunRecords):
             ),
             between_nodes=said.between_nodes,
             accept_unmeasured=said.accept_unmeasured,
+            quotes=quotes,
+            today=date.today() if any(each.entry.date for each in quotes) else None,
             # other laws learn from the asked rows alone
             history=""
             if said.no_history or said.learn_from or said.law != _LAW
@@ -202,7 +217,7 @@ class Run(RunRecords):
 
         from scalelab.laws.convergence.rows import answering
         from scalelab.recommend.answer.facts import Fact
-        from scalelab.recommend.by_group import answer
+        from scalelab.recommend.by_device import answer
 
         frame, target = self.observations, question.limits.target
         if target is not None:  # read from the curves of its metric
@@ -225,6 +240,24 @@ class Run(RunRecords):
             found,
             facts=(*self._before(question), *found.facts, *left_out, *doubts),
         )
+
+    def _quotes(self, said: RecommendArguments) -> Iterator[Quote]:
+        # the prices that are said elsewhere than by the site's own keys
+        from scalelab.recommend.money.prices import FILE, GIVEN, TABLE, Quote
+        from scalelab.site.prices import PriceEntry, read_prices
+
+        for entry in said.quoted():
+            yield Quote(entry=entry, rank=GIVEN, said_by="as given")
+        of_site = [run_site.site.prices for run_site in self.sites.values()]
+        if named := said.prices or next(filter(None, of_site), None):
+            path = Path(named).expanduser()
+            for entry in read_prices(path):
+                source = ", ".join(map(str, filter(None, (entry.source, entry.date))))
+                whose = f" ({source})" if source else ""
+                yield Quote(entry=entry, rank=FILE, said_by=f"by {path.name}{whose}")
+        for columns in self.table_prices:
+            entry = PriceEntry.model_validate(columns)
+            yield Quote(entry=entry, rank=TABLE, said_by="by the table")
 
     def _untold(self) -> UntoldByProgram:
         if self.experiment is None:

@@ -67,7 +67,7 @@ def listed_gpus() -> tuple[str, ...] | None:
 
 
 LOST_AFTER_S = 300.0
-HistoryPath = Annotated[str, Field(strict=True, pattern=r"^[/~].{0,999}$")]
+ProfilePath = Annotated[str, Field(strict=True, pattern=r"^[/~].{0,999}$")]
 
 
 class Site(NodeSettings):
@@ -95,10 +95,15 @@ class Site(NodeSettings):
         default=LOST_AFTER_S,
         description="Silence after which a node counts as lost; its trials run again.",
     )
-    history: HistoryPath | None = Field(
+    history: ProfilePath | None = Field(
         default=None,
         description="Folder of finished runs that answers learn step times from "
         "[default: ~/.config/scalelab/history].",
+    )
+    prices: ProfilePath | None = Field(
+        default=None,
+        description="File with a list of prices, which counts for more than the prices "
+        "said here.",
     )
     dashboard: bool = Field(
         default=True,

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.kinds.resources import USD_PER_HOUR, Resource, Usage, read_limits
+from scalelab.kinds.resources import (
+    PRICE_PER_HOUR,
+    Resource,
+    Units,
+    Usage,
+    read_limits,
+)
 from scalelab.testing.installed import RowContract
 
 _NO_AMOUNTS = ("", "much", "-1", "0")
@@ -49,7 +55,7 @@ class ResourceContract(RowContract):
 
     def test_amounts_belong_to_allocations(self, row: Resource) -> None:
         """One for each draw and allocation, more where the job takes longer."""
-        amount = row.amount(self.usage(**{USD_PER_HOUR: np.array([2.0, 4.0, 16.0])}))
+        amount = row.amount(self.usage(**{PRICE_PER_HOUR: np.array([2.0, 4.0, 16.0])}))
         assert amount is not None
         assert amount.shape == (2, 3)
         assert np.all(amount > 0)
@@ -62,6 +68,6 @@ class ResourceContract(RowContract):
     def test_it_is_written_with_a_unit(self, row: Resource) -> None:
         """``unit`` returns its size, above 0, and its name."""
         for amount in (0.5, 20.0, 1e6):
-            scale, unit = row.unit(amount, "GPU-h")
+            scale, unit = row.unit(amount, Units("GPU-h"))
             assert scale > 0
-            assert row.in_words(amount, "GPU-h").endswith(f" {unit}")
+            assert row.in_words(amount, Units("GPU-h")).endswith(f" {unit}")

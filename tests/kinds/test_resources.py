@@ -8,8 +8,8 @@ import pytest
 from scalelab.errors import SpecError
 from scalelab.kinds import resources
 from scalelab.kinds.resources import (
+    PRICE_PER_HOUR,
     RESOURCES,
-    USD_PER_HOUR,
     Resource,
     Usage,
     read_limits,
@@ -29,7 +29,7 @@ def test_amounts_follow_from_time_and_devices() -> None:
         time_s=np.array([[3600.0, 7200.0]]),
         world_size=np.array([4, 1]),
         num_nodes=np.array([2, 1]),
-        rates={USD_PER_HOUR: np.array([8.0, 2.0])},
+        rates={PRICE_PER_HOUR: np.array([8.0, 2.0])},
     )
     found = {row.field: row.amount(usage) for row in RESOURCES.built_in}
     assert found["time_s"].tolist() == [[3600.0, 7200.0]]
@@ -52,7 +52,7 @@ def test_money_is_not_known_without_a_price() -> None:
             "max_time=4 has no unit. Write max_time='4h' or max_time_s=4.",
         ),
         ({"max_time": "4h", "max_time_s": 9}, "max_time_s=9: time is limited twice."),
-        ({"max_cost": "20eur"}, "max_cost: '20eur' is not a price."),
+        ({"max_cost": "20xyz"}, "max_cost: the currency 'xyz' is not known."),
         (
             {"max_gpu_hours": [1]},
             "max_gpu_hours=[1] is neither text nor a number. Write "

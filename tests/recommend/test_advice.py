@@ -15,8 +15,9 @@ from scalelab.inputs.target import Target
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.answer.text import answer_text
+from scalelab.recommend.money.prices import Price
 from scalelab.recommend.question.batches import AskedBatch
-from scalelab.recommend.question.objective import Constraints, Price
+from scalelab.recommend.question.objective import Constraints
 
 JOB = Job(epochs=10, samples_per_epoch=1_000_000)
 HOUR = 3600.0
@@ -128,22 +129,22 @@ def test_the_cheapest_that_meets_a_deadline_is_chosen() -> None:
 def test_the_fastest_that_meets_a_budget_is_chosen() -> None:
     price = 2.0
     budget = hours(4) * 4 * price * 1.05
-    limits = Constraints(limits={"money": budget}, price=Price(usd=price))
+    limits = Constraints(limits={"money": budget}, price=Price(amount=price))
     found = recommend(sweep(), JOB, constraints=limits)
     assert found.chosen.world_size == 4
-    cost = found.chosen.cost_usd
+    cost = found.chosen.cost
     assert cost.value == pytest.approx(found.chosen.gpu_hours.value * price)
     assert cost.lo <= cost.value <= cost.hi
 
 
 @pytest.mark.slow
 def test_an_exclusive_node_is_charged_for_all_its_devices() -> None:
-    limits = Constraints(price=Price(usd=2.0), devices_on_node=4)
+    limits = Constraints(price=Price(amount=2.0), devices_on_node=4)
     found = recommend(sweep(), JOB, constraints=limits)
     for size, charged in ((1, 4), (2, 4), (4, 4), (16, 16)):
         time_h = row(found, size).time_s.value / HOUR
         assert row(found, size).gpu_hours.value == pytest.approx(charged * time_h)
-        assert row(found, size).cost_usd.value == pytest.approx(2 * charged * time_h)
+        assert row(found, size).cost.value == pytest.approx(2 * charged * time_h)
     assert found.price == limits.charges_in_words("GPU-h")
 
 

@@ -13,7 +13,7 @@ from scalelab.inputs.target import Target
 from scalelab.laws import rows
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.kept import Question
-from scalelab.recommend.by_group import answer
+from scalelab.recommend.by_device import answer
 from scalelab.recommend.knowledge import History
 from scalelab.recommend.question.objective import Constraints
 from scalelab.records.observations import frame
@@ -71,7 +71,6 @@ def test_node_groups_share_what_was_prepared_and_so_do_other_runs(
     question = Question(
         job=JOB,
         limits=Constraints(),
-        price_per_gpu_hour_usd=None,
         gpus=(),
         select={},
         law="scalelab",

@@ -20,7 +20,7 @@ FIGURES = (
     "step_time_s",
     "throughput_samples_per_s",
     "samples",
-    "cost_usd",
+    "cost",
     "scaling_efficiency",
 )
 

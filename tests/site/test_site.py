@@ -221,8 +221,7 @@ def test_a_path_names_the_same_site_from_any_directory(tmp_path: Path) -> None:
         ),
         (
             "price_per_gpu_hour: 1.0e+15",
-            r"1000000000000000\.0 is not a price: it must be greater than 0 and less "
-            r"than 1e\+15\.",
+            r"1e\+15 is not a price: it must be less than 1e\+15\.",
         ),
         ("price_per_gpu_hour: 0", r"price_per_gpu_hour: 0 is not a price"),
         (
@@ -230,7 +229,7 @@ def test_a_path_names_the_same_site_from_any_directory(tmp_path: Path) -> None:
             r"node_groups\.a b\.\[key\]: is no name of a node group\. Use at most 32",
         ),
         ("price_per_gpu_hour: true", "price_per_gpu_hour: True is not a price"),
-        ("price_per_node_hour: 2eur", "price_per_node_hour: '2eur' is not a price"),
+        ("price_per_node_hour: 2eru", "price_per_node_hour: the currency 'eru' is"),
         (
             "links: {between_nodes: {bandwidth: 100}}",
             r"links\.between_nodes\.bandwidth: 100 has no unit\. Write '100Gbit/s'",

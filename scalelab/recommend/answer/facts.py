@@ -8,10 +8,19 @@ from typing import Any, Literal, Self
 Contents = Literal["given", "steps", "steps_and_checkpoints", "all", "whole_runs"]
 # The subjects of notes
 NotedPart = Literal[
-    "accuracy", "choice", "failed", "efficiency", "rates", "assumption", "unanswered"
+    "accuracy",
+    "choice",
+    "failed",
+    "granting",
+    "efficiency",
+    "rates",
+    "assumption",
+    "unanswered",
 ]
 _PARTS: Mapping[str, NotedPart] = {
     **dict.fromkeys(("on_the_edge", "just_short", "faster", "to_submit_now"), "choice"),
+    **dict.fromkeys(("nearest", "against_devices", "faster_device"), "choice"),
+    "worth_granting": "granting",
     "failures": "failed",
     "accuracy_gap": "accuracy",
     "ruled_out": "accuracy",

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from datetime import date as Date
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
 from scalelab.kinds.resources import RESOURCES
 from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.money.prices import Quote
 from scalelab.recommend.question.batches import AskedBatch
 from scalelab.recommend.question.objective import Constraints
 from scalelab.records.cache import own_file, write_cache
@@ -37,7 +39,6 @@ class Question:
 
     job: Job | None
     limits: Constraints
-    price_per_gpu_hour_usd: float | None
     gpus: tuple[int, ...]
     select: Mapping[str, Scalar]
     law: str
@@ -46,6 +47,8 @@ class Question:
     between_nodes: Link | None = None
     accept_unmeasured: bool = False
     history: str = ""  # folder of runs to learn from; empty: none
+    quotes: tuple[Quote, ...] = ()  # prices other than the site's own
+    today: Date | None = None  # where one of them has a date
 
 
 class KeptAnswers:

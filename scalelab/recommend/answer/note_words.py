@@ -10,11 +10,17 @@ from scalelab.inputs.numerals import counted, duration, number, percent
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.support import Support
 from scalelab.inputs.wording import Option
+from scalelab.recommend.answer.comparing_words import (
+    against_devices,
+    faster_device,
+    faster_for,
+    nearest_limits,
+    slower,
+)
 from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.records.columns import OPTION_PREFIX
 
 _GIB = 2**30
-_FASTER = 1.05  # a factor that is written as 1.1 or more
 
 
 class _Note(NamedTuple):
@@ -64,19 +70,6 @@ def accepted_in_words(values: Mapping[str, Any]) -> str:
     return f"{accepted:,} of {counted(judged, 'trial')} {verb} accepted: {what}."
 
 
-def _slower(factor: float) -> str:
-    if factor > 1:
-        return f"{factor:.2g} times slower"
-    return f"{1 / factor:.2g} times faster"
-
-
-def faster_for(speedup: float, cost_ratio: float) -> str:
-    """Say what one row takes beside another, e.g. ``3.8 times faster for 4% more``."""
-    more = "less" if cost_ratio < 1 else "more"
-    pace = _slower(1 / speedup) if max(speedup, 1 / speedup) >= _FASTER else "as fast"
-    return f"{pace} for {percent(abs(cost_ratio - 1))} {more}"
-
-
 def setting_in_words(name: str) -> str:
     """Return what a setting is called."""
     short = name.removeprefix(OPTION_PREFIX)
@@ -101,7 +94,7 @@ _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     "then": lambda of: "".join(f", {each}" for each in settings_in_words(of)),
     "sizes": lambda sizes: ", ".join(f"{size:,}" for size in sizes),
     "and": " and ".join,
-    "slower": _slower,
+    "slower": slower,
 }
 
 
@@ -259,6 +252,7 @@ def _efficiency(note: _Note) -> str:
 
 
 _OPTIONS = {
+    "price": Option("price", "2usd", key="DEVICE"),
     "accept_unmeasured": Option("accept_unmeasured", True),
     "learn_from": Option("learn_from", "RUN"),
     "between_nodes": Option("between_nodes", "200Gbit/s"),
@@ -392,7 +386,17 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "{world_size:n {device}} may take {lo_s:duration} to {hi_s:duration}. "
     "{between_nodes}, or what your link has, narrows that.",
     "uneven": _uneven,
-    "group_not_compared": "Node group {group} is not compared: {why}",
+    "device_not_compared": "{name} is not compared: {why}",
+    "against_devices": lambda note: against_devices(note.of),
+    "nearest": lambda note: nearest_limits(note.of, note.device_word),
+    "worth_granting": "Worth granting: {least} to {most:n {device}}, best {best}.",
+    "faster_device": lambda note: faster_device(note.of),
+    "by_time_alone": "Devices are compared by time alone: no price is known of "
+    "{devices:list}. {price} says one.",
+    "old_price": "The price of {name} is of {date}, {days:n day} ago: look it up "
+    "again.",
+    "costs_contain": "Costs are of the job's own hours at prices on demand; storage, "
+    "data transfer and repeated runs are not in them.",
     "history_not_read": "Nothing was learned from {run} of the history: it cannot be "
     "read. Restore it, or take it out of that folder.",
     "import_doubted": "The import doubted: {doubt}",

@@ -8,8 +8,16 @@ from typing import Any, Literal
 import numpy as np
 
 from scalelab.inputs.document import Scalar
-from scalelab.inputs.numerals import Interval
-from scalelab.kinds.resources import DEVICE_HOURS, MONEY, RESOURCES, TIME, Resource
+from scalelab.inputs.money import USUAL
+from scalelab.inputs.numerals import SEVERAL, DeviceWords, Interval, device_words
+from scalelab.kinds.resources import (
+    DEVICE_HOURS,
+    MONEY,
+    RESOURCES,
+    TIME,
+    Resource,
+    Units,
+)
 from scalelab.plan.memory_limits import MemoryLimit
 from scalelab.recommend.answer.evidence import Evidence, RateRow, WayRow
 from scalelab.recommend.answer.facts import Fact, NotedPart
@@ -39,6 +47,9 @@ class OutlookRow:
 
     Parameters
     ----------
+    device
+        What its devices are called: of which node group, or their model; empty where
+        the rows do not say.
     throughput_tokens_per_s
         The same in tokens; None where neither the job nor the rows say how many a
         sample has.
@@ -66,7 +77,8 @@ class OutlookRow:
     probability
         Probability of meeting every constraint, in [0, 1]; None without constraints.
     is_pareto
-        No other row is both faster and cheaper in device-hours.
+        No other row is both faster and cheaper: in device-hours, or where several
+        kinds of devices are compared and all have prices, in money.
     is_eligible
         May be chosen: its batch is inside the allowed range, it does not rest on a term
         that was not measured here, unless that was accepted, no rank was made slow on
@@ -75,6 +87,7 @@ class OutlookRow:
         The recommended row; the row efficiencies refer to.
     """
 
+    device: str
     allocation: str
     world_size: int
     num_nodes: int
@@ -110,8 +123,8 @@ class OutlookRow:
         return self._known(DEVICE_HOURS)
 
     @property
-    def cost_usd(self) -> Interval | None:
-        """The cost of the whole job in usd; None where no price is known."""
+    def cost(self) -> Interval | None:
+        """The cost of the whole job in the answer's currency; None: no price."""
         return self.amounts[MONEY.name]
 
     @property
@@ -128,12 +141,15 @@ class OutlookRow:
         assert amount is not None, resource.name
         return amount
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, currency: str = USUAL) -> dict[str, Any]:
         """Return plain JSON values, each amount under the name of its field."""
         values: dict[str, Any] = {}
         for key, value in _plain(asdict(self)).items():
             if key == "amounts":
-                values |= {RESOURCES[name].field: each for name, each in value.items()}
+                values |= {
+                    RESOURCES[name].field_in(currency): each
+                    for name, each in value.items()
+                }
             elif key == "scaling_efficiency":
                 values[key] = value["value"]
                 values |= {f"{key}_{end}": value[end] for end in ("lo", "hi")}
@@ -240,7 +256,12 @@ class Recommendation:
     next_trial
         None where no measurement would change the answer.
     price
-        What is charged per hour and who says so, in a sentence; None: not known.
+        What is charged per hour and who says so, in sentences; None: not known.
+    currency
+        The currency of costs, such as ``usd``.
+    devices
+        Where several kinds of devices were compared, the words for each, by
+        :attr:`OutlookRow.device`; empty where there is one kind.
     facts
         The notes on the answer: what it assumes, what could not be answered, and how
         many trials failed.
@@ -272,6 +293,7 @@ class Recommendation:
     knee: Knee | None
     next_trial: NextTrial | None
     price: str | None
+    currency: str
     facts: tuple[Fact, ...]
     left_out: Mapping[str, int]
     left_out_of_convergence: Mapping[str, int]
@@ -281,6 +303,7 @@ class Recommendation:
     law: str
     formula: str
     elsewhere: Mapping[str, OutlookRow] = field(default_factory=dict)
+    devices: Mapping[str, DeviceWords] = field(default_factory=dict)
     parameters: tuple[ParameterRow, ...] = field(default=())
     memory_limits: tuple[MemoryLimit, ...] = ()
     evidence: Evidence = field(default_factory=Evidence)
@@ -302,8 +325,31 @@ class Recommendation:
         return next(row for row in self.rows if row.is_chosen)
 
     @property
+    def alike(self) -> tuple[OutlookRow, ...]:
+        """The rows on the devices of the recommended row."""
+        device = self.chosen.device
+        return tuple(row for row in self.rows if row.device == device)
+
+    @property
+    def hour_of_all(self) -> str:
+        """The word for a device-hour on all the devices that are compared."""
+        hours = {words.hour for words in self.devices.values()}
+        if len(hours) > 1:
+            return device_words(SEVERAL, is_emulated=False).hour
+        return self.device_hour_word
+
+    def words(self, row: OutlookRow) -> DeviceWords:
+        """Return the words for the devices of a row."""
+        own = DeviceWords(self.device_word, self.device_hour_word)
+        return self.devices.get(row.device, own)
+
+    def units(self, row: OutlookRow) -> Units:
+        """Return the units in which to write what a row takes."""
+        return Units(self.words(row).hour, self.currency)
+
+    @property
     def pareto(self) -> tuple[OutlookRow, ...]:
-        """Rows that no other row beats in both time and device-hours."""
+        """Rows that no other row beats in both time and spending."""
         return tuple(row for row in self.rows if row.is_pareto)
 
     @property
@@ -335,10 +381,13 @@ class Recommendation:
             "failures": " ".join(self.said("failed")),
             "ways": beside["ways"],
             "learning_rates": beside["rates"],
-            "rows": [row.to_json() for row in self.rows],
-            "elsewhere": {name: row.to_json() for name, row in self.elsewhere.items()},
+            "rows": [row.to_json(self.currency) for row in self.rows],
+            "elsewhere": {
+                name: row.to_json(self.currency) for name, row in self.elsewhere.items()
+            },
+            "devices": {n: words._asdict() for n, words in self.devices.items()},
         }
-        shown_if_any = ("memory_limits", "ways", "learning_rates")
+        shown_if_any = ("devices", "memory_limits", "ways", "learning_rates")
         return {n: each for n, each in values.items() if each or n not in shown_if_any}
 
 

@@ -13,9 +13,9 @@ from scalelab.inputs.numerals import (
     probability,
 )
 from scalelab.plan.memory_limits import limits_in_words
+from scalelab.recommend.answer.comparing_words import faster_for
 from scalelab.recommend.answer.evidence import BASELINE, WayRow
 from scalelab.recommend.answer.note_words import (
-    faster_for,
     judged_times,
     setting_in_words,
     settings_in_words,
@@ -56,9 +56,8 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
     time = f"{duration(row.time_s.value)} [{duration_ends(row.time_s)}]"
     given = f" if {result.condition}" if result.condition else ""
     chance = _chance(result, row)
-    is_unmet = not result.meets_constraints and knee is not None
     emulated = "Emulated: times are declared, nothing here was measured."
-    hours, word = result.sweep_gpu_hours, result.device_hour_word
+    hours, word = result.sweep_gpu_hours, result.hour_of_all
     cost = [] if hours is None else [f"Sweep cost {device_time(hours, word)}."]
     now = next((f.values for f in result.facts if f.kind == "to_submit_now"), {})
     proposal = [] if trial is None else [_proposal(result, trial, now)]
@@ -69,9 +68,9 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
         "chance": [f"Chance {chance}{given}."] if chance else [],
         "failed": [*result.said("failed"), *limits_in_words(result.memory_limits)],
         "choice": [*result.said("choice"), *(proposal if now else [])],
-        "alternatives": [_alternatives(result)] if is_unmet else [],
         "emulated": [emulated] if result.is_emulated else [],
         "knee": [] if knee is None else [_knee(result, knee)],
+        "granting": [*result.said("granting")],
         "elsewhere": [_elsewhere(result, *each) for each in result.elsewhere.items()],
         "price": [result.price] if result.price else [],
         "accuracy": [*result.said("accuracy")],
@@ -116,9 +115,11 @@ def _use(result: Recommendation) -> list[str]:
         verb = "Closest:"
     kind = f"{result.node_group} node" if result.node_group else "node"
     _, devices = row.allocation.split("x")
-    count = _count(result, row.world_size)
+    count = _count(result, row)
     if result.device_name and result.device_word in ("GPU", "TPU"):
         count = f"{row.world_size:,} {result.device_name}"
+    elif result.devices and not result.node_group and row.device:
+        count = f"{count} of {row.device}"
     nodes = f"{counted(row.num_nodes, kind)} x {devices}"
     return [*unmet, f"{verb} {count} ({nodes}), {_batch(row.batch)}"]
 
@@ -135,8 +136,8 @@ def _settings(result: Recommendation) -> list[str]:
 
 
 def _spent(result: Recommendation, row: OutlookRow) -> str:
-    word = result.device_hour_word
-    return ", ".join(of.in_words(each.value, word) for of, each in row.spent.items())
+    units = result.units(row)
+    return ", ".join(of.in_words(each.value, units) for of, each in row.spent.items())
 
 
 def _chance(result: Recommendation, row: OutlookRow) -> str:
@@ -148,18 +149,11 @@ def _chance(result: Recommendation, row: OutlookRow) -> str:
     return f"of meeting {limits}: {probability(row.probability)}"
 
 
-def _alternatives(result: Recommendation) -> str:
-    fastest = min(result.rows, key=lambda row: row.time_s.value)
-    cheapest = min(result.rows, key=lambda row: row.gpu_hours.value)
-    return "; ".join(
-        f"{title}: {_count(result, row.world_size)}, {duration(row.time_s.value)}, "
-        f"{device_time(row.gpu_hours.value, result.device_hour_word)}"
-        f"{'' if row.is_eligible else f' ({row.basis})'}"
-        for title, row in (("Fastest", fastest), ("cheapest", cheapest))
-    )
+def _count(result: Recommendation, row: OutlookRow) -> str:
+    return counted(row.world_size, result.words(row).device)
 
 
-def _count(result: Recommendation, count: int) -> str:
+def _many(result: Recommendation, count: int) -> str:
     return counted(count, result.device_word)
 
 
@@ -172,37 +166,37 @@ def _batch(batch: BatchPlan) -> str:
     )
 
 
-def _elsewhere(result: Recommendation, group: str, row: OutlookRow) -> str:
+def _elsewhere(result: Recommendation, device: str, row: OutlookRow) -> str:
     chance = _chance(result, row)
     return (
-        f"Node group {group} instead: {_count(result, row.world_size)} "
-        f"({row.allocation}), {duration(row.time_s.value)}, {_spent(result, row)}"
-        f"{f', chance {chance}' if chance else ''}."
+        f"On {device} instead: {_count(result, row)} ({row.allocation}), "
+        f"{duration(row.time_s.value)} [{duration_ends(row.time_s)}], "
+        f"{_spent(result, row)}{f', chance {chance}' if chance else ''}."
     )
 
 
 def _knee(result: Recommendation, knee: Knee) -> str:
-    last, most = result.rows[-1].world_size, knee.largest_measured
-    up_to = f"up to {_count(result, most)}, the largest measured"
+    last, most = result.alike[-1].world_size, knee.largest_measured
+    up_to = f"up to {_many(result, most)}, the largest measured"
     if knee.lo is None:
         beyond = f"; none are expected up to {last:,} either" if last > most else ""
         return f"No diminishing returns {up_to}{beyond}."
     if knee.hi is None:
-        where = f"{_count(result, knee.lo)} or more"
+        where = f"{_many(result, knee.lo)} or more"
     elif knee.hi == knee.lo:
-        where = _count(result, knee.lo)
+        where = _many(result, knee.lo)
     else:
         where = f"{knee.lo:,}-{knee.hi:,} {plural(result.device_word, 2)}"
     chance = knee.probability_in_range
     if chance is None and knee.hi is None:
         return (
-            f"Where returns diminish is open: more than {_count(result, knee.lo)} were "
+            f"Where returns diminish is open: more than {_many(result, knee.lo)} were "
             "not measured."
         )
     if chance is None:
         return f"Where returns diminish is open: at {where}."
     if knee.term is None:
-        is_open = knee.lo > result.rows[0].world_size
+        is_open = knee.lo > result.alike[0].world_size
         then = f", not before {knee.lo:,}" if is_open else ""
         return (
             f"No sign of diminishing returns {up_to}. Chance that they diminish by "
@@ -252,7 +246,7 @@ def _proposal(result: Recommendation, trial: NextTrial, now: Mapping[str, Any]) 
         gain = faster_for(1 / now["speedup"], 1 / now["cost_ratio"])
         saved = f"; if its row holds, the job is {gain}"
     return (
-        f"{title}: {_count(result, trial.world_size)} ({trial.allocation}), "
+        f"{title}: {_many(result, trial.world_size)} ({trial.allocation}), "
         f"{', '.join([_batch(trial.batch), *settings_in_words(trial.settings)])}, "
         f"{counted(trial.steps, 'step')}{cost}: {trial.why}{saved}."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from html import escape
 from itertools import chain
@@ -24,7 +24,7 @@ from scalelab.inputs.numerals import (
     probability,
 )
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
-from scalelab.kinds.resources import DEVICE_HOURS
+from scalelab.kinds.resources import DEVICE_HOURS, Units
 from scalelab.recommend.answer.evidence import RateRow, Spread, WayRow, side_by_side
 from scalelab.recommend.answer.note_words import settings_in_words
 from scalelab.recommend.answer.recommendation import (
@@ -52,13 +52,10 @@ _OPTIONAL = (
 )
 _OPTIONAL_OF_WAYS = ("metric", "reached", "servers", "batch", "gap", "bubble")
 _REMARKS = (
-    *("emulated", "knee", "elsewhere", "price", "why", "rates"),
+    *("emulated", "knee", "granting", "elsewhere", "price", "why", "rates"),
     *("assumption", "unanswered", "next_trial"),
 )
-_HEAD = (
-    *("use", "settings", "takes", "chance", "accuracy", "choice", "failed"),
-    "alternatives",
-)
+_HEAD = ("use", "settings", "takes", "chance", "accuracy", "choice", "failed")
 _NESTED = ("batch", "settings")
 _UNFLATTENED = "compared_with"
 
@@ -66,10 +63,13 @@ _UNFLATTENED = "compared_with"
 def allocations(result: Recommendation) -> Columns:
     """Return a row per allocation; columns that no row has a value for are left out."""
     rows, spent = result.rows, _spent(result)
-    unit = spent[DEVICE_HOURS.name][0]
+    unit, words = spent[DEVICE_HOURS.name][0], {result.words(r).device for r in rows}
+    word = result.device_word if len(words) == 1 else "device"
+    several = [row.device for row in rows] if result.devices else []
     columns = {
+        "device": ["device", *several],
         "size": [
-            _last(plural(result.device_word, 2)),
+            "count" if several else _last(plural(word, 2)),
             *(f"{r.world_size}" for r in rows),
         ],
         "time": ["time", *(duration(row.time_s.value) for row in rows)],
@@ -236,8 +236,8 @@ def _spent(result: Recommendation) -> Columns:
     columns: Columns = {}
     for resource, chosen in result.chosen.spent.items():
         # the headline has said that devices are emulated
-        word = _last(result.device_hour_word)
-        scale, unit = resource.unit(chosen.value, word)
+        units = Units(_last(result.hour_of_all), result.currency)
+        scale, unit = resource.unit(chosen.value, units)
         amounts = [row.amounts.get(resource.name) for row in result.rows]
         cells = ["" if each is None else number(each.value / scale) for each in amounts]
         columns[resource.name] = [unit, *cells]
@@ -263,10 +263,10 @@ def answer_text(recommendation: Recommendation, width: int = 80) -> str:
     headline = [
         *texts(said, "use", "settings"),
         ".  ".join(texts(said, "takes", "chance")),
-        *texts(said, "accuracy", "choice", "failed", "alternatives"),
+        *texts(said, "accuracy", "choice", "failed"),
     ]
     columns = _shown(recommendation, width)
-    table = _aligned(columns, left=("next", "basis", "batch", "unlike"))
+    table = _aligned(columns, left=("device", "next", "basis", "batch", "unlike"))
     remarks = texts(said, *_REMARKS)
     if "efficiency" in columns:
         remarks = [*texts(said, "efficiency"), *remarks]
@@ -295,9 +295,9 @@ def explain_text(result: Recommendation, width: int = 80) -> str:
 
 def _shown(result: Recommendation, width: int) -> Columns:
     columns = allocations(result)
-    title, *sizes = columns["size"]
+    (first, (title, *cells)), *_ = columns.items()
     marks = [">" if row.is_chosen else " " for row in result.rows]
-    columns["size"] = [title, *map("".join, zip(marks, sizes, strict=True))]
+    columns[first] = [title, *map("".join, zip(marks, cells, strict=True))]
     return _fitting(columns, (*_OPTIONAL, "basis"), width)
 
 
@@ -388,7 +388,7 @@ class Answer(Recommendation):
         """Return the rows as a frame, the units in the names."""
         import pandas as pd
 
-        return pd.DataFrame([_flat(row) for row in self.rows])
+        return pd.DataFrame([_flat(row.to_json(self.currency)) for row in self.rows])
 
 
 def _row(cells: tuple[str, ...], tag: str, *, is_marked: bool = False) -> str:
@@ -397,9 +397,9 @@ def _row(cells: tuple[str, ...], tag: str, *, is_marked: bool = False) -> str:
     return f"<tr{style}>{inside}</tr>"
 
 
-def _flat(row: OutlookRow) -> dict[str, Any]:
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
-    for name, value in row.to_json().items():
+    for name, value in row.items():
         if name in _NESTED:
             flat |= value
         elif name == _UNFLATTENED:

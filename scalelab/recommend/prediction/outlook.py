@@ -60,6 +60,8 @@ class Outlook:
     overhead_s: np.ndarray
     # Time, device-hours and money of one run, each of shape (n_draws, n_rows)
     spent: Spending
+    # Whether the target is reached, and also every limit held, draw by draw
+    reached: np.ndarray
     held: np.ndarray
 
     @property
@@ -105,6 +107,7 @@ class Outlook:
             expected_s=self.expected_s[:, positions],
             overhead_s=self.overhead_s[:, positions],
             spent=self.spent.take(positions),
+            reached=self.reached[:, positions],
             held=self.held[:, positions],
         )
 
@@ -173,7 +176,7 @@ def look_ahead(
     sizes, nodes = (frame[name].to_numpy(float) for name in ("world_size", "num_nodes"))
     overhead_s = knowledge.overhead.seconds(samples)
     spent = limits.spending(one_run + overhead_s, sizes, nodes)
-    within_cap = need.within_cap(samples, frame["global_batch_size"].tolist())
+    reached &= need.within_cap(samples, frame["global_batch_size"].tolist())
     return Outlook(
         frame=frame,
         questions=asked,
@@ -181,7 +184,8 @@ def look_ahead(
         expected_s=expected + np.median(overhead_s, axis=0),
         overhead_s=overhead_s,
         spent=spent,
-        held=limits.held(spent) & reached & within_cap,
+        reached=reached,
+        held=limits.held(spent) & reached,
     )
 
 
@@ -264,6 +268,7 @@ def outlook_rows(
         base = baseline.measured.iloc[baseline.of_row(asked)].to_dict()
         rows.append(
             OutlookRow(
+                device=knowledge.subject.device,
                 allocation=allocation_label(size, nodes),
                 world_size=size,
                 num_nodes=nodes,

@@ -7,7 +7,7 @@ import pandas as pd
 
 from scalelab.experiment.rates import LearningRateRule, scaled_rate
 from scalelab.inputs.numerals import Interval
-from scalelab.kinds.resources import DEVICE_HOURS
+from scalelab.kinds.resources import DEVICE_HOURS, Units
 from scalelab.laws.convergence.law import parameter_rows
 from scalelab.laws.convergence.rows import RULE, is_equal
 from scalelab.laws.rows import CurveKey, numbers
@@ -130,7 +130,7 @@ def missed(
         target=str(need.target),
         num_missed=int(late.sum()),
         num_runs=len(late),
-        spent=DEVICE_HOURS.in_words(hours, device_hour_word) if hours else "",
+        spent=DEVICE_HOURS.in_words(hours, Units(device_hour_word)) if hours else "",
         at=[
             {
                 "global_batch_size": row.global_batch_size,

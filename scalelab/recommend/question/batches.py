@@ -76,11 +76,19 @@ class BatchRule:
         asked: AskedBatch,
         job: Job | None,
         *,
+        everywhere: pd.DataFrame | None = None,
         converged: Sequence[int] = (),
         normalizes_locally: bool = False,
     ) -> BatchRule:
-        """Find the batches that the question allows."""
-        totals = _whole(measured["global_batch_size"])
+        """Find the batches that the question allows.
+
+        ``everywhere`` are the rows on other devices, too: what a global batch trains
+        does not depend on the device.
+        """
+        own = _whole(measured["global_batch_size"])
+        totals = own
+        if everywhere is not None:
+            totals = _whole(everywhere["global_batch_size"])
         locals_ = _whole(measured["local_batch_size"])
         named = asked._for_job(job)
         keeps_local, why = False, "the one that was asked for"
@@ -96,7 +104,7 @@ class BatchRule:
             epoch = None if job is None or converged else job.samples_per_epoch
             if epoch is not None and epoch < largest:
                 largest, why = epoch, ONE_EPOCH
-            keeps_local = not converged and len(locals_) == 1 and len(totals) > 1
+            keeps_local = not converged and len(locals_) == 1 and len(own) > 1
             keeps_local &= _whole(measured["gradient_accumulation_steps"]) == [1]
         is_named = smallest == largest
         smallest = min(smallest, largest)

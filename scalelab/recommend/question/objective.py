@@ -10,20 +10,24 @@ import numpy as np
 
 from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.money import USUAL, Money
 from scalelab.inputs.numerals import Interval, percent
 from scalelab.inputs.target import Target
 from scalelab.inputs.wording import Option
 from scalelab.kinds.resources import (
     DEVICE_HOURS,
+    MONEY,
+    PRICE_PER_HOUR,
     RESOURCES,
     TIME,
-    USD_PER_HOUR,
     Resource,
+    Units,
     Usage,
 )
 
 if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment
+    from scalelab.recommend.money.prices import Price
     from scalelab.site.profile import Site
 
 # A smaller difference is a tie, which a measured row wins: of many predictions the best
@@ -74,36 +78,6 @@ class RunSite:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Price:
-    """The price of a device or a node per hour."""
-
-    usd: float
-    said_by: str = "as given"
-    per_node: bool = False
-
-    @classmethod
-    def of(cls, site: Site | None, per_device_hour: float | None = None) -> Self | None:
-        """Return the price to use; None where none is given."""
-        if per_device_hour is not None:
-            return cls(usd=per_device_hour)
-        if site is None:
-            return None
-        said_by, usd = f"by the profile of site {site.name}", site.price_per_gpu_hour
-        if site.price_per_node_hour:
-            return cls(usd=site.price_per_node_hour, said_by=said_by, per_node=True)
-        return cls(usd=usd, said_by=said_by) if usd else None
-
-    def in_words(self, device_hour_word: str) -> str:
-        """Return the price and its origin in words.
-
-        >>> Price(usd=2.5, said_by="by the profile of site a").in_words("GPU-h")
-        'Price: 2.5 usd per GPU-h, by the profile of site a.'
-        """
-        unit = "node-hour" if self.per_node else device_hour_word
-        return f"Price: {self.usd:g} usd per {unit}, {self.said_by}."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Constraints:
     """Limits on the job, and how sure the answer must be."""
 
@@ -142,19 +116,31 @@ class Constraints:
             return self.accept
         return (*self.accept, f"an accuracy gap of at most {self.max_gap:g}")
 
-    def in_words(self, device_hour_word: str) -> tuple[str, ...]:
+    def units(self, device_hour_word: str) -> Units:
+        """Return the units of an answer: a limit of money has those of the price."""
+        said = self.price.currency if self.price else self.currency
+        return Units(device_hour_word, said or USUAL)
+
+    @property
+    def currency(self) -> str:
+        """The currency of a limit of money; empty: none is said."""
+        limit = self.limits.get(MONEY.name)
+        return limit.currency if isinstance(limit, Money) else ""
+
+    def in_words(self, units: Units) -> tuple[str, ...]:
         """Return the limits on resources, e.g. ``< 4 h``."""
         return tuple(
-            f"< {resource.in_words(limit, device_hour_word)}"
-            for resource, limit in self.limited
+            f"< {resource.in_words(limit, units)}" for resource, limit in self.limited
         )
 
-    def charges_in_words(self, device_hour_word: str) -> str | None:
-        """Return what an hour is charged, in a sentence or two; None: not known."""
-        said = self.price.in_words(device_hour_word) if self.price else ""
+    def charges_in_words(self, device_hour_word: str, device: str = "") -> str:
+        """Return what an hour is charged, in a sentence or two; empty: not known."""
+        named = f" of {device}" if device else ""
+        words = self.price.in_words(device_hour_word) if self.price else ""
+        said = [f"Price{named}: {words}"] if words else []
         if whole := self.devices_on_node:
-            said += f" {device_hour_word} count whole nodes, {whole} devices each."
-        return said.strip() or None
+            said.append(f"{device_hour_word} count whole nodes, {whole} devices each.")
+        return " ".join(said)
 
     def spending(
         self, time_s: np.ndarray, world_size: np.ndarray, num_nodes: np.ndarray
@@ -167,8 +153,9 @@ class Constraints:
             devices_on_node=self.devices_on_node,
         )
         if price := self.price:
-            charged = num_nodes if price.per_node else usage.allocated
-            usage = replace(usage, rates={USD_PER_HOUR: charged * price.usd})
+            per_hour = price.per_hour(num_nodes, usage.allocated)
+            rates = {PRICE_PER_HOUR: per_hour}
+            usage = replace(usage, rates=rates, minimum_s=price.minimum_s)
         amounts = {row.name: row.amount(usage) for row in RESOURCES}
         for resource, limit in self.limited:
             if amounts[resource.name] is None:
@@ -244,6 +231,10 @@ class Spending:
         """Return the medians over draws, shape (n_rows,)."""
         return Spending({n: np.median(of, axis=0) for n, of in self.amounts.items()})
 
+    def in_order(self, draws: np.ndarray) -> Spending:
+        """Return the draws in another order."""
+        return Spending({n: of[draws] for n, of in self.amounts.items()})
+
     def take(self, positions: np.ndarray) -> Spending:
         """Return the amounts of some of the rows."""
         return Spending({n: of[..., positions] for n, of in self.amounts.items()})
@@ -316,6 +307,15 @@ def beating(spent: Spending, index: int, may_win: np.ndarray) -> np.ndarray:
     holds = [of <= (1 + _NO_WORSE) * of[index] for of in middles]
     is_less = [share >= _SURELY for share in less]
     return np.asarray(may_win & (is_less[0] & holds[1] | is_less[1] & holds[0]))
+
+
+def unbeaten(spent: Spending, index: int, may_win: np.ndarray) -> int:
+    """Return the row, of those that may win, that beats one and that none beats."""
+    may_win, time_s = may_win.copy(), spent.medians().time_s
+    while (beats := beating(spent, index, may_win)).any():
+        may_win[index] = False
+        index = int(np.where(beats, time_s, np.inf).argmin())
+    return index
 
 
 def counted_chances(probability: np.ndarray) -> np.ndarray:

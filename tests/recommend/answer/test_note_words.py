@@ -463,9 +463,105 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "learn_from='RUN'.",
     ),
     (
-        "group_not_compared",
-        {"group": "a100", "why": "None of the 3 rows has a usable step time."},
-        "Node group a100 is not compared: None of the 3 rows has a usable step time.",
+        "device_not_compared",
+        {"name": "a100", "why": "None of the 3 rows has a usable step time."},
+        "a100 is not compared: None of the 3 rows has a usable step time.",
+    ),
+    (
+        "against_devices",
+        {
+            "name": "c4",
+            "chances": {"faster": {"p2": 0.71, "r4": 1.0}, "cheaper": {"p2": 0.5}},
+        },
+        "Chance that c4 is faster than p2: 71%, r4: > 99%; cheaper than p2: 50%.",
+    ),
+    (
+        "faster_device",
+        {
+            "name": "p2",
+            "world_size": 4,
+            "basis": "measured",
+            "speedup": 3.0,
+            "cost_ratio": 1.04,
+        },
+        "4 devices of p2 (measured): 3 times faster for 4% more.",
+    ),
+    (
+        "nearest",
+        {
+            "confidence": 0.9,
+            "limits": [
+                {
+                    "resource": "time",
+                    "limit": 2400.0,
+                    "asked": "40 min",
+                    "amount": 5880.0,
+                    "needed": "98 min",
+                    "within": [],
+                    "most_likely": 1.0,
+                    "world_size": 16,
+                    "allocation": "4x4",
+                }
+            ],
+        },
+        "Shortest deadline at 90%: 98 min, on 16 GPUs (4x4), 2.5 times the 40 min "
+        "asked.",
+    ),
+    (
+        "nearest",
+        {
+            "confidence": 0.9,
+            "limits": [
+                {
+                    "resource": "time",
+                    "limit": 2400.0,
+                    "asked": "40 min",
+                    "amount": None,
+                    "needed": "",
+                    "within": ["20 usd"],
+                    "most_likely": 0.2,
+                    "world_size": 1,
+                    "allocation": "1x1",
+                },
+                {
+                    "resource": "money",
+                    "limit": 20.0,
+                    "asked": "20 usd",
+                    "amount": 21.0,
+                    "needed": "21 usd",
+                    "within": ["40 min"],
+                    "most_likely": 1.0,
+                    "world_size": 1,
+                    "allocation": "1x1",
+                    "device": "c4",
+                },
+            ],
+        },
+        "Shortest deadline at 90% within 20 usd: none; that is kept with a chance of "
+        "20% at most. Cheapest at 90% within 40 min: 21 usd, on 1 device of c4 (1x1), "
+        "5% more than the 20 usd asked.",
+    ),
+    (
+        "worth_granting",
+        {"least": 4, "most": 16, "best": 8},
+        "Worth granting: 4 to 16 GPUs, best 8.",
+    ),
+    (
+        "by_time_alone",
+        {"devices": ["c4", "r4"]},
+        "Devices are compared by time alone: no price is known of c4, r4. "
+        "price={'DEVICE': '2usd'} says one.",
+    ),
+    (
+        "old_price",
+        {"name": "p2", "days": 115, "date": "2026-08-01"},
+        "The price of p2 is of 2026-08-01, 115 days ago: look it up again.",
+    ),
+    (
+        "costs_contain",
+        {},
+        "Costs are of the job's own hours at prices on demand; storage, data transfer "
+        "and repeated runs are not in them.",
     ),
     (
         "history_not_read",

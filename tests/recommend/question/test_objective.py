@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from scalelab.errors import SpecError
+from scalelab.kinds.resources import Units
+from scalelab.recommend.money.prices import Price
 from scalelab.recommend.question.objective import (
     Choice,
     Constraints,
-    Price,
     Spending,
     beating,
     choose,
@@ -43,7 +44,7 @@ def test_a_limit_on_money_needs_a_price() -> None:
 
 
 def test_every_limit_must_hold() -> None:
-    limits = Constraints(limits={"device_hours": 8, "money": 20}, price=Price(usd=4))
+    limits = Constraints(limits={"device_hours": 8, "money": 20}, price=Price(amount=4))
     spent = Spending(
         {
             "time": np.array([1.0, 1.0, 1.0]),
@@ -53,8 +54,8 @@ def test_every_limit_must_hold() -> None:
     )
     assert limits.held(spent).tolist() == [True, False, False]
     assert limits.excess(spent) == pytest.approx([1.0, 1.2, 2.0])
-    assert limits.in_words("GPU-h") == ("< 8 GPU-h", "< 20 usd")
-    assert Constraints(limits={"device_hours": 1e-3}).in_words("core-h") == (
+    assert limits.in_words(Units("GPU-h")) == ("< 8 GPU-h", "< 20 usd")
+    assert Constraints(limits={"device_hours": 1e-3}).in_words(Units("core-h")) == (
         "< 3.6 core-s",
     )
 

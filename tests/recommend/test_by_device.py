@@ -12,7 +12,7 @@ from scalelab.recommend.answer.kept import Question
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import sentences
 from scalelab.recommend.answer.text import answer_text
-from scalelab.recommend.by_group import answer
+from scalelab.recommend.by_device import answer
 from scalelab.recommend.knowledge import History
 from scalelab.recommend.question.objective import Constraints, RunSite
 from scalelab.site.choice import site_of
@@ -58,7 +58,6 @@ def question(**changed: object) -> Question:
     asked = {
         "job": JOB,
         "limits": Constraints(),
-        "price_per_gpu_hour_usd": None,
         "gpus": (),
         "select": {},
         "law": "scalelab",
@@ -99,8 +98,8 @@ def test_the_cheaper_group_is_recommended_or_the_faster_one(
     assert found.node_group == best
     (other,) = {"a100", "h100"} - {best}
     assert list(found.elsewhere) == [other]
-    assert found.objective.endswith(f"of the node groups, {why}")
-    assert (found.chosen.cost_usd is None) == (
+    assert found.objective.endswith(f"of the devices, {why}")
+    assert (found.chosen.cost is None) == (
         (prices[0] is None and best == "a100") or (prices[1] is None and best == "h100")
     )
 
@@ -121,9 +120,9 @@ def test_each_group_is_answered_from_its_own_rows(frame: pd.DataFrame) -> None:
 @pytest.mark.slow
 def test_a_budget_takes_the_fastest_group_that_keeps_it(frame: pd.DataFrame) -> None:
     least = min(
-        row.cost_usd.value
+        row.cost.value
         for row in answer(question(), frame, sites(1.0, 20.0)).rows
-        if row.cost_usd
+        if row.cost
     )
     limits = Constraints(limits={"money": least * 1.5})
     found = answer(question(limits=limits), frame, sites(1.0, 20.0))
@@ -140,7 +139,7 @@ def test_where_nothing_holds_the_least_over_is_the_closest(frame: pd.DataFrame) 
     assert not found.meets_constraints
     assert found.node_group == "h100"
     assert found.objective.endswith("the closest to the limits")
-    (line,) = (text for text in said(found) if text.startswith("Node group a100"))
+    (line,) = (text for text in said(found) if text.startswith("On a100 instead"))
     assert line.endswith(" usd, chance of meeting < 1 s: < 1%.")
 
 
@@ -167,7 +166,7 @@ def test_a_group_that_cannot_be_answered_is_said(frame: pd.DataFrame) -> None:
     broken.loc[broken["node_group"] == "a100", "outcome"] = "failed"
     found = answer(question(), broken, sites(1.0, 2.0))
     assert found.node_group == "h100"
-    assert found.notes[-1].startswith("Node group a100 is not compared: ")
+    assert found.notes[-1].startswith("a100 is not compared: ")
 
 
 @pytest.mark.repetition
@@ -191,7 +190,7 @@ def test_the_text_names_both_groups(frame: pd.DataFrame) -> None:
     assert " h100 node" in text.splitlines()[0]
     other = found.elsewhere["a100"]
     size = f"{other.world_size} GPUs ({other.allocation})"
-    assert f"Node group a100 instead: {size}, " in text
+    assert f"On a100 instead: {size}, " in text
     assert any(size in sentence for sentence in said(found))
     assert "usd" in text
 

@@ -1,0 +1,66 @@
+"""What is compared in an answer, in words: rows, devices, and limits with rows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from scalelab.inputs.numerals import counted, number, percent, probability
+from scalelab.kinds.resources import MONEY, TIME
+
+_FASTER = 1.05  # a factor that is written as 1.1 or more
+_LEAST = {TIME.name: "Shortest deadline", MONEY.name: "Cheapest"}
+
+
+def slower(factor: float) -> str:
+    """Say by which factor one is slower than another, or faster."""
+    if factor > 1:
+        return f"{factor:.2g} times slower"
+    return f"{1 / factor:.2g} times faster"
+
+
+def faster_for(speedup: float, cost_ratio: float) -> str:
+    """Say what one row takes beside another, e.g. ``3.8 times faster for 4% more``."""
+    more = "less" if cost_ratio < 1 else "more"
+    pace = slower(1 / speedup) if max(speedup, 1 / speedup) >= _FASTER else "as fast"
+    return f"{pace} for {percent(abs(cost_ratio - 1))} {more}"
+
+
+def faster_device(values: Mapping[str, Any]) -> str:
+    """Say what a row on another kind of device takes beside the chosen one."""
+    what = f"{counted(values['world_size'], 'device')} of {values['name']}"
+    gain = faster_for(values["speedup"], values["cost_ratio"])
+    return f"{what} ({values['basis']}): {gain}."
+
+
+def nearest_limits(values: Mapping[str, Any], device_word: str) -> str:
+    """Say which limits can be met where nothing meets those that were asked."""
+    said = []
+    for each in values["limits"]:
+        title = _LEAST.get(each["resource"], f"Fewest {each['resource']}")
+        within = f" within {' and '.join(each['within'])}" if each["within"] else ""
+        asked = f"{title.replace('_', '-')} at {percent(values['confidence'])}{within}"
+        if each["amount"] is None:
+            most = probability(each["most_likely"])
+            what = "that is kept" if each["within"] else "the target is reached"
+            said.append(f"{asked}: none; {what} with a chance of {most} at most.")
+            continue
+        size, place = each["world_size"], counted(each["world_size"], device_word)
+        if each.get("device"):
+            place = f"{counted(size, 'device')} of {each['device']}"
+        said.append(
+            f"{asked}: {each['needed']}, on {place} ({each['allocation']}), "
+            f"{_times_more(each['amount'] / each['limit'])} the {each['asked']} asked."
+        )
+    return " ".join(said)
+
+
+def _times_more(ratio: float) -> str:
+    return f"{number(ratio)} times" if ratio >= 2 else f"{percent(ratio - 1)} more than"
+
+
+def against_devices(values: Mapping[str, Any]) -> str:
+    """Say how surely the chosen device is better than each other one."""
+    said = [
+        f"{word} than {', '.join(f'{n}: {probability(p)}' for n, p in by_name.items())}"
+        for word, by_name in values["chances"].items()
+    ]
+    return f"Chance that {values['name']} is {'; '.join(said)}."

@@ -1,0 +1,176 @@
+"""Prices: which of those that were said holds for a kind of device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date as Date
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scalelab.errors import SpecError
+from scalelab.inputs.money import USUAL, Per
+from scalelab.inputs.numerals import duration
+from scalelab.inputs.problems import one_of
+from scalelab.inputs.wording import Option
+from scalelab.site.prices import PriceEntry
+
+if TYPE_CHECKING:
+    from scalelab.recommend.question.devices import DeviceKind
+    from scalelab.site.profile import Site
+
+# Who says a price; of several that fit a device, the last one here counts
+TABLE, SITE, FILE, GIVEN = range(4)
+_LASTS_DAYS = 90
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quote:
+    """An entry of a price list, and who says it."""
+
+    entry: PriceEntry
+    rank: int
+    said_by: str
+
+    def fit(self, device: DeviceKind) -> int | None:
+        """Return how closely the entry names a device; None: it is of another one."""
+        names = [*filter(None, (self.entry.device, self.entry.node))]
+        known = [_words(name) for name in device.names]
+        if all(any(_words(name) <= words for words in known) for name in names):
+            return len(set().union(*map(_words, names)))
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Price:
+    """What a kind of device is charged per hour."""
+
+    amount: float
+    currency: str = USUAL
+    per: Per = "device_hour"
+    spot: float | None = None
+    minimum_s: float = 0.0  # that are charged at least
+    said_by: str = "as given"
+    date: Date | None = None
+    cores_per_node: int | None = None  # None: a device is a core
+
+    def per_hour(self, num_nodes: np.ndarray, allocated: np.ndarray) -> np.ndarray:
+        """Return what allocations are charged per hour, shape (n_rows,)."""
+        charged = allocated
+        if self.per == "node_hour":
+            charged = num_nodes
+        elif self.per == "core_hour" and self.cores_per_node is not None:
+            charged = num_nodes * self.cores_per_node
+        return np.asarray(charged * self.amount)
+
+    def in_words(self, device_hour_word: str) -> str:
+        """Return the price, what it is charged for and who says it, in a sentence.
+
+        >>> price = Price(amount=2.5, said_by="by the profile of site a")
+        >>> price.in_words("GPU-h")
+        '2.5 usd per GPU-h, by the profile of site a.'
+        """
+        unit = {"node_hour": "node-h", "core_hour": "core-h"}.get(self.per)
+        said = [f"{self.amount:g} {self.currency} per {unit or device_hour_word}"]
+        if self.spot is not None:
+            said[0] += f" on demand ({self.spot:g} on the spot market)"
+        if self.minimum_s:
+            said.append(f"of at least {duration(self.minimum_s)}")
+        return f"{', '.join([*said, self.said_by])}."
+
+    def age_days(self, today: Date | None) -> int | None:
+        """Return how old the price is where that is too old, in days; else None."""
+        if today is None or self.date is None:
+            return None
+        days = (today - self.date).days
+        return days if days > _LASTS_DAYS else None
+
+
+def price_of(
+    device: DeviceKind, quotes: Iterable[Quote], site: Site | None
+) -> Price | None:
+    """Return the price of a kind of device: the closest of the first that say one.
+
+    What is asked counts for more than a price list, that for more than the site's own
+    price, and that for more than the columns of a table.
+    """
+    fitting = [
+        (quote.rank, closeness, quote)
+        for quote in [*quotes, *_of_site(site)]
+        if (closeness := quote.fit(device)) is not None
+    ]
+    if not fitting:
+        return None
+    *best, quote = max(fitting, key=lambda each: each[:2])
+    alike = [each[2] for each in fitting if [*each[:2]] == best]
+    if any(each.entry != quote.entry for each in alike):
+        amounts = " and ".join(str(each.entry.on_demand) for each in alike)
+        raise SpecError(
+            f"{device.label} has several prices, {amounts}, {quote.said_by}. Keep one, "
+            "or name the devices more closely."
+        )
+    entry, cores = quote.entry, getattr(site, "cores_per_node", None)
+    if entry.per == "core_hour" and device.device_type != "cpu" and cores is None:
+        raise SpecError(
+            f"The price of {device.label}, {entry.on_demand}, is per core, and how "
+            "many cores come with its devices is not known. Say cores_per_node in the "
+            "site, or write the price per device_hour or node_hour."
+        )
+    return Price(
+        amount=float(entry.on_demand),
+        currency=entry.unit,
+        per=entry.per,
+        spot=None if entry.spot is None else float(entry.spot),
+        minimum_s=entry.minimum_s,
+        said_by=quote.said_by,
+        date=entry.date,
+        cores_per_node=cores,
+    )
+
+
+def check_prices(
+    prices: Mapping[str, Price],
+    quotes: Iterable[Quote],
+    known: Sequence[DeviceKind],
+    currency: str,
+) -> None:
+    """Refuse prices that were asked of no device, and several currencies.
+
+    ``currency`` is that of a limit of money; empty: it says none.
+    """
+    for quote in quotes:
+        entry = quote.entry
+        is_asked = quote.rank == GIVEN and entry.device is not None
+        if is_asked and all(quote.fit(device) is None for device in known):
+            raise SpecError(
+                f"{Option('price', str(entry.on_demand), key=str(entry.device))}: "
+                f"nothing was measured on {entry.device}. "
+                f"{one_of([each.label for each in known], str(entry.device))}"
+            )
+    said = {f"the price of {n}": prices[n].currency for n in prices}
+    said |= {"the limit": currency} if currency and prices else {}
+    if len({*said.values()}) > 1:
+        listed = ", ".join(f"{name} in {unit}" for name, unit in said.items())
+        raise SpecError(
+            f"Money of several currencies is not compared: {listed}. Say all of it in "
+            f"one: {Option('price', '2usd', key='DEVICE')}."
+        )
+
+
+def _words(name: str) -> set[str]:
+    return {*re.findall(r"[a-z0-9.]+", name.lower())}
+
+
+def _of_site(site: Site | None) -> list[Quote]:
+    if site is None:
+        return []
+    per: Per = "node_hour" if site.price_per_node_hour else "device_hour"
+    amount = site.price_per_node_hour or site.price_per_gpu_hour
+    said_by = f"by the profile of site {site.name}"
+    return (
+        [Quote(entry=PriceEntry(on_demand=amount, per=per), rank=SITE, said_by=said_by)]
+        if amount
+        else []
+    )

@@ -1,0 +1,72 @@
+"""Kinds of devices: what is compared in one answer, each with laws of its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from scalelab.laws.rows import cells
+
+_COLUMNS = ("node_group", "device_name", "device_type")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceKind:
+    """Devices of one type and model in one node group; empty: the rows do not say."""
+
+    node_group: str = ""
+    device_name: str = ""
+    device_type: str = ""
+    label: str = ""  # by which it is told from the others of an answer
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that it may be called."""
+        return (self.node_group, self.device_name, self.device_type)
+
+    def columns(self) -> dict[str, str]:
+        """Return the columns that tell its rows, with their values."""
+        return {n: getattr(self, n) for n in _COLUMNS if getattr(self, n)}
+
+    def rows(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of these devices, and those that do not say of which."""
+        for name, value in self.columns().items():
+            own = frame[name]
+            frame = frame[own.isna() | own.astype("string").eq(value).fillna(False)]
+        return frame
+
+
+def kinds_of(frame: pd.DataFrame) -> tuple[DeviceKind, ...]:
+    """Return the kinds of devices of some rows, sorted by what they are called.
+
+    Rows that say less belong to all that say the same and more.
+    """
+    columns = [cells(frame, name) for name in _COLUMNS]
+    said = {
+        tuple("" if pd.isna(value) else str(value) for value in row)
+        for row in zip(*columns, strict=True)
+    }
+    said |= {("",) * len(_COLUMNS)} if not said else set()
+    full = [each for each in said if not any(_adds(other, each) for other in said)]
+    return _labelled(sorted(full))
+
+
+def _adds(other: Sequence[str], one: Sequence[str]) -> bool:
+    """Tell whether one says the same as another, but less."""
+    pairs = [*zip(one, other, strict=True)]
+    return one != other and all(mine in ("", theirs) for mine, theirs in pairs)
+
+
+def _labelled(said: Sequence[Sequence[str]]) -> tuple[DeviceKind, ...]:
+    labels = [" ".join(filter(None, each)) for each in said]
+    for at in range(len(_COLUMNS)):
+        names = [each[at] for each in said]
+        if all(names) and len({*names}) == len(names):
+            labels = names
+            break
+    kinds: list[Mapping[str, Any]] = [
+        {**dict(zip(_COLUMNS, each, strict=True)), "label": label}
+        for each, label in zip(said, labels, strict=True)
+    ]
+    return tuple(DeviceKind(**kind) for kind in kinds)
