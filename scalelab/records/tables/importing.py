@@ -35,6 +35,7 @@ from scalelab.records.tables.file import (
 )
 from scalelab.records.tables.goals import by_goal
 from scalelab.records.tables.names import LENGTHS, SPEEDS, Reading
+from scalelab.records.tables.prices import TablePrices
 from scalelab.records.tables.values import (
     decimal_sign,
     failure,
@@ -94,6 +95,9 @@ def import_table(asked: ImportArguments) -> RunStore:
             f"To import the table as it is, say {Option('accept_doubts', True)}.",
         )
     trainings, target = _trainings(rows)
+    prices = TablePrices.of(matching.unused, rows)
+    unused = tuple(n for n in matching.unused if n not in prices.columns)
+    matching = replace(matching, unused=unused)
     source = {
         "table": table.name,
         "sha256": foreign.sha256,
@@ -101,11 +105,13 @@ def import_table(asked: ImportArguments) -> RunStore:
         "constants": {name: str(said) for name, said in asked.constant.items()},
         "unused": list(matching.unused),
         **({"target": target} if target else {}),
+        **({"prices": list(prices.entries)} if prices.entries else {}),
         "told": [
             *([curves.sentence] if curves.rows else []),
             *trainings,
             *missed,
             *_how_read(matching),
+            *prices.told,
             *foreign.passed_over,
             *reader.sentences(rows),
             *_on_one_node(placed),
