@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -367,14 +367,11 @@ def _joined(found: Mapping[str, Considered], limits: Constraints) -> Recommendat
         label: DeviceWords(each.device_word, each.device_hour_word)
         for label, each in answers.items()
     }
-    said = [
-        joint.kinds[label].limits.charges_in_words(words[label].hour, label)
-        for label in answers
-    ]
     unpriced = [n for n, each in joint.kinds.items() if each.limits.price is None]
     by_time = [Fact.of("by_time_alone", devices=unpriced)] if unpriced else []
     chosen = answers[best]
-    facts = [*joint.notes(best), *chosen.facts, *by_time]
+    facts = [*joint.notes(best), *chosen.facts, *_accuracy(answers, best), *by_time]
+    facts += [Fact("efficiency_within")] if len(answers) > 1 else []
     if any(fact.kind == "nearest" for fact in facts):
         facts = [joint.nearest(words), *(f for f in facts if f.kind != "nearest")]
     return replace(
@@ -382,6 +379,31 @@ def _joined(found: Mapping[str, Considered], limits: Constraints) -> Recommendat
         rows=joint.rows(answers, best),
         elsewhere={n: answers[n].chosen for n in answers if n != best},
         devices=words,
-        price=" ".join(filter(None, said)) or None,
+        price=" ".join(_charges(joint.kinds, words)) or None,
         facts=tuple(facts),
     )
+
+
+def _charges(
+    kinds: Mapping[str, Considered], words: Mapping[str, DeviceWords]
+) -> Iterator[str]:
+    """Yield what an hour is charged, once for all devices of which it is the same."""
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    for label, kind in kinds.items():
+        limits, hour = kind.limits, words[label].hour
+        if limits.price:
+            key = limits.price, limits.devices_on_node, hour
+            alike.setdefault(key, []).append(label)
+    for (*_, hour), labels in alike.items():
+        yield kinds[labels[0]].limits.charges_in_words(hour, ", ".join(labels))
+
+
+def _accuracy(answers: Mapping[str, Recommendation], best: str) -> Iterator[Fact]:
+    """Yield the accuracy of the ways to train on the other devices, where known."""
+    alike: dict[str, tuple[Fact, list[str]]] = {}
+    for label, each in answers.items():
+        for fact in each.facts:
+            if fact.kind == "accuracy_gap" and label != best:
+                alike.setdefault(repr(fact), (fact, []))[1].append(label)
+    for fact, labels in alike.values():
+        yield Fact("accuracy_elsewhere", {**fact.values, "names": labels})

@@ -8,7 +8,6 @@ import plotly.graph_objects as go
 from scalelab.inputs.numerals import (
     change,
     counted,
-    device_time,
     device_time_unit,
     duration,
     number,
@@ -57,6 +56,26 @@ def budget_table(subject: ReportSubject) -> pd.DataFrame:
         if math.isfinite(row.time_s.value)
     ]
     return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def trade_off_table(subject: ReportSubject) -> pd.DataFrame:
+    """Return time and spending of every allocation, on all devices that have prices."""
+    plan = [row for row in subject.plan if math.isfinite(row.time_s.value)]
+    rows = subject.compared or plan
+    return pd.DataFrame(
+        {
+            "device": row.device,
+            "allocation": row.allocation,
+            "world_size": row.world_size,
+            "time_s": row.time_s.value,
+            "spent": row.cost.value if subject.compared and row.cost else hours,
+            "basis": row.basis,
+            "is_pareto": row.is_pareto,
+            "is_chosen": row.is_chosen,
+        }
+        for row in rows
+        for hours in [row.gpu_hours.value]
+    )
 
 
 def budget_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
@@ -117,9 +136,15 @@ def _panel(
 
 
 def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
-    """Draw :func:`budget_table` as time against device-hours, the frontier joined."""
-    scale, unit = _device_time_unit(table, labels)
-    facts = (labels.curve, f"numbers at points: {labels.devices}")
+    """Draw :func:`trade_off_table`: time against spending, the frontier joined."""
+    spent = table.loc[table["is_chosen"], "spent"]
+    known = spent if len(spent) else table["spent"]
+    scale, unit = device_time_unit(float(known.iloc[0]), labels.hours)
+    curve = labels.curve
+    if labels.currency:
+        scale, unit = 1.0, labels.currency
+        curve = ", ".join(table["device"].unique())
+    facts = (curve, f"numbers at points: {labels.devices}")
     figure = base_figure(f"What time costs in {unit}", facts, labels)
     frontier = table[table["is_pareto"]].sort_values("time_s")
     rest = table[~table["is_pareto"]]
@@ -127,40 +152,46 @@ def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
         (frontier, "worth considering", ORANGE, "lines+markers+text", "circle"),
         (rest, "another row is faster and cheaper", GREY, "markers+text", "x"),
     )
-    shown = ["allocation", "time_s", "gpu_hours", "basis"]
+    shown = ["device", "allocation", "time_s", "spent", "basis"]
     for rows, name, colour, mode, symbol in parts:
         figure.add_trace(
             go.Scatter(
-                x=rows["gpu_hours"] / scale,
+                x=rows["spent"] / scale,
                 y=rows["time_s"],
                 mode=mode,
-                text=_point_names(rows),
+                text=_point_names(rows, names_devices=bool(labels.currency)),
                 textposition="top right",
                 cliponaxis=False,
                 line={"color": colour, "width": 2},
                 marker={"color": colour, "size": 9, "symbol": symbol},
                 name=name,
                 customdata=[
-                    f"{allocation}: {duration(time_s)}, "
-                    f"{device_time(hours, labels.device_hour_word)} ({basis})"
-                    for allocation, time_s, hours, basis in rows[shown].to_numpy()
+                    f"{device} {allocation}: {duration(time_s)}, "
+                    f"{number(amount / scale)} {unit} ({basis})"
+                    for device, allocation, time_s, amount, basis in (
+                        rows[shown].to_numpy()
+                    )
                 ],
                 hovertemplate="%{customdata}<extra></extra>",
             )
         )
     chosen = table[table["is_chosen"]]
-    ring_chosen(figure, chosen["gpu_hours"] / scale, chosen["time_s"])
-    figure.update_xaxes(quantity_axis(table["gpu_hours"] / scale, unit))
+    ring_chosen(figure, chosen["spent"] / scale, chosen["time_s"])
+    figure.update_xaxes(quantity_axis(table["spent"] / scale, unit))
     return figure.update_yaxes(duration_axis(table["time_s"], "time"))
 
 
-def _point_names(rows: pd.DataFrame) -> list[str]:
+def _point_names(rows: pd.DataFrame, *, names_devices: bool) -> list[str]:
     # of many points only the ends and the chosen one are named
     last = len(rows) - 1
+    names = [f"{count:,}" for count in rows["world_size"]]
+    if names_devices:
+        pairs = zip(names, rows["device"], strict=True)
+        names = [f"{count} {device}" for count, device in pairs]
     return [
-        f"{count:,}" if last < _MAX_NAMES or is_chosen or index in (0, last) else ""
-        for index, (count, is_chosen) in enumerate(
-            zip(rows["world_size"], rows["is_chosen"], strict=True)
+        name if last < _MAX_NAMES or is_chosen or index in (0, last) else ""
+        for index, (name, is_chosen) in enumerate(
+            zip(names, rows["is_chosen"], strict=True)
         )
     ]
 
@@ -188,5 +219,5 @@ def trade_off_sentence(table: pd.DataFrame, labels: Labels) -> str:
     which = "No allocation is" if beaten == 0 else f"{beaten} of {len(table)} are"
     return (
         f"Lower is faster, left is cheaper. {which} beaten by another "
-        f"in both time and {labels.device_hour_word}."
+        f"in both time and {labels.currency or labels.device_hour_word}."
     )

@@ -93,10 +93,11 @@ class Figures:
         sentence=budget.budget_sentence,
         missing=_NO_ANSWER,
     )
-    # Time against device-hours, with the rows that no other row beats.
+    # Time against device-hours, or against money where several kinds of devices are
+    # compared, with the rows that no other row beats.
     trade_off = Plot(
         title="Time against device-hours",
-        table=budget.budget_table,
+        table=budget.trade_off_table,
         figure=budget.trade_off_figure,
         sentence=budget.trade_off_sentence,
         missing=_NO_ANSWER,

@@ -1,6 +1,7 @@
 import pytest
 from made_up_runs import outlook_row, planned, recommendation
 
+from scalelab.inputs.numerals import DeviceWords, Interval
 from scalelab.records.observations import frame
 from scalelab.report.budget import (
     budget_figure,
@@ -8,6 +9,7 @@ from scalelab.report.budget import (
     budget_table,
     trade_off_figure,
     trade_off_sentence,
+    trade_off_table,
 )
 from scalelab.report.subject import ReportSubject
 
@@ -43,7 +45,7 @@ def test_the_budget_figure_has_a_panel_for_time_and_one_for_hours(
 def test_the_trade_off_joins_only_what_nothing_beats() -> None:
     answer = recommendation(planned((1, 8, 64, 512), chosen=8, measured_up_to=64))
     subject = ReportSubject.of(frame([]), answer)
-    table = budget_table(subject)
+    table = trade_off_table(subject)
     assert table["is_pareto"].tolist() == [True, True, True, False]
     figure = trade_off_figure(table, subject.labels)
     assert list(figure.data[0].text) == ["64", "8", "1"]
@@ -54,9 +56,36 @@ def test_the_trade_off_joins_only_what_nothing_beats() -> None:
     )
 
 
+def test_several_devices_are_compared_by_money() -> None:
+    rows = [
+        outlook_row(
+            count,
+            512,
+            device=device,
+            amounts={"money": Interval(value=cost, lo=cost, hi=cost)},
+            is_chosen=(device, count) == ("p2", 1),
+            is_pareto=device == "p2",
+        )
+        for device, count, cost in (("c4", 1, 5.0), ("c4", 4, 6.0), ("p2", 1, 2.0))
+    ]
+    words = {name: DeviceWords("GPU", "GPU-h") for name in ("c4", "p2")}
+    answer = recommendation(rows, devices=words, currency="eur")
+    subject = ReportSubject.of(frame([]), answer)
+    assert budget_table(subject)["world_size"].tolist() == [1]
+    table = trade_off_table(subject)
+    assert table["spent"].tolist() == [5.0, 6.0, 2.0]
+    figure = trade_off_figure(table, subject.labels)
+    assert figure.layout.xaxis.title.text == "eur"
+    assert "What time costs in eur" in figure.layout.title.text
+    assert list(figure.data[0].text) == ["1 p2"]
+    assert list(figure.data[1].text) == ["1 c4", "4 c4"]
+    sentence = trade_off_sentence(table, subject.labels)
+    assert sentence.endswith("2 of 3 are beaten by another in both time and eur.")
+
+
 def test_sentences_name_the_ends_of_the_trade(subject: ReportSubject) -> None:
-    table = budget_table(subject)
-    assert budget_sentence(table, subject.labels) == (
+    table = trade_off_table(subject)
+    assert budget_sentence(budget_table(subject), subject.labels) == (
         "From the cheapest choice (1 GPU) to the fastest (32 GPUs): -95% time, "
         "+55% GPU-h."
     )
@@ -75,7 +104,7 @@ def test_of_many_points_only_the_ends_and_the_chosen_are_named() -> None:
     counts = range(1, 21)
     answer = recommendation(planned(counts, chosen=8, measured_up_to=20))
     subject = ReportSubject.of(frame([]), answer)
-    figure = trade_off_figure(budget_table(subject), subject.labels)
+    figure = trade_off_figure(trade_off_table(subject), subject.labels)
     named = [text for trace in figure.data[:2] for text in trace.text or () if text]
     assert "8" in named
     assert "7" not in named

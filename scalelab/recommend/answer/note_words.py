@@ -340,6 +340,9 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "the same samples, batch and seed ({count:one pair|{count} pairs, {lo:+.3f} to "
     "{hi:+.3f}}), measured on {world_size:n {device}} at global batch "
     "{global_batch_size:,}.",
+    "accuracy_elsewhere": "On {names:list}: {metric} {mean:+.3f} against one process "
+    "({count:one pair|{count} pairs, {lo:+.3f} to {hi:+.3f}}), measured on "
+    "{world_size:n device} at global batch {global_batch_size:,}.",
     "ruled_out": lambda note: (
         "Ruled out by accuracy: "
         f"{', '.join(f'{way} ({why})' for way, why in note.of['reasons'].items())}."
@@ -358,6 +361,7 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "against_cheapest": "Device-hours: {more:percent} more than the cheapest, "
     "{world_size:n {device}}.",
     "efficiency": _efficiency,
+    "efficiency_within": "That of other devices is against the fewest of their own.",
     "above_ideal_on_fewer": "Efficiency over 100%: fewer devices than "
     "{world_size:n {device}}, the smallest measured, exchange less.",
     "above_ideal_on_more": "Efficiency over 100%: {why}.",

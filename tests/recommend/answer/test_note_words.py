@@ -542,6 +542,27 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "5% more than the 20 usd asked.",
     ),
     (
+        "accuracy_elsewhere",
+        {
+            "names": ["c4", "r4"],
+            "metric": "val_acc",
+            "world_size": 10,
+            "mean": -0.034,
+            "lo": -0.04,
+            "hi": -0.03,
+            "count": 3,
+            "lost": 0.034,
+            "global_batch_size": 320,
+        },
+        "On c4, r4: val_acc -0.034 against one process (3 pairs, -0.040 to -0.030), "
+        "measured on 10 devices at global batch 320.",
+    ),
+    (
+        "efficiency_within",
+        {},
+        "That of other devices is against the fewest of their own.",
+    ),
+    (
         "worth_granting",
         {"least": 4, "most": 16, "best": 8},
         "Worth granting: 4 to 16 GPUs, best 8.",
