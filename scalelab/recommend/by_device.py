@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from scalelab.site.profile import Site
 
 _SEED = 36  # of the order of draws
+# Notes on other devices than the chosen ones, by what they are called of these
+_ACCURACY = {"accuracy_gap": "accuracy_elsewhere", "ruled_out": "ruled_out_elsewhere"}
 
 
 def answer(
@@ -292,15 +294,22 @@ class _Joint:
             replace(
                 row,
                 is_pareto=bool(is_front[at]),
+                is_eligible=bool(self._eligible[at]),
                 is_chosen=row.is_chosen and row.device == best,
             )
             for at, row in enumerate(rows)
         )
 
+    def others(self, best: str) -> list[str]:
+        """Return the other kinds of which a row may be chosen."""
+        places = zip(self._places, self._eligible, strict=True)
+        able = {label for (label, _), may_be in places if may_be}
+        return [label for label in self.kinds if label in able - {best}]
+
     def notes(self, best: str) -> Iterator[Fact]:
         """Note how surely the choice is better than that of each other kind."""
         index = self.at(best)
-        others = {label: self.at(label) for label in self.kinds if label != best}
+        others = {label: self.at(label) for label in self.others(best)}
         chances = {
             word: {
                 label: float((amounts[:, index] < amounts[:, at]).mean())
@@ -377,7 +386,7 @@ def _joined(found: Mapping[str, Considered], limits: Constraints) -> Recommendat
     return replace(
         chosen,
         rows=joint.rows(answers, best),
-        elsewhere={n: answers[n].chosen for n in answers if n != best},
+        elsewhere={n: answers[n].chosen for n in joint.others(best)},
         devices=words,
         price=" ".join(_charges(joint.kinds, words)) or None,
         facts=tuple(facts),
@@ -399,11 +408,11 @@ def _charges(
 
 
 def _accuracy(answers: Mapping[str, Recommendation], best: str) -> Iterator[Fact]:
-    """Yield the accuracy of the ways to train on the other devices, where known."""
+    """Yield what is known of the accuracy of the ways to train on other devices."""
     alike: dict[str, tuple[Fact, list[str]]] = {}
     for label, each in answers.items():
         for fact in each.facts:
-            if fact.kind == "accuracy_gap" and label != best:
+            if fact.kind in _ACCURACY and label != best:
                 alike.setdefault(repr(fact), (fact, []))[1].append(label)
     for fact, labels in alike.values():
-        yield Fact("accuracy_elsewhere", {**fact.values, "names": labels})
+        yield Fact(_ACCURACY[fact.kind], {**fact.values, "names": labels})

@@ -248,7 +248,10 @@ class Accuracy:
             elif limits.max_gap is not None and gap["lost"] > limits.max_gap:
                 why = f"{gap['metric']} {gap['mean']:+.3f}"
             if why:
-                found.refused[way] = found.reasons[curve_label(key, curves)] = why
+                name = curve_label(key, curves)
+                if len(curves) == 1:
+                    name = str(dict(key).get("parallelism", name))
+                found.refused[way] = found.reasons[name] = why
         if limits.max_gap is not None and not any(found.gaps.values()):
             raise SpecError(
                 f"{Option('max_gap', limits.max_gap)} needs a measured accuracy gap: "

@@ -50,6 +50,47 @@ def test_trials_run_on_nodes_of_their_own_group(
     assert len(swept.check_complete(4)) == 4
 
 
+def test_two_groups_of_cpus_of_a_site_with_gpus_are_one_question(
+    slurm: ThrowawaySlurm,
+) -> None:
+    experiment = {
+        "workload": "digits_mlp",
+        "learning_rate": 0.1,
+        "measure": {"warmup_steps": 5, "steps": 60, "repeats": 2, "canary_every": 0},
+        "job": {"epochs": 10, "samples_per_epoch": 1437},
+        "gpus": [1, 2],
+        "local_batch_size": [32],
+        "node_group": ["c4", "r4"],
+    }
+    of_gpus = {"request_gpus", "gpu_request", "device_type"}
+    site = {name: value for name, value in SITE.items() if name not in of_gpus}
+    cpus = {"device_type": "cpu", "nodes": 2}
+    groups = {
+        "c4": {**cpus, "directives": ["--exclude=n3,n4"], "price_per_node_hour": 0.39},
+        "r4": {**cpus, "directives": ["--exclude=n1,n2"], "price_per_node_hour": 0.03},
+    }
+    swept = Swept(
+        *(slurm, "cpu-groups", experiment, {**site, "device_type": "cuda"}),
+        node_groups=groups,
+    )
+    code, said = swept.run()
+    assert code == 0, said + swept.job_logs()
+    rows = swept.check_complete(8)
+    assert set(rows["device_type"]) == {"cpu"}
+    code, said = slurm.scalelab("recommend", "runs/cpu-groups")
+    assert code == 0, said
+    # the nodes are alike, so that the cheaper group is chosen at whatever speed
+    assert re.match(r"Use [12] CPU slots? \(1 r4 node x [12]\), global batch", said)
+    text = " ".join(said.split())
+    assert "Chance that r4 is faster than c4: " in text
+    assert "; cheaper than c4: > 99%." in text
+    assert re.search(r"On c4 instead: [12] CPU slots? \(1x[12]\)", text)
+    assert "Price of c4: 0.39 usd per node-h, by the profile of site" in text
+    counts = re.findall(r"^[ >](c4|r4) +([12]) ", said, re.MULTILINE)
+    assert counts == [("c4", "1"), ("c4", "2"), ("r4", "1"), ("r4", "2")]
+    assert "GPU" not in said
+
+
 @pytest.mark.repetition
 def test_every_group_is_checked_and_each_shows_its_script(
     slurm: ThrowawaySlurm,

@@ -24,6 +24,7 @@ _PARTS: Mapping[str, NotedPart] = {
     "failures": "failed",
     "accuracy_gap": "accuracy",
     "accuracy_elsewhere": "accuracy",
+    "ruled_out_elsewhere": "accuracy",
     "ruled_out": "accuracy",
     "missed": "accuracy",
     "critical_batch": "rates",

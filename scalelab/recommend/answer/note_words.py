@@ -114,6 +114,12 @@ def _missed(note: _Note) -> str:
     return f"{'; '.join([said, *places])}."
 
 
+def _ruled_out(note: _Note) -> str:
+    where = f" on {', '.join(note.of['names'])}" if "names" in note.of else ""
+    ways = [f"{way} ({why})" for way, why in note.of["reasons"].items()]
+    return f"Ruled out by accuracy{where}: {', '.join(ways)}."
+
+
 def _critical_batch(note: _Note) -> str:
     of = note.of
     rule = f" with rule {of['rule']}" if of["rule"] else ""
@@ -343,10 +349,8 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "accuracy_elsewhere": "On {names:list}: {metric} {mean:+.3f} against one process "
     "({count:one pair|{count} pairs, {lo:+.3f} to {hi:+.3f}}), measured on "
     "{world_size:n device} at global batch {global_batch_size:,}.",
-    "ruled_out": lambda note: (
-        "Ruled out by accuracy: "
-        f"{', '.join(f'{way} ({why})' for way, why in note.of['reasons'].items())}."
-    ),
+    "ruled_out": _ruled_out,
+    "ruled_out_elsewhere": _ruled_out,
     "flat": "{law} is flat beyond what was measured: on more than "
     "{world_size:n {device}}, and at local batches below {least:,} or above {most:,}, "
     "a pass takes as long as at the nearest measured ones.",
@@ -361,7 +365,8 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "against_cheapest": "Device-hours: {more:percent} more than the cheapest, "
     "{world_size:n {device}}.",
     "efficiency": _efficiency,
-    "efficiency_within": "That of other devices is against the fewest of their own.",
+    "efficiency_within": "Efficiencies of other devices are against the fewest of "
+    "their own.",
     "above_ideal_on_fewer": "Efficiency over 100%: fewer devices than "
     "{world_size:n {device}}, the smallest measured, exchange less.",
     "above_ideal_on_more": "Efficiency over 100%: {why}.",

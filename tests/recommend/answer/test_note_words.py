@@ -560,7 +560,12 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     (
         "efficiency_within",
         {},
-        "That of other devices is against the fewest of their own.",
+        "Efficiencies of other devices are against the fewest of their own.",
+    ),
+    (
+        "ruled_out_elsewhere",
+        {"names": ["c4"], "reasons": {"local_sgd": "val_acc -0.049"}},
+        "Ruled out by accuracy on c4: local_sgd (val_acc -0.049).",
     ),
     (
         "worth_granting",
