@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,7 @@ from scalelab.inputs.links import Link
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.placeholders import Untold
 from scalelab.inputs.support import Support
+from scalelab.kinds.resources import Units
 from scalelab.laws.convergence.time_to_target import (
     Factorisation,
     measured_factorisation,
@@ -262,12 +263,6 @@ def _answer(
     known_s = spent_s[np.isfinite(spent_s)]
     config = outlook.frame.iloc[choice.index].to_dict()
     accuracy = [*knowledge.accuracy.notes(config)]
-    granted, unmet = None, []
-    if knowledge.compares_counts:
-        granted = worth_granting(outlook, choice.index, limits)
-    if limits.limited and not choice.meets:
-        near = nearest(comparison.every, limits, units)
-        unmet = [nearest_of(near, limits.confidence)]
     parameters = _parameters("step time", law.parameters(limits.interval))
     if need.law is not None:
         parameters += _parameters("convergence", need.law.parameters(limits.interval))
@@ -309,11 +304,9 @@ def _answer(
         currency=units.currency,
         facts=(
             *failures(measured),
-            *([Fact("costs_contain")] if limits.price else []),
             *(against_cheapest(table) if knowledge.compares_counts else ()),
             *compared(comparison.programs()),
-            *filter(None, [granted]),
-            *unmet,
+            *_about_limits(knowledge, comparison, limits, units),
             *named(comparison.named(), limit_words, knowledge, units),
             *(() if limits.limited else just_short(chosen, limits.min_marginal_return)),
             *accuracy,
@@ -337,6 +330,20 @@ def _answer(
         parameters=parameters,
         memory_limits=limits_of_memory(measured),
     )
+
+
+def _about_limits(
+    knowledge: Knowledge, comparison: Comparison, limits: Constraints, units: Units
+) -> Iterator[Fact]:
+    """Note what costs are, what is worth granting, and what can be met."""
+    choice = comparison.choice
+    if limits.price is not None:
+        yield Fact("costs_contain")
+    if knowledge.compares_counts:
+        yield from worth_granting(comparison.printed, choice.index, limits)
+    if limits.limited and not choice.meets:
+        found = nearest(comparison.every, limits, units)
+        yield nearest_of(found, limits.confidence)
 
 
 def _parameters(law: str, table: pd.DataFrame) -> tuple[ParameterRow, ...]:

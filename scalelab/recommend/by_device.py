@@ -46,11 +46,9 @@ from scalelab.recommend.question.objective import (
 from scalelab.records.columns import OPTION_PREFIX
 
 if TYPE_CHECKING:
-    from scalelab.site.profile import Site
+    pass
 
 _SEED = 36  # of the order of draws
-# Notes on other devices than the chosen ones, by what they are called of these
-_ACCURACY = {"accuracy_gap": "accuracy_elsewhere", "ruled_out": "ruled_out_elsewhere"}
 
 
 def answer(
@@ -66,12 +64,7 @@ def answer(
     kinds = _kinds(rows.observations, question.select)
     if len(kinds) > 1:
         refuse_several(selected(rows.observations, select))
-    prices = {
-        kind.label: price
-        for kind in kinds
-        if (price := price_of(kind, question.quotes, _site(sites, kind)))
-    }
-    check_prices(prices, question.quotes, kinds, question.limits.currency)
+    prices = _prices(question, kinds, sites)
     asked = replace(question, select=select)
     own = {kind: rows.take(kind.rows(rows.observations).index) for kind in kinds}
     informed = {kind for kind in kinds if history and history.informs(own[kind])}
@@ -121,11 +114,6 @@ def _kinds(
             frame = frame[is_chosen] if is_chosen.any() else frame
     timed = frame[np.isfinite(numbers(frame, "world_size"))]
     return kinds_of(timed if len(timed) else frame)
-
-
-def _site(sites: Mapping[str | None, RunSite], kind: DeviceKind) -> Site | None:
-    known = sites.get(kind.node_group or None)
-    return known.site if known else None
 
 
 def _consider(
@@ -188,6 +176,22 @@ def _select(kind: DeviceKind) -> Option:
         (name, value) for name, value in kind.columns().items() if value == kind.label
     ) or [*kind.columns().items()]
     return Option("select", value, key=name)
+
+
+def _prices(
+    question: Question,
+    kinds: Sequence[DeviceKind],
+    sites: Mapping[str | None, RunSite],
+) -> dict[str, Price]:
+    """Return the price of each kind that has one; they must be of one currency."""
+    prices = {}
+    for kind in kinds:
+        known = sites.get(kind.node_group or None)
+        price = price_of(kind, question.quotes, known.site if known else None)
+        if price is not None:
+            prices[kind.label] = price
+    check_prices(prices, question.quotes, kinds, question.limits.currency)
+    return prices
 
 
 def _old_prices(question: Question, prices: Mapping[str, Price]) -> list[Fact]:
@@ -412,7 +416,10 @@ def _accuracy(answers: Mapping[str, Recommendation], best: str) -> Iterator[Fact
     alike: dict[str, tuple[Fact, list[str]]] = {}
     for label, each in answers.items():
         for fact in each.facts:
-            if fact.kind in _ACCURACY and label != best:
+            if fact.kind in ("accuracy_gap", "ruled_out") and label != best:
                 alike.setdefault(repr(fact), (fact, []))[1].append(label)
-    for fact, labels in alike.values():
-        yield Fact(_ACCURACY[fact.kind], {**fact.values, "names": labels})
+    for fact, names in alike.values():
+        if fact.kind == "accuracy_gap":
+            yield Fact.of("accuracy_elsewhere", **fact.values, names=names)
+        else:
+            yield Fact.of("ruled_out_elsewhere", **fact.values, names=names)

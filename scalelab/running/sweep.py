@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -94,9 +95,7 @@ class Sweep:
         for row in finished:
             source.resume(row)
         planned, left = source.plan or plan(asked, where), source.left
-        gpu_hours, groups = source.gpu_hours, where.groups
-        planned_on = {each.node_group for each in planned.trials}
-        devices = [{"device_type": groups[name].device_type} for name in planned_on]
+        gpu_hours = source.gpu_hours
         if left is None or left or asked.accept:
             check_workload(asked, where, asked.code_root)
         if left is None or left:
@@ -118,7 +117,7 @@ class Sweep:
             ),
             num_remaining=source.remaining if left is None else len(left),
             gpu_hours=gpu_hours,
-            device_hour_word=words_of_run(fingerprint, [*rows, *devices]).hour,
+            device_hour_word=_hour_word(fingerprint, rows, planned, where),
             retry_failed=retry_failed,
             checks_first=checks_first,
         )
@@ -184,6 +183,18 @@ class Sweep:
             site=self.site_name,
             code_directory=self.experiment.code_root,
         )
+
+
+def _hour_word(
+    fingerprint: Mapping[str, Any],
+    rows: Sequence[Observation],
+    planned: Plan,
+    site: Site,
+) -> str:
+    """Return the word for a device-hour on what trials ran on, and will run on."""
+    names, groups = {each.node_group for each in planned.trials}, site.groups
+    devices = ({"device_type": groups[name].device_type} for name in names)
+    return words_of_run(fingerprint, [*rows, *devices]).hour
 
 
 def _require_what_runs_trials(experiment: Experiment) -> None:

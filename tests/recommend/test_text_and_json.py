@@ -96,12 +96,13 @@ def contradictions(answer: Answer, asked: Mapping[str, Any]) -> list[str]:
 def _facts(answer: Answer) -> Iterator[Any]:
     for fact in answer.facts:
         values = json.loads(json.dumps(dict(fact.values)))
-        shares = [1 - v if isinstance(v, float) else v for v in values.values()]
-        ratios = [1 / v for v in values.values() if isinstance(v, float) and v]
-        more = [v - 1 for v in values.values() if isinstance(v, float)]
+        numbers = [*leaves(values)]
+        shares = [1 - v for v in numbers]
+        ratios = [1 / v for v in numbers if v]
+        more = [v - 1 for v in numbers]
         # a confidence that a chance suffices for is rounded down
         sure = min(int(100 * values.get("probability", 0)), 99) / 100
-        known = [*leaves(values), *leaves(shares), *ratios, *more, sure]
+        known = [*numbers, *shares, *ratios, *more, sure, 0.99, 0.01]
         said = in_words(fact, answer.device_word).replace(EXAMPLE, "")
         if found := unsaid(said, known):
             yield fact, said, found

@@ -48,7 +48,7 @@ def nearest_limits(values: Mapping[str, Any], device_word: str) -> str:
             place = f"{counted(size, 'device')} of {each['device']}"
         said.append(
             f"{asked}: {each['needed']}, on {place} ({each['allocation']}), "
-            f"{_times_more(each['amount'] / each['limit'])} the {each['asked']} asked."
+            f"{_times_more(each['ratio'])} the {each['asked']} asked."
         )
     return " ".join(said)
 

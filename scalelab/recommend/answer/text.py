@@ -63,15 +63,9 @@ _UNFLATTENED = "compared_with"
 def allocations(result: Recommendation) -> Columns:
     """Return a row per allocation; columns that no row has a value for are left out."""
     rows, spent = result.rows, _spent(result)
-    unit, words = spent[DEVICE_HOURS.name][0], {result.words(r).device for r in rows}
-    word = result.device_word if len(words) == 1 else "device"
-    several = [row.device for row in rows] if result.devices else []
+    unit = spent[DEVICE_HOURS.name][0]
     columns = {
-        "device": ["device", *several],
-        "size": [
-            "count" if several else _last(plural(word, 2)),
-            *(f"{r.world_size}" for r in rows),
-        ],
+        **_counts(result),
         "time": ["time", *(duration(row.time_s.value) for row in rows)],
         "interval": [
             percent(result.interval),
@@ -106,6 +100,14 @@ def allocations(result: Recommendation) -> Columns:
         "batch": ["batch", *(_batch(row.batch) for row in rows)],
     }
     return _filled(columns)
+
+
+def _counts(result: Recommendation) -> Columns:
+    counts = [f"{row.world_size}" for row in result.rows]
+    if not result.devices:
+        return {"size": [_last(plural(result.device_word, 2)), *counts]}
+    devices = ["device", *(row.device for row in result.rows)]
+    return {"device": devices, "size": ["count", *counts]}
 
 
 def ways_table(rows: Sequence[WayRow]) -> Columns:

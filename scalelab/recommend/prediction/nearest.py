@@ -1,6 +1,6 @@
 """What can be met where nothing meets the limits, and what is worth granting."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +38,7 @@ def nearest(every: Outlook, limits: Constraints, units: Units) -> list[dict[str,
                 "limit": float(limit),
                 "asked": resource.in_words(limit, units),
                 "amount": float(needed[at]) if is_met else None,
+                "ratio": float(needed[at] / limit) if is_met else None,
                 "needed": _at_most(resource, needed[at], units) if is_met else "",
                 "within": [each.removeprefix("< ") for each in others.in_words(units)],
                 "most_likely": float(holds.mean(axis=0)[every.is_eligible].max()),
@@ -59,20 +60,21 @@ def nearest_of(found: Iterable[Mapping[str, Any]], confidence: float) -> Fact:
     return Fact.of("nearest", confidence=confidence, limits=[*least.values()])
 
 
-def worth_granting(printed: Outlook, chosen: int, limits: Constraints) -> Fact | None:
-    """Note from how many to how many devices are worth granting; None: only one."""
+def worth_granting(
+    printed: Outlook, chosen: int, limits: Constraints
+) -> Iterator[Fact]:
+    """Note from how many to how many devices are worth granting, if several are."""
     sizes, least = printed.sizes, limits.min_marginal_return
     last = max(chosen, int(last_paying(printed.time_s[None], sizes, least)[0]))
     pays = printed.meets(limits) & (np.arange(len(sizes)) <= last)
     granted = sizes[pays]
-    if len(granted) < 2 or not pays[chosen]:
-        return None
-    return Fact.of(
-        "worth_granting",
-        least=int(granted.min()),
-        most=int(granted.max()),
-        best=int(sizes[chosen]),
-    )
+    if len(granted) > 1 and pays[chosen]:
+        yield Fact.of(
+            "worth_granting",
+            least=int(granted.min()),
+            most=int(granted.max()),
+            best=int(sizes[chosen]),
+        )
 
 
 def _quantile(amounts: np.ndarray, holds: np.ndarray, share: float) -> np.ndarray:

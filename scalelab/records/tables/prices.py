@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from scalelab.errors import SpecError
-from scalelab.inputs.money import CURRENCIES, Money, Per, parse_money
+from scalelab.inputs.money import CURRENCIES, USUAL, Money, Per, parse_money
 from scalelab.inputs.problems import shown
 from scalelab.records.tables.curves import ImportedRow
 from scalelab.records.tables.names import plain
@@ -46,22 +46,28 @@ class TablePrices:
             return cls(told=tuple(told))
         column, amounts = read["on_demand"]
         _, spot = read.get("spot", ("", {}))
-        words = {*plain(column).split("_")}
-        unit = next((each for each in CURRENCIES if each in words), None)
         entries = tuple(
-            {
-                "device": device,
-                "on_demand": str(amount),
-                "per": next((_PER[w] for w in _PER if w in words), "device_hour"),
-                **({"spot": str(spot[device])} if device in spot else {}),
-                **({} if amount.currency else {"currency": unit or "usd"}),
-            }
+            _entry(column, device, amount, spot.get(device))
             for device, amount in amounts.items()
         )
         columns = tuple(name for name, _ in read.values())
         said = (f"{each['device'] or 'all'} {each['on_demand']}" for each in entries)
         told.append(f"Prices from {', '.join(map(shown, columns))}: {', '.join(said)}.")
         return cls(entries=entries, columns=columns, told=tuple(told))
+
+
+def _entry(
+    column: str, device: str | None, amount: Money, spot: Money | None
+) -> dict[str, Any]:
+    """Return an entry of a price list; the column's name may tell what it is per."""
+    words = plain(column).split("_")
+    entry: dict[str, Any] = {"device": device, "on_demand": str(amount)}
+    entry["per"] = next((_PER[word] for word in words if word in _PER), "device_hour")
+    if spot is not None:
+        entry["spot"] = str(spot)
+    if not amount.currency:
+        entry["currency"] = next((w for w in words if w in CURRENCIES), USUAL)
+    return entry
 
 
 def _kind(name: str) -> str | None:
