@@ -33,6 +33,6 @@ WATER = Resource(
     example="20l",
     help="Limit: water for cooling.",
     amount=evaporated,  # None where it cannot be computed: then give missing=
-    unit=lambda amount, hour_word: (1.0, "l"),
+    unit=lambda amount, units: (1.0, "l"),
     least="takes the least water",
 )
