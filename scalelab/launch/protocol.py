@@ -44,6 +44,10 @@ class ProcessRequest:
     search_path: tuple[str, ...] = ()
 
 
+# Where a rank may write on the disk of its node; removed when the node ends
+NODE_DIRECTORY = "SCALELAB_NODE_DIRECTORY"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankIdentity:
     """The position of a process among the ranks of an attempt.

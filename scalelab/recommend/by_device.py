@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -44,9 +44,6 @@ from scalelab.recommend.question.objective import (
     unbeaten,
 )
 from scalelab.records.columns import OPTION_PREFIX
-
-if TYPE_CHECKING:
-    pass
 
 _SEED = 36  # of the order of draws
 
@@ -381,10 +378,11 @@ def _joined(found: Mapping[str, Considered], limits: Constraints) -> Recommendat
         for label, each in answers.items()
     }
     unpriced = [n for n, each in joint.kinds.items() if each.limits.price is None]
-    by_time = [Fact.of("by_time_alone", devices=unpriced)] if unpriced else []
     chosen = answers[best]
-    facts = [*joint.notes(best), *chosen.facts, *_accuracy(answers, best), *by_time]
-    facts += [Fact("efficiency_within")] if len(answers) > 1 else []
+    facts = [*joint.notes(best), *chosen.facts, *_accuracy(answers, best)]
+    if len(answers) > 1:
+        facts.append(Fact("efficiency_within"))
+        facts += [Fact.of("by_time_alone", devices=unpriced)] if unpriced else []
     if any(fact.kind == "nearest" for fact in facts):
         facts = [joint.nearest(words), *(f for f in facts if f.kind != "nearest")]
     return replace(

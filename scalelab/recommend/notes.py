@@ -74,7 +74,7 @@ def assumptions(
     for noted in (unknown_scatter, not_witnessed, disagreeing_rates, equal_losses):
         yield from noted(knowledge.rows)
     yield from _not_measured(knowledge, chosen.batch.global_batch_size)
-    beside_s = knowledge.overhead.by_part(chosen.samples.value)
+    beside_s = knowledge.overhead.by_part(chosen.samples.value, config)
     parts = _BESIDE_STEPS.get(contents, ["start-up"])
     not_in = [part for part in parts if part not in beside_s]
     yield Fact.of(

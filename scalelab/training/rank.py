@@ -17,6 +17,7 @@ from scalelab.training.context import RankContext, claim_device, process_group
 from scalelab.training.description import device_name, versions
 from scalelab.training.engines.base import Engine, FreeEngine
 from scalelab.training.engines.paths import engine_path
+from scalelab.training.feeding.node_copy import remove_copies
 from scalelab.training.free_loop import FreeLoop
 from scalelab.training.loop import Loop
 from scalelab.training.memory_limit import (
@@ -112,6 +113,7 @@ def _run(
         validity=engine.validity(),
     )
     ranks = [RankReadings.received(each) for each in context.gather(readings.sent())]
+    remove_copies(context)
     noise_scale = engine.gradient_noise_scale()
     if not context.is_first:
         return None

@@ -9,7 +9,21 @@ from pathlib import Path
 import pytest
 from command_specs import MEET
 from measured_runs import EMULATED
+from picture_folders import make_pictures
 from real_sweeps import LONG, PATIENCE_S, Start, Sweep, attempts, rows
+
+from scalelab.session import load
+
+FEEDS = """
+name: small
+workload: {name: image_folder, data: pictures, image_size: 8, store: {open_s: 0.05}}
+measure: {kind: throughput, warmup_steps: 1, steps: 4, repeats: 2, canary_every: 0}
+gpus: 1
+local_batch_size: 4
+learning_rate: 0.1
+options: {feed: [folder, copy_first]}
+site: {device_type: cpu, gpus_per_node: 1}
+"""
 
 
 @pytest.mark.slow
@@ -97,6 +111,26 @@ gpus: [1, 2]
 local_batch_size: 8
 site: {{device_type: cpu, gpus_per_node: 2}}
 """
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_pictures_are_copied_first_or_streamed_and_each_has_its_start_up(
+    sweep: Sweep, here: Path
+) -> None:
+    make_pictures(here / "pictures")
+    swept = sweep(FEEDS)
+    assert swept.returncode == 0, swept
+    start_up_s: dict[str, list[float]] = {feed: [] for feed in ("folder", "copy_first")}
+    for row in rows():
+        assert row["outcome"] == "completed", row
+        start_up_s[row["options.feed"]].append(row["start_up_s"])
+    declared_s = 34 * 0.05  # of 34 pictures to train on
+    assert min(start_up_s["copy_first"]) >= declared_s
+    answer = load("runs/small").recommend(job={"samples": 100_000}, batch=4)
+    assert answer.chosen.settings["feed"] == "copy_first"
+    (contents,) = (each for each in answer.facts if each.kind == "times_contain")
+    assert contents.values["beside_s"]["start-up"] == max(start_up_s["copy_first"])
 
 
 @pytest.mark.repetition

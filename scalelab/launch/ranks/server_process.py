@@ -15,7 +15,13 @@ from pathlib import Path
 from scalelab.errors import LaunchError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.launch.progress import ProgressBoard
-from scalelab.launch.protocol import ProcessRequest, receive, send, to_memory
+from scalelab.launch.protocol import (
+    NODE_DIRECTORY,
+    ProcessRequest,
+    receive,
+    send,
+    to_memory,
+)
 from scalelab.launch.verdict import last_lines
 
 # Importing torch from a busy network file system has been seen to take minutes.
@@ -45,6 +51,7 @@ def server_environment(
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
         **kept,
+        NODE_DIRECTORY: str(scratch),
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         # A pool of OpenBLAS or OpenMP threads would make the server unfit to fork.
         "OMP_NUM_THREADS": "1",

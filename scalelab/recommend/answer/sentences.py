@@ -118,8 +118,8 @@ def _use(result: Recommendation) -> list[str]:
     count = _count(result, row)
     if result.device_name and result.device_word in ("GPU", "TPU"):
         count = f"{row.world_size:,} {result.device_name}"
-    elif result.devices and not result.node_group and row.device:
-        count = f"{count} of {row.device}"
+    elif result.devices and result.device_name and not result.node_group:
+        count = f"{count} of {result.device_name}"
     nodes = f"{counted(row.num_nodes, kind)} x {devices}"
     return [*unmet, f"{verb} {count} ({nodes}), {_batch(row.batch)}"]
 

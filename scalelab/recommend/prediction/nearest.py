@@ -25,6 +25,7 @@ def nearest(every: Outlook, limits: Constraints, units: Units) -> list[dict[str,
     for resource, limit in limits.limited:
         rest = {n: of for n, of in limits.limits.items() if n != resource.name}
         others = replace(limits, limits=rest)
+        within = [each.in_words(amount, units) for each, amount in others.limited]
         holds = others.held(every.spent) & every.reached
         needed = _quantile(every.spent.of(resource), holds, limits.confidence)
         needed = np.where(every.is_eligible, needed, np.inf)
@@ -40,7 +41,7 @@ def nearest(every: Outlook, limits: Constraints, units: Units) -> list[dict[str,
                 "amount": float(needed[at]) if is_met else None,
                 "ratio": float(needed[at] / limit) if is_met else None,
                 "needed": _at_most(resource, needed[at], units) if is_met else "",
-                "within": [each.removeprefix("< ") for each in others.in_words(units)],
+                "within": within,
                 "most_likely": float(holds.mean(axis=0)[every.is_eligible].max()),
                 "world_size": size,
                 "allocation": allocation_label(size, int(row["num_nodes"])),

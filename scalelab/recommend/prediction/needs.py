@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -18,8 +18,10 @@ from scalelab.inputs.target import Target
 from scalelab.laws.convergence.law import BatchCurve, ConvergenceLaw
 from scalelab.laws.convergence.rows import RULE, is_equal, is_learnt_so
 from scalelab.laws.interval import NUM_DRAWS
-from scalelab.laws.rows import CurveKey, numbers
+from scalelab.laws.rows import CurveKey, cells, numbers
 from scalelab.records.columns import OPTION_PREFIX
+
+_FEED = OPTION_PREFIX + "feed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +30,8 @@ class Overhead:
 
     start_up_s: float
     evaluation_per_sample_s: float  # of training
+    # The longest start-up by how samples are fed: what is copied first is part of it
+    start_up_by_feed_s: Mapping[Any, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> Self:
@@ -36,19 +40,32 @@ class Overhead:
         seconds, samples, apart = (numbers(frame, name) for name in names)
         # who saw one evaluation does not know when the next comes
         tells = (apart > 0) & (samples >= 2 * apart) & (seconds >= 0)
+        start_up_s, by_feed = numbers(frame, "start_up_s"), {}
+        for feed in {each for each in cells(frame, _FEED) if isinstance(each, str)}:
+            of_feed = start_up_s[is_equal(frame, _FEED, feed)]
+            by_feed[feed] = float(np.nanmax(of_feed, initial=0.0))
         return cls(
-            start_up_s=float(np.nanmax(numbers(frame, "start_up_s"), initial=0.0)),
+            start_up_s=float(np.nanmax(start_up_s, initial=0.0)),
             evaluation_per_sample_s=seconds[tells].sum() / max(samples[tells].sum(), 1),
+            start_up_by_feed_s=by_feed,
         )
 
-    def seconds(self, samples: np.ndarray) -> np.ndarray:
-        """Return the seconds beside the steps of training; shape of ``samples``."""
-        return self.start_up_s + samples * self.evaluation_per_sample_s
+    def start_up_of(self, config: Mapping[Any, Any]) -> float:
+        """Return the seconds until the first step of a configuration."""
+        return self.start_up_by_feed_s.get(config.get(_FEED), self.start_up_s)
 
-    def by_part(self, samples: float) -> dict[str, float]:
-        """Return the seconds of each part that was measured."""
+    def seconds(self, samples: np.ndarray, asked: pd.DataFrame) -> np.ndarray:
+        """Return the seconds beside the steps of configurations; shape of ``samples``.
+
+        ``samples`` has a column for each configuration.
+        """
+        start_up_s = [self.start_up_of(each) for each in asked.to_dict("records")]
+        return np.array(start_up_s) + samples * self.evaluation_per_sample_s
+
+    def by_part(self, samples: float, config: Mapping[Any, Any]) -> dict[str, float]:
+        """Return the seconds of each part that was measured, of a configuration."""
         evaluation_s = samples * self.evaluation_per_sample_s
-        parts = {"start-up": self.start_up_s, "evaluation": evaluation_s}
+        parts = {"start-up": self.start_up_of(config), "evaluation": evaluation_s}
         return {name: float(seconds) for name, seconds in parts.items() if seconds}
 
 

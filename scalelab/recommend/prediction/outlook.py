@@ -174,7 +174,7 @@ def look_ahead(
             expected *= np.median(corrections)
             one_run *= corrections
     sizes, nodes = (frame[name].to_numpy(float) for name in ("world_size", "num_nodes"))
-    overhead_s = knowledge.overhead.seconds(samples)
+    overhead_s = knowledge.overhead.seconds(samples, frame)
     spent = limits.spending(one_run + overhead_s, sizes, nodes)
     reached &= need.within_cap(samples, frame["global_batch_size"].tolist())
     return Outlook(

@@ -23,7 +23,8 @@ class DeviceKind:
     @property
     def names(self) -> tuple[str, ...]:
         """All that it may be called."""
-        return (self.node_group, self.device_name, self.device_type)
+        usual = {"cuda": "gpu"}.get(self.device_type, "")
+        return (self.node_group, self.device_name, self.device_type, usual)
 
     def columns(self) -> dict[str, str]:
         """Return the columns that tell its rows, with their values."""

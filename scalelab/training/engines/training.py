@@ -17,6 +17,7 @@ from scalelab.training.description import describe
 from scalelab.training.engines.compiling import compiled, compiling
 from scalelab.training.engines.slow_rank import SlowRank
 from scalelab.training.engines.spread import Observers, SpreadModel
+from scalelab.training.feeding.node_copy import CopiedData, copy_to_node
 from scalelab.training.order import Share
 from scalelab.training.probes.meter import Phase, StepClock
 from scalelab.training.probes.noise_scale import NoiseProbe
@@ -148,6 +149,13 @@ class TrainingEngine:
             seed=trial.seed,
             is_sharded=self.workload.is_sharded,
         )
+        if isinstance(self._training_data, CopiedData):
+            copy_to_node(
+                self._training_data,
+                self.context,
+                self._share,
+                is_sharded=self.workload.is_sharded,
+            )
 
     def _build_model(self) -> None:
         trial = self.trial

@@ -3,7 +3,9 @@
 import hashlib
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -64,6 +66,26 @@ class Pictures(Dataset[Sample]):
             ) from error
         pixels = torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
         return pixels, self.labels[index]
+
+
+class CopiedPictures(Pictures):
+    """Pictures that a node copies to its own disk before training reads them."""
+
+    def sizes(self) -> list[int]:
+        """Return the bytes of every picture."""
+        return [picture.size for picture in self.pictures]
+
+    def copy(self, index: int, directory: Path) -> None:
+        """Copy a picture from where it is stored."""
+        (directory / str(index)).write_bytes(self._reader.at(index))
+
+    def read_from(self, directory: Path) -> None:
+        """Read pictures from their copies from now on."""
+        self.pictures = [
+            replace(picture, path=str(directory / str(index)), offset=0)
+            for index, picture in enumerate(self.pictures)
+        ]
+        self._reader = PictureReader(self.pictures)
 
 
 class StreamedPictures(Pictures, SampleStream):

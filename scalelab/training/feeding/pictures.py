@@ -21,7 +21,7 @@ from scalelab.training.order import check_parts
 SUFFIXES = frozenset(
     (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 )
-FEEDS, ORDERS = ("folder", "tar"), ("replicated", "sharded")
+FEEDS, ORDERS = ("folder", "tar", "copy_first"), ("replicated", "sharded")
 SMALLEST_IMAGE = 8
 
 
@@ -94,11 +94,11 @@ class PictureFiles:
 
     @property
     def _key(self) -> str:
-        return "data" if self.feed == "folder" else "shards"
+        return "shards" if self.feed == "tar" else "data"
 
     @property
     def _place(self) -> str | None:
-        return self.data if self.feed == "folder" else self.shards
+        return self.shards if self.feed == "tar" else self.data
 
     def found(self) -> tuple[Picture, ...]:
         """Return all pictures, sorted by name."""

@@ -11,7 +11,11 @@ from torch import nn
 from scalelab.errors import SpecError
 from scalelab.training.feed import Batch
 from scalelab.training.feeding.declared_store import DeclaredStore
-from scalelab.training.feeding.picture_data import Pictures, StreamedPictures
+from scalelab.training.feeding.picture_data import (
+    CopiedPictures,
+    Pictures,
+    StreamedPictures,
+)
 from scalelab.training.feeding.pictures import PictureFiles
 from scalelab.training.workloads.base import (
     CONFUSION_MATRIX,
@@ -78,10 +82,9 @@ class ImageFolder(Workload):
         """Return the pictures to train on, uint8, and their classes."""
         declared = self.files.store
         store = None if declared is None else DeclaredStore.of(declared)
-        if self.files.feed == "folder":
-            return Pictures(
-                self._training, self.class_names, self.files.image_size, store
-            )
+        if self.files.feed != "tar":
+            kind = CopiedPictures if self.files.feed == "copy_first" else Pictures
+            return kind(self._training, self.class_names, self.files.image_size, store)
         return StreamedPictures(
             self._training,
             self.class_names,

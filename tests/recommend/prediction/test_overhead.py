@@ -16,8 +16,24 @@ JOB = Job(samples=1_000_000)
 def test_the_longest_start_up_counts() -> None:
     rows = pd.DataFrame({"start_up_s": pd.array([3.0, None, 41.0], dtype="Float64")})
     assert Overhead.of(rows).start_up_s == 41
-    assert Overhead.of(rows.iloc[:0]).seconds(np.ones(2)).tolist() == [0, 0]
-    assert Overhead.of(rows[["start_up_s"]].iloc[1:2]).by_part(1e6) == {}
+    assert Overhead.of(rows.iloc[:0]).seconds(
+        np.ones((1, 2)), rows.iloc[:2]
+    ).tolist() == [[0, 0]]
+    assert Overhead.of(rows[["start_up_s"]].iloc[1:2]).by_part(1e6, {}) == {}
+
+
+def test_the_start_up_of_another_feed_is_its_own() -> None:
+    rows = pd.DataFrame(
+        {
+            "start_up_s": [3.0, 4.0, 60.0, 55.0, 5.0],
+            "options.feed": ["folder", "folder", "copy_first", "copy_first", None],
+        }
+    )
+    found = Overhead.of(rows)
+    asked = rows.iloc[[0, 2, 4]]
+    assert found.seconds(np.zeros((1, 3)), asked).tolist() == [[4.0, 60.0, 60.0]]
+    by_part = found.by_part(1.0, {"options.feed": "folder"})
+    assert by_part == {"start-up": 4.0}
 
 
 def test_evaluation_follows_from_trials_that_saw_how_often_there_is_one() -> None:
@@ -29,8 +45,8 @@ def test_evaluation_follows_from_trials_that_saw_how_often_there_is_one() -> Non
             "evaluation_interval_samples": pd.array([100, None, 100], dtype="Float64"),
         }
     )
-    assert Overhead.of(rows).by_part(2000.0) == {"evaluation": pytest.approx(10.0)}
-    assert Overhead.of(rows.iloc[1:]).by_part(2000.0) == {}
+    assert Overhead.of(rows).by_part(2000.0, {}) == {"evaluation": pytest.approx(10.0)}
+    assert Overhead.of(rows.iloc[1:]).by_part(2000.0, {}) == {}
 
 
 @pytest.mark.slow

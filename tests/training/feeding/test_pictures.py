@@ -89,7 +89,7 @@ def test_too_few_pictures_are_refused(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"feed": "stream"}, r"^feed='stream' must be folder or tar\.$"),
+        ({"feed": "stream"}, r"^feed='stream' must be folder or tar or copy_first\.$"),
         ({"order": "random"}, r"^order='random' must be replicated or sharded\.$"),
         ({"feed": "tar"}, r"^feed=tar reads shards, which is None\. Write workload: "),
         ({"data": "lost"}, r"^data='lost' is no folder: .*lost does not exist"),

@@ -1,6 +1,7 @@
 import json
 from collections import Counter
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from gang import (
     RankFailure,
     attempt,
+    identity,
     on,
     run_attempt,
     run_trial,
@@ -20,6 +22,12 @@ from scalelab.errors import SpecError
 from scalelab.experiment.trial import LearningRate, Measurement, Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.target import MetricMode, Target
+from scalelab.launch.progress import StreamWriter
+from scalelab.launch.protocol import NODE_DIRECTORY
+from scalelab.training.context import RankContext
+from scalelab.training.feeding.node_copy import copy_to_node, remove_copies
+from scalelab.training.feeding.picture_data import CopiedPictures
+from scalelab.training.order import Share
 from scalelab.training.workloads.image_folder import ImageFolder
 
 RATE = LearningRate(base=0.05, at_batch=None, rule="none", warmup_samples=0, value=0.05)
@@ -143,6 +151,67 @@ def test_a_declared_store_is_waited_for_unless_read_ahead(
     assert plain["dataset"].startswith("pictures-declared-store ")
     # Two connections bring twice as many pictures, while the rank computes.
     assert ahead["data_wait_s"] < 0.8 * plain["data_wait_s"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["replicated", "sharded"])
+def test_pictures_that_are_copied_first_train_the_same(
+    place: dict[str, Any], tmp_path: Path, order: str
+) -> None:
+    trial = on(convergence_trial(max_samples=80, evaluate_every_samples=80), 2)
+    losses = {}
+    for feed in ("folder", "copy_first"):
+        given = {**place, "feed": feed, "order": order}
+        measured = run_trial(tmp_path / feed, trial, **given)
+        assert measured["dataset"].startswith("pictures ")
+        losses[feed] = [row["loss"] for row in stream(tmp_path / feed, "step")]
+    assert len(losses["folder"]) == 10
+    assert losses["copy_first"] == losses["folder"]
+    assert not [*Path(gettempdir()).glob("copies-*")]
+
+
+@pytest.mark.slow
+def test_what_is_copied_first_is_not_waited_for_in_steps(
+    place: dict[str, Any], tmp_path: Path
+) -> None:
+    trial = throughput_trial(
+        "image_folder",
+        local_batch_size=4,
+        measurement=Measurement(warmup_steps=2, steps=12, relative_precision=1e-9),
+    )
+    given = {**place, "store": {"open_s": 0.02}}
+    plain = run_trial(tmp_path / "plain", trial, **given)
+    copied = run_trial(tmp_path / "copied", trial, **given, feed="copy_first")
+    assert plain["data_wait_s"] > 0.9 * 4 * 0.02
+    assert copied["data_wait_s"] < 0.5 * plain["data_wait_s"]
+
+
+def test_a_disk_that_is_too_small_is_refused_before_anything_is_copied(
+    place: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(NODE_DIRECTORY, str(tmp_path))
+    data = ImageFolder(**place, feed="copy_first").training_data()
+    assert isinstance(data, CopiedPictures)
+    monkeypatch.setattr(data, "sizes", lambda: [10**18] * len(data))
+    context = RankContext(
+        identity=identity(0, 1),
+        device=torch.device("cpu"),
+        directory=tmp_path,
+        stream=StreamWriter(None),
+        progress=lambda step: None,
+    )
+    share = Share(
+        rank=0,
+        data_parallel_size=1,
+        local_batch_size=4,
+        gradient_accumulation_steps=1,
+    )
+    with pytest.raises(SpecError, match=r"copies 31,.* GiB to .*, where .* are free"):
+        copy_to_node(data, context, share, is_sharded=False)
+    (directory,) = tmp_path.glob("copies-*")
+    assert not [*directory.iterdir()]
+    remove_copies(context)
+    assert not directory.exists()
 
 
 @pytest.mark.parametrize(
