@@ -121,6 +121,36 @@ def test_the_price_is_the_one_of_the_site_the_run_was_swept_on(here: Path) -> No
     assert str(given.price).endswith("as given.")
 
 
+@pytest.mark.slow
+def test_a_price_list_counts_for_more_than_the_price_of_the_site(here: Path) -> None:
+    of_site, asked = here / "site.yaml", here / "asked.yaml"
+    of_site.write_text("- {on_demand: 4eur, date: 2020-01-31, source: the board}\n")
+    asked.write_text("- {device: H100, on_demand: 9}\n- {on_demand: 5, spot: 2}\n")
+    profile("alpine", f"price_per_gpu_hour: 3\nprices: {of_site}")
+    store = measured_run(here / "run")
+    store.extend(store.experiment_text, store.fingerprint, site="alpine")
+    run = load(store.directory)
+
+    listed = run.recommend()
+    assert str(listed.price) == (
+        "Price: 4 eur per emulated GPU-h, by site.yaml (the board, 2020-01-31)."
+    )
+    assert re.search(r"is of 2020-01-31, \d,\d+ days ago: look", " ".join(listed.notes))
+    assert listed.to_json()["rows"][0]["cost_eur"]["value"] == pytest.approx(
+        4 * listed.rows[0].gpu_hours.value
+    )
+    given = run.recommend(prices=asked)
+    assert str(given.price).startswith("Price: 5 usd per emulated GPU-h on demand")
+    assert run.recommend(prices=asked, price="6usd/node-h").price == (
+        "Price: 6 usd per node-h, as given."
+    )
+    with pytest.raises(SpecError, match=r"the price of .* in eur, the limit in usd"):
+        run.recommend(max_cost="20usd")
+    of_site.unlink()
+    with pytest.raises(SpecError, match=r"site\.yaml cannot be read: No such file"):
+        run.recommend()
+
+
 GROUPED = COMMAND.replace(
     "site: {name: hpc, scheduler: slurm, device_type: cuda, gpus_per_node: 4}",
     """node_group: [a100, h100]

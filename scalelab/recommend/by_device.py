@@ -29,7 +29,7 @@ from scalelab.recommend.knowledge import (
     refuse_several,
     selected,
 )
-from scalelab.recommend.money.prices import Price, check_prices, price_of
+from scalelab.recommend.money.prices import UNNAMED, Price, check_prices, price_of
 from scalelab.recommend.prediction.nearest import nearest, nearest_of
 from scalelab.recommend.prediction.outlook import Outlook
 from scalelab.recommend.question.candidates import UntoldByProgram
@@ -62,6 +62,8 @@ def answer(
     if len(kinds) > 1:
         refuse_several(selected(rows.observations, select))
     prices = _prices(question, kinds, sites)
+    every = _kinds(rows.observations, {})
+    check_prices(prices, question.quotes, every, question.limits.currency)
     asked = replace(question, select=select)
     own = {kind: rows.take(kind.rows(rows.observations).index) for kind in kinds}
     informed = {kind for kind in kinds if history and history.informs(own[kind])}
@@ -180,20 +182,19 @@ def _prices(
     kinds: Sequence[DeviceKind],
     sites: Mapping[str | None, RunSite],
 ) -> dict[str, Price]:
-    """Return the price of each kind that has one; they must be of one currency."""
+    """Return the price of each kind that has one."""
     prices = {}
     for kind in kinds:
         known = sites.get(kind.node_group or None)
         price = price_of(kind, question.quotes, known.site if known else None)
         if price is not None:
             prices[kind.label] = price
-    check_prices(prices, question.quotes, kinds, question.limits.currency)
     return prices
 
 
 def _old_prices(question: Question, prices: Mapping[str, Price]) -> list[Fact]:
     return [
-        Fact.of("old_price", name=label, days=days, date=str(price.date))
+        Fact.of("old_price", name=label or UNNAMED, days=days, date=str(price.date))
         for label, price in prices.items()
         if (days := price.age_days(question.today))
     ]

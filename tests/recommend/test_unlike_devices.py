@@ -229,6 +229,16 @@ def test_samples_to_a_target_hold_on_every_device() -> None:
     assert max(same) <= 1.6 * min(same)
 
 
+def test_a_device_may_be_selected_whatever_others_cost(frame: pd.DataFrame) -> None:
+    select = {"device_name": "c4"}
+    found = answer(question(select=select, quotes=quotes(PRICES)), frame, {})
+    assert {row.device for row in found.rows} == {"c4"}
+    assert found.devices == {}
+    assert str(found.price) == "Price: 0.39 usd per core-h, as given."
+    with pytest.raises(SpecError, match=r"nothing was measured on c5\. Valid: c4"):
+        answer(question(select=select, quotes=quotes({"c5": 1.0})), frame, {})
+
+
 def test_what_is_worth_granting_holds_the_choice(frame: pd.DataFrame) -> None:
     found = asked(frame, time=1e7)
     granted = fact(found, "worth_granting").values

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # Who says a price; of several that fit a device, the last one here counts
 TABLE, SITE, FILE, GIVEN = range(4)
 _LASTS_DAYS = 90
+UNNAMED = "these devices"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,8 +109,8 @@ def price_of(
     if any(each.entry != quote.entry for each in alike):
         amounts = " and ".join(str(each.entry.on_demand) for each in alike)
         raise SpecError(
-            f"{device.label} has several prices, {amounts}, {quote.said_by}. Keep one, "
-            "or name the devices more closely."
+            f"{device.label or UNNAMED}: several prices are said, {amounts}, "
+            f"{quote.said_by}. Keep one, or name the devices more closely."
         )
     entry, cores = quote.entry, getattr(site, "cores_per_node", None)
     if entry.per == "core_hour" and device.device_type != "cpu" and cores is None:
@@ -149,7 +150,7 @@ def check_prices(
                 f"nothing was measured on {entry.device}. "
                 f"{one_of([each.label for each in known], str(entry.device))}"
             )
-    said = {f"the price of {n}": prices[n].currency for n in prices}
+    said = {f"the price of {n or UNNAMED}": prices[n].currency for n in prices}
     said |= {"the limit": currency} if currency and prices else {}
     if len({*said.values()}) > 1:
         listed = ", ".join(f"{name} in {unit}" for name, unit in said.items())

@@ -122,7 +122,7 @@ def test_the_entry_that_names_a_device_most_closely_counts() -> None:
     assert price(*listed, of=other).amount == 3.0
     assert price(*listed, of=C4).amount == 1.0
     assert price_of(C4, listed[1:], None) is None
-    with pytest.raises(SpecError, match=r"c4 has several prices, 1 and 5, by 2"):
+    with pytest.raises(SpecError, match=r"c4: several prices are said, 1 and 5, by 2"):
         price(listed[0], quote(5.0, FILE))
 
 
