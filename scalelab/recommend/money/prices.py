@@ -37,10 +37,11 @@ class Quote:
 
     def fit(self, device: DeviceKind) -> int | None:
         """Return how closely the entry names a device; None: it is of another one."""
-        names = [*filter(None, (self.entry.device, self.entry.node))]
-        known = [_words(name) for name in device.names]
-        if all(any(_words(name) <= words for words in known) for name in names):
-            return len(set().union(*map(_words, names)))
+        names = filter(None, (self.entry.device, self.entry.node))
+        wanted = [*map(_words, names)]
+        known = [*map(_words, device.names)]
+        if all(each and any(each <= words for words in known) for each in wanted):
+            return len(set().union(*wanted))
         return None
 
 

@@ -1,5 +1,6 @@
 """Prices: who says them, of which devices, and what they charge."""
 
+import doctest
 from datetime import date
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.kinds.resources import MONEY
+from scalelab.recommend.money import prices
 from scalelab.recommend.money.prices import (
     FILE,
     GIVEN,
@@ -126,17 +128,25 @@ def test_the_entry_that_names_a_device_most_closely_counts() -> None:
         price(listed[0], quote(5.0, FILE))
 
 
+def test_the_examples_hold() -> None:
+    assert doctest.testmod(prices).failed == 0
+
+
+def test_a_name_without_a_letter_names_nothing() -> None:
+    assert price_of(C4, [quote(2.0, device="???")], None) is None
+
+
 def test_currencies_are_not_mixed() -> None:
-    prices = {"c4": price(quote("2eur")), "p2": price(quote("$2"))}
+    said = {"c4": price(quote("2eur")), "p2": price(quote("$2"))}
     with pytest.raises(
         SpecError,
         match=r"of several currencies is not compared: the price of c4 in eur, the "
         r"price of p2 in usd. Say all of it in one: price=",
     ):
-        check_prices(prices, [], [C4, P2], "")
+        check_prices(said, [], [C4, P2], "")
     with pytest.raises(SpecError, match="price of c4 in eur, the limit in usd"):
-        check_prices({"c4": prices["c4"]}, [], [C4], "usd")
-    check_prices({"c4": prices["c4"]}, [], [C4], "")
+        check_prices({"c4": said["c4"]}, [], [C4], "usd")
+    check_prices({"c4": said["c4"]}, [], [C4], "")
 
 
 def test_a_price_of_what_was_not_measured_is_refused() -> None:
