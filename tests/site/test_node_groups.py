@@ -320,3 +320,19 @@ class TestTrials:
 def test_what_ran_on_no_group_is_asked_of_a_site_without() -> None:
     with pytest.raises(SpecError, match="node_groups, a100, h100, and none of them"):
         site(SLURM).in_group(None)
+
+
+def test_the_experiment_on_cpus_and_gpus_can_be_planned() -> None:
+    path = Path(__file__).parents[2] / "experiments" / "cpu_or_gpu.yaml"
+    experiment = Experiment.from_file(path)
+    where = experiment.resolve_site()
+    trials = plan(experiment, where).trials
+
+    sizes = {
+        name: {t.world_size for t in trials if t.node_group == name}
+        for name in ("c4", "p2")
+    }
+    assert sizes == {"c4": {1, 2, 4, 8, 20, 40}, "p2": {1, 2, 4}}
+    assert {t.parallelism for t in trials} == {"ddp", "parameter_server"}
+    types = {str(name): group.device_type for name, group in where.groups.items()}
+    assert types == {"c4": "cpu", "p2": "cuda"}
