@@ -131,7 +131,7 @@ def asked(
         "steps": steps,
     }
     return dict(
-        price=price or None,
+        price=price,
         prices=prices,
         target=target,
         max_gap=max_gap,

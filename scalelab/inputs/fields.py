@@ -154,7 +154,8 @@ def _amount(parse: Callable[[str], float], noun: str, examples: str) -> PlainVal
     return PlainValidator(read)
 
 
-def _price(value: Any) -> Money:
+def read_price(value: Any) -> Money:
+    """Read a number or a text as a price."""
     if isinstance(value, str):
         return parse_money(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -236,7 +237,9 @@ Bandwidth = Annotated[
 Latency = Annotated[
     float, _read_by(parse_latency, "has no unit. Write '5us' or '0.2ms'."), _TEXT
 ]
-Price = Annotated[Money, PlainValidator(_price), PlainSerializer(str), _NUMBER_OR_TEXT]
+Price = Annotated[
+    Money, PlainValidator(read_price), PlainSerializer(str), _NUMBER_OR_TEXT
+]
 DeviceHours = Annotated[
     float, _amount(parse_gpu_hours, "device time", "10 or '10gpu-h'"), _NUMBER_OR_TEXT
 ]

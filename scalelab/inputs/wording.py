@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 _is_command_line: ContextVar[bool] = ContextVar("is_command_line", default=False)
 _holds_options: ContextVar[bool] = ContextVar("holds_options", default=False)
-_SHORTER = {"price_per_gpu_hour_usd": "price", "max_cost_usd": "max_cost"}
+_SHORTER = {"max_cost_usd": "max_cost"}
 
 
 @contextmanager

@@ -23,17 +23,17 @@ from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.kept import Question
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.comparison import LITTLE_MORE, MUCH_FASTER
-from scalelab.recommend.knowledge import (
-    DEVICE_COLUMNS,
-    History,
-    refuse_several,
-    selected,
-)
+from scalelab.recommend.knowledge import History, refuse_several, selected
 from scalelab.recommend.money.prices import UNNAMED, Price, check_prices, price_of
 from scalelab.recommend.prediction.nearest import nearest, nearest_of
 from scalelab.recommend.prediction.outlook import Outlook
 from scalelab.recommend.question.candidates import UntoldByProgram
-from scalelab.recommend.question.devices import DeviceKind, kinds_of
+from scalelab.recommend.question.devices import (
+    DEVICE_COLUMNS,
+    DeviceKind,
+    has_value,
+    kinds_of,
+)
 from scalelab.recommend.question.objective import (
     Choice,
     Constraints,
@@ -108,7 +108,7 @@ def _kinds(
     for name, value in select.items():
         column = name if name in frame.columns else OPTION_PREFIX + name
         if column in frame.columns and name not in (RULE, *CONFIGURATION, *own):
-            is_chosen = frame[column].astype("string").eq(str(value)).fillna(False)
+            is_chosen = has_value(frame, column, value)
             # what is nowhere is refused later, with what is there
             frame = frame[is_chosen] if is_chosen.any() else frame
     timed = frame[np.isfinite(numbers(frame, "world_size"))]
@@ -127,7 +127,7 @@ def _consider(
 ) -> Considered:
     for name, value in question.select.items():
         if name in own.columns:
-            own = own[own[name].astype("string").eq(str(value)).fillna(False)]
+            own = own[has_value(own, name, value)]
     site, link = run_site.site if run_site else None, question.between_nodes
     on_node, within = site.gpus_per_node if site else None, None
     known = [*numbers(own, "gpus_per_node"), *numbers(own, "devices_of_node")]

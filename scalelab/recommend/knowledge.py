@@ -37,11 +37,15 @@ from scalelab.recommend.prediction.needs import Overhead, SampleNeed
 from scalelab.recommend.prediction.neighbours import uneven
 from scalelab.recommend.question.batches import BatchRule
 from scalelab.recommend.question.candidates import MemoryRoom
-from scalelab.recommend.question.devices import DeviceKind
+from scalelab.recommend.question.devices import (
+    DEVICE_COLUMNS,
+    DeviceKind,
+    has_value,
+    kinds_of,
+)
 from scalelab.records.columns import OPTION_PREFIX
 
 NODE_GROUP = "node_group"
-DEVICE_COLUMNS = ("device_type", NODE_GROUP, "device_name")
 _ONE_VALUE = ("workload", "sequence_length", "dataset", "emulated")
 _MAX_LISTED = 6
 
@@ -73,19 +77,18 @@ def choose_subject(
     frame = everywhere if device is None else device.rows(everywhere)
     refuse_several(frame, (*_ONE_VALUE, *DEVICE_COLUMNS))
     is_emulated = _only(frame, "emulated") == "True"
-    words = device_words(_only(frame, "device_type"), is_emulated=is_emulated)
+    kind = device or kinds_of(frame)[0]
+    words = device_words(kind.device_type, is_emulated=is_emulated)
     return AskedCurves(
         frame=frame,
         everywhere=everywhere,
         workload=_only(frame, "workload"),
-        device_name=_only(frame, "device_name"),
-        node_group=_only(frame, NODE_GROUP),
+        device_name=kind.device_name,
+        node_group=kind.node_group,
         device_word=words.device,
         device_hour_word=words.hour,
         is_emulated=is_emulated,
-        device=device.label
-        if device
-        else _only(frame, NODE_GROUP) or _only(frame, "device_name"),
+        device=kind.label,
     )
 
 
@@ -147,7 +150,7 @@ def with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
     if str(value) not in counts:
         listed = ", ".join(list(counts)[:_MAX_LISTED]) or "none"
         raise SpecError(f"No observation has {name}={value}. Measured: {listed}.")
-    return frame[frame[name].astype("string").eq(str(value)).fillna(False)]
+    return frame[has_value(frame, name, value)]
 
 
 def with_settings(rows: FitRows, select: Mapping[str, Scalar]) -> FitRows:

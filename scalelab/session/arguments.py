@@ -27,9 +27,10 @@ from scalelab.inputs.fields import (
     Values,
     by_name,
     plain_value,
+    read_price,
     several,
 )
-from scalelab.inputs.money import USUAL, Money, Rate, parse_rate, positive_money
+from scalelab.inputs.money import USUAL, Money, Rate, parse_rate
 from scalelab.inputs.problems import shown
 
 if TYPE_CHECKING:
@@ -71,9 +72,7 @@ def _named_rate(value: Any) -> tuple[str, Rate]:
 def _rate(value: Any) -> Rate:
     if isinstance(value, str):
         return parse_rate(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SpecError(f"{shown(value)} is not a price. Write 2.5 or '2.5usd'.")
-    return Rate(positive_money(value), "device_hour")
+    return Rate(read_price(value), "device_hour")
 
 
 _Count = Annotated[int, Field(strict=True, ge=1, le=_MOST_DEVICES)]

@@ -86,8 +86,8 @@ class NodeSettings(Section):
     price_per_gpu_hour: Price | None = Field(
         default=None,
         description=(
-            "What a device is charged per hour, such as 2.5, in usd or whatever the "
-            "site charges in; an exclusive node is charged for all it has."
+            "What a device is charged per hour, such as 2.5, which is in usd, or "
+            "'2eur' or '40credits'; an exclusive node is charged for all it has."
         ),
     )
     price_per_node_hour: Price | None = Field(

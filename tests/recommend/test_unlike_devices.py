@@ -88,7 +88,7 @@ def test_rows_of_all_stand_side_by_side(free: Recommendation) -> None:
             assert cost(row) == pytest.approx(row.gpu_hours.value * PRICES[device])
 
 
-def test_one_device_of_all_is_compared_by_time_and_money(free: Recommendation) -> None:
+def test_what_is_worth_considering_is_beaten_by_no_device(free: Recommendation) -> None:
     for row in free.rows:
         beaten = any(
             other.time_s.value <= row.time_s.value

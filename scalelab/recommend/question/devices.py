@@ -1,14 +1,19 @@
 """Kinds of devices: what is compared in one answer, each with laws of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
+from scalelab.inputs.document import Scalar
 from scalelab.laws.rows import cells
 
-_COLUMNS = ("node_group", "device_name", "device_type")
+DEVICE_COLUMNS = ("node_group", "device_name", "device_type")
+
+
+def has_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.Series:
+    """Tell in which rows a column has a value, as text; a missing one has none."""
+    return frame[name].astype("string").eq(str(value)).fillna(False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,13 +33,12 @@ class DeviceKind:
 
     def columns(self) -> dict[str, str]:
         """Return the columns that tell its rows, with their values."""
-        return {n: getattr(self, n) for n in _COLUMNS if getattr(self, n)}
+        return {n: getattr(self, n) for n in DEVICE_COLUMNS if getattr(self, n)}
 
     def rows(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of these devices, and those that do not say of which."""
         for name, value in self.columns().items():
-            own = frame[name]
-            frame = frame[own.isna() | own.astype("string").eq(value).fillna(False)]
+            frame = frame[frame[name].isna() | has_value(frame, name, value)]
         return frame
 
 
@@ -43,12 +47,12 @@ def kinds_of(frame: pd.DataFrame) -> tuple[DeviceKind, ...]:
 
     Rows that say less belong to all that say the same and more.
     """
-    columns = [cells(frame, name) for name in _COLUMNS]
+    columns = [cells(frame, name) for name in DEVICE_COLUMNS]
     said = {
         tuple("" if pd.isna(value) else str(value) for value in row)
         for row in zip(*columns, strict=True)
     }
-    said |= {("",) * len(_COLUMNS)} if not said else set()
+    said = said or {("",) * len(columns)}
     full = [each for each in said if not any(_adds(other, each) for other in said)]
     return _labelled(sorted(full))
 
@@ -61,13 +65,11 @@ def _adds(other: Sequence[str], one: Sequence[str]) -> bool:
 
 def _labelled(said: Sequence[Sequence[str]]) -> tuple[DeviceKind, ...]:
     labels = [" ".join(filter(None, each)) for each in said]
-    for at in range(len(_COLUMNS)):
-        names = [each[at] for each in said]
+    for names in map(list, zip(*said, strict=True)):
         if all(names) and len({*names}) == len(names):
             labels = names
             break
-    kinds: list[Mapping[str, Any]] = [
-        {**dict(zip(_COLUMNS, each, strict=True)), "label": label}
+    return tuple(
+        DeviceKind(**dict(zip(DEVICE_COLUMNS, each, strict=True)), label=label)
         for each, label in zip(said, labels, strict=True)
-    ]
-    return tuple(DeviceKind(**kind) for kind in kinds)
+    )

@@ -44,13 +44,16 @@ def copy_to_node(
         wanted = range(len(sizes))[share.rank :: share.data_parallel_size]
     directory = _directory(context)
     directory.mkdir(parents=True, exist_ok=True)
-    needed, free = sum(sizes[at] for at in wanted), shutil.disk_usage(directory).free
+    # the other ranks of the node copy as much
+    needed = sum(sizes[at] for at in wanted) * identity.local_world_size
+    free = shutil.disk_usage(directory).free
     if needed > free:
         raise SpecError(
-            f"feed=copy_first: a rank copies {number(needed / _GIB)} GiB to "
+            f"feed=copy_first: a node copies {number(needed / _GIB)} GiB to "
             f"{directory}, where {number(free / _GIB)} GiB are free. Set TMPDIR to a "
             "larger disk of the nodes, or stream: feed=folder or tar."
         )
+    context.agree([0.0])  # nobody copies before all have looked
     for index in wanted:
         data.copy(index, directory)
         context.progress(0)

@@ -32,6 +32,11 @@ from scalelab.training.workloads.image_folder import ImageFolder
 
 RATE = LearningRate(base=0.05, at_batch=None, rule="none", warmup_samples=0, value=0.05)
 TARGET = Target(metric="val_balanced_acc", mode=MetricMode.MAX, value=0.9)
+SHORT = throughput_trial(
+    "image_folder",
+    local_batch_size=4,
+    measurement=Measurement(warmup_steps=2, steps=12, relative_precision=1e-9),
+)
 
 
 @pytest.fixture(scope="module")
@@ -138,15 +143,10 @@ def test_a_stopped_stream_goes_on_with_the_same_pictures(
 def test_a_declared_store_is_waited_for_unless_read_ahead(
     place: dict[str, Any], tmp_path: Path
 ) -> None:
-    trial = throughput_trial(
-        "image_folder",
-        local_batch_size=4,
-        measurement=Measurement(warmup_steps=2, steps=12, relative_precision=1e-9),
-    )
     declared_s = 4 * 0.02
     given = {**place, "store": {"open_s": 0.02}}
-    plain = run_trial(tmp_path / "plain", trial, **given)
-    ahead = run_trial(tmp_path / "ahead", trial, **given, prefetch=2, loader_workers=2)
+    plain = run_trial(tmp_path / "plain", SHORT, **given)
+    ahead = run_trial(tmp_path / "ahead", SHORT, **given, prefetch=2, loader_workers=2)
     assert plain["data_wait_s"] > 0.9 * declared_s
     assert plain["dataset"].startswith("pictures-declared-store ")
     # Two connections bring twice as many pictures, while the rank computes.
@@ -174,14 +174,9 @@ def test_pictures_that_are_copied_first_train_the_same(
 def test_what_is_copied_first_is_not_waited_for_in_steps(
     place: dict[str, Any], tmp_path: Path
 ) -> None:
-    trial = throughput_trial(
-        "image_folder",
-        local_batch_size=4,
-        measurement=Measurement(warmup_steps=2, steps=12, relative_precision=1e-9),
-    )
     given = {**place, "store": {"open_s": 0.02}}
-    plain = run_trial(tmp_path / "plain", trial, **given)
-    copied = run_trial(tmp_path / "copied", trial, **given, feed="copy_first")
+    plain = run_trial(tmp_path / "plain", SHORT, **given)
+    copied = run_trial(tmp_path / "copied", SHORT, **given, feed="copy_first")
     assert plain["data_wait_s"] > 0.9 * 4 * 0.02
     assert copied["data_wait_s"] < 0.5 * plain["data_wait_s"]
 
@@ -206,7 +201,9 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_copied(
         local_batch_size=4,
         gradient_accumulation_steps=1,
     )
-    with pytest.raises(SpecError, match=r"copies 31,.* GiB to .*, where .* are free"):
+    with pytest.raises(
+        SpecError, match=r"node copies 31,.* GiB to .*, where .* are free"
+    ):
         copy_to_node(data, context, share, is_sharded=False)
     (directory,) = tmp_path.glob("copies-*")
     assert not [*directory.iterdir()]
