@@ -12,6 +12,7 @@ from command_lines import blocks, options, read
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "questions.md").read_text()
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
+CASES = ("Unlike devices", "On demand or spot")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ")][1:]
 
 
@@ -28,20 +29,44 @@ def test_its_options_are_read_as_they_stand(row: str) -> None:
         read(f"scalelab recommend runs/digits {shown}", is_whole=False)
 
 
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where the page's commands run, with the example's run in it."""
+    place = tmp_path_factory.mktemp("questions")
+    (place / "experiments").symlink_to(ROOT / "experiments")
+    return place
+
+
 @pytest.mark.slow
-def test_the_worked_case_of_unlike_devices_is_answered_as_it_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("title", CASES)
+def test_a_worked_case_is_answered_as_it_stands(
+    title: str, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    section = PAGE.partition("## Unlike devices")[2].partition("## Prices")[0]
-    commands, shown = blocks(section, "")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    section = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    imported = [line for line in PAGE.splitlines() if line.startswith("scalelab imp")]
+    if not (directory / "runs").exists():
+        ask(*imported, directory=directory, monkeypatch=monkeypatch)
+    said: list[str] = []
+    for block in blocks(section, ""):
+        if block.startswith("scalelab "):
+            asked = [line for line in block.splitlines() if line not in imported]
+            said = ask(*asked, directory=directory, monkeypatch=monkeypatch)
+            continue
+        expected = block.splitlines()
+        plain = [NUMBER.sub("#", line) for line in said]
+        at = plain.index(NUMBER.sub("#", expected[0]))
+        for line, shown in zip(said[at : at + len(expected)], expected, strict=True):
+            assert NUMBER.sub("#", line) == NUMBER.sub("#", shown)
+            found, known = (map(float, NUMBER.findall(text)) for text in (line, shown))
+            assert [*found] == pytest.approx([*known], rel=0.03)
+
+
+def ask(*commands: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Run commands of the page, and return the lines that the last one prints."""
     monkeypatch.setenv("COLUMNS", "100")
-    for command in commands.splitlines():
+    for command in commands:
         words = [sys.executable, "-m", *shlex.split(command)]
-        said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-    there = said.splitlines()[: len(shown.splitlines())]
-    for line, expected in zip(there, shown.splitlines(), strict=True):
-        assert NUMBER.sub("#", line) == NUMBER.sub("#", expected)
-        numbers, known = (map(float, NUMBER.findall(text)) for text in (line, expected))
-        assert [*numbers] == pytest.approx([*known], rel=0.03)
+        said = subprocess.run(
+            words, cwd=directory, check=True, capture_output=True, text=True
+        ).stdout
+    return said.splitlines()

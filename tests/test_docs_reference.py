@@ -79,8 +79,11 @@ def test_there_is_no_example_of_what_does_not_exist() -> None:
 def test_a_price_list_takes_each_example(key: str, tmp_path: Path) -> None:
     file = tmp_path / "prices.yaml"
     file.write_text(f"- {EXAMPLES['prices'][key]}")
-    (entry,) = read_prices(file)
-    assert key in entry.model_fields_set
+    (section,) = read_prices(file)
+    *within, name = key.split(".")
+    for each in within:
+        section = getattr(section, each)
+    assert name in section.model_fields_set
 
 
 @pytest.mark.parametrize("path", EXAMPLES["experiment"])

@@ -93,6 +93,7 @@ _EXAMPLES = {
     "--constant": "gpus_per_node=8",
     "--melt": "world_size=throughput_samples_per_s",
     "--select": "precision=bf16",
+    "--spot": "interrupted_every=6h",
 }
 
 

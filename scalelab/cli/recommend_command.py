@@ -44,6 +44,14 @@ def asked(
     prices: Annotated[
         Path | None, option("FILE", "A price list [default: the site's].")
     ] = None,
+    spot: Annotated[
+        list[str] | None,
+        option(
+            "KEY=VALUE",
+            "Compare nodes that may be interrupted: price, interrupted_every, "
+            "checkpoint, checkpoint_every, restart, wait, history.",
+        ),
+    ] = None,
     max_gap: Annotated[
         float | None,
         option("0.01", "Limit: what the final metric loses against one process."),
@@ -133,6 +141,7 @@ def asked(
     return dict(
         price=price,
         prices=prices,
+        spot=pairs("--spot", spot or []) or None,
         target=target,
         max_gap=max_gap,
         confidence=confidence,

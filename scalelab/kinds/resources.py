@@ -46,6 +46,9 @@ class Usage:
         there is a price.
     minimum_s
         Seconds that are charged at least.
+    charged_s : ndarray, shape (..., n_rows)
+        Seconds for which all its nodes together are charged; None: its time. They are
+        fewer where nodes are taken away and waited for.
     """
 
     time_s: np.ndarray
@@ -54,11 +57,12 @@ class Usage:
     devices_on_node: int | None = None
     rates: Mapping[str, np.ndarray] = field(default_factory=dict)
     minimum_s: float = 0.0
+    charged_s: np.ndarray | None = None
 
     @property
     def hours(self) -> np.ndarray:
-        """Time of the job in hours, shape (..., n_rows)."""
-        return self.time_s / 3600
+        """Hours for which the job holds its nodes, shape (..., n_rows)."""
+        return (self.time_s if self.charged_s is None else self.charged_s) / 3600
 
     @property
     def allocated(self) -> np.ndarray:
@@ -149,7 +153,7 @@ class Resource:
 
 def _charged(usage: Usage) -> np.ndarray | None:
     rate = usage.rates.get(PRICE_PER_HOUR)
-    hours = usage.time_s.clip(min=usage.minimum_s) / 3600
+    hours = usage.hours.clip(min=usage.minimum_s / 3600)
     return None if rate is None else hours * rate
 
 

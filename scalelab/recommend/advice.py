@@ -43,6 +43,7 @@ from scalelab.recommend.knowledge import (
     with_settings,
     with_value,
 )
+from scalelab.recommend.money.spot import SpotMarket
 from scalelab.recommend.notes import (
     about_efficiency,
     against_cheapest,
@@ -61,11 +62,13 @@ from scalelab.recommend.notes import (
     runs_as_one_process,
 )
 from scalelab.recommend.prediction.efficiency import Baseline
+from scalelab.recommend.prediction.interrupted import interrupted
 from scalelab.recommend.prediction.knee import find_knee
 from scalelab.recommend.prediction.nearest import nearest, nearest_of, worth_granting
 from scalelab.recommend.prediction.needs import SampleNeed
 from scalelab.recommend.prediction.next_trial import next_trial
 from scalelab.recommend.prediction.outlook import (
+    look_ahead,
     outlook_rows,
 )
 from scalelab.recommend.prediction.rates import (
@@ -160,8 +163,9 @@ def consider(
     for name, value in among.items():
         asked = with_value(asked, name, value)
     asked = knowledge.memory.fitting(asked, rows.frame, knowledge.rule)
+    every_row = look_ahead(asked, knowledge, limits, accept_unmeasured)
     comparison = Comparison.of(
-        asked, knowledge, limits, gpus, accepts_unmeasured=accept_unmeasured
+        every_row, knowledge, limits, gpus, accepts_unmeasured=accept_unmeasured
     )
     wanted = sorted({*gpus})
     if within is not None:
@@ -178,6 +182,7 @@ def consider(
         wanted=wanted,
         link=link,
         accepts_unmeasured=accept_unmeasured,
+        kind=device,
     )
 
 
@@ -196,10 +201,40 @@ class Considered:
     wanted: Sequence[int]
     link: Link | None
     accepts_unmeasured: bool
+    kind: DeviceKind | None
 
     def choosing(self, choice: Choice) -> Considered:
         """Return the same with another choice among the rows that are shown."""
         return replace(self, comparison=replace(self.comparison, choice=choice))
+
+    def called(self, device: str, *, is_interruptible: bool = False) -> Considered:
+        """Return the same under another name of its devices."""
+        subject = replace(
+            self.knowledge.subject, device=device, is_interruptible=is_interruptible
+        )
+        return replace(self, knowledge=replace(self.knowledge, subject=subject))
+
+    def on_demand(self, device: str) -> Considered:
+        """Return the same where the spot market is told apart from it."""
+        price = self.limits.price
+        limits = replace(self.limits, price=price and replace(price, terms=None))
+        return replace(self.called(device), limits=limits)
+
+    def on_spot(self, device: str, market: SpotMarket) -> Considered | None:
+        """Return the same on interruptible nodes; None where nothing would end."""
+        found = self.called(device, is_interruptible=True)
+        limits = replace(self.limits, price=market.price)
+        every = interrupted(self.comparison.every, limits, market.interruptions)
+        if not every.is_eligible.any():
+            return None
+        comparison = Comparison.of(
+            every,
+            found.knowledge,
+            limits,
+            self.wanted,
+            accepts_unmeasured=self.accepts_unmeasured,
+        )
+        return replace(found, comparison=comparison, limits=limits)
 
     def recommendation(self) -> Recommendation:
         """Return the answer about the chosen row."""
@@ -295,6 +330,7 @@ def _answer(
             outlook.frame["support"].to_numpy(),
             np.median(outlook.samples, axis=0),
             np.median(outlook.overhead_s, axis=0),
+            np.median(outlook.interruptions_s, axis=0),
             None if knowledge.whole_runs else law,
             limits.min_marginal_return,
             knowledge.rows,
@@ -338,7 +374,8 @@ def _about_limits(
     """Note what costs are, what is worth granting, and what can be met."""
     choice = comparison.choice
     if limits.price is not None:
-        yield Fact("costs_contain")
+        is_interruptible = knowledge.subject.is_interruptible
+        yield Fact.of("costs_contain", is_interruptible=is_interruptible)
     if knowledge.compares_counts:
         yield from worth_granting(comparison.printed, choice.index, limits)
     if limits.limited and not choice.meets:

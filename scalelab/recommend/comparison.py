@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
 from scalelab.errors import SpecError
 from scalelab.inputs.numerals import counted
@@ -18,7 +17,6 @@ from scalelab.recommend.prediction.knee import last_paying
 from scalelab.recommend.prediction.outlook import (
     Outlook,
     best_of_each_size,
-    look_ahead,
 )
 from scalelab.recommend.question.candidates import is_printed
 from scalelab.recommend.question.objective import (
@@ -51,15 +49,14 @@ class Comparison:
     @classmethod
     def of(
         cls,
-        asked: pd.DataFrame,
+        every: Outlook,
         knowledge: Knowledge,
         limits: Constraints,
         gpus: Sequence[int],
         *,
         accepts_unmeasured: bool,
     ) -> Comparison:
-        """Predict the asked configurations and choose."""
-        every = look_ahead(asked, knowledge, limits, accepts_unmeasured)
+        """Choose among predicted configurations."""
         best = every.take(best_of_each_size(every, limits))
         if not best.is_eligible.any():
             raise SpecError(

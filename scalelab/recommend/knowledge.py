@@ -65,6 +65,7 @@ class AskedCurves:
     device_hour_word: str
     is_emulated: bool
     device: str  # by which it is told from others
+    is_interruptible: bool = False  # its nodes are those of the spot market
 
 
 def choose_subject(

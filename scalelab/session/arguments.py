@@ -32,6 +32,7 @@ from scalelab.inputs.fields import (
 )
 from scalelab.inputs.money import USUAL, Money, Rate, parse_rate
 from scalelab.inputs.problems import shown
+from scalelab.site.spot import Spot
 
 if TYPE_CHECKING:
     from scalelab.site.prices import PriceEntry
@@ -52,6 +53,10 @@ def _job(value: Any) -> Any:
         return value
     if not isinstance(value, Mapping):
         raise SpecError(f"{shown(value)} is no job. Write its keys, such as {_JOB}.")
+    return by_name(value) or None
+
+
+def _terms(value: Any) -> Any:
     return by_name(value) or None
 
 
@@ -112,6 +117,11 @@ class RecommendArguments(FitArguments):
         default=(), description="A price, or prices by device."
     )
     prices: PathText | None = None
+    spot: Annotated[Spot | None, BeforeValidator(_terms)] = Field(
+        default=None,
+        description="What is known of interruptible nodes, such as {'price': 0.12, "
+        "'interrupted_every': '6h'}.",
+    )
     price_per_gpu_hour_usd: Annotated[Price | None, BeforeValidator(plain_value)] = None
     target: TargetText | None = None
     confidence: Annotated[Fraction, BeforeValidator(_share)] = Field(

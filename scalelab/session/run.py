@@ -66,6 +66,7 @@ class Run(RunRecords):
         *,
         price: PriceSaid = None,
         prices: str | Path | None = None,
+        spot: Mapping[str, Any] | None = None,
         price_per_gpu_hour_usd: float | str | None = None,
         target: str | None = None,
         max_gap: float | None = None,
@@ -95,6 +96,10 @@ class Run(RunRecords):
         prices
             Path of a price list, see :class:`scalelab.site.prices.PriceEntry`; default:
             the one that the site's profile names.
+        spot
+            What is known of the same nodes where they may be taken away: keys of
+            :class:`scalelab.site.spot.Spot`, such as ``{"price": 0.12,
+            "interrupted_every": "6h"}``. They stand beside those on demand.
         price_per_gpu_hour_usd
             The same as ``price``, as a number of usd per device-hour.
         target
@@ -185,14 +190,17 @@ class Run(RunRecords):
             between_nodes=said.between_nodes,
             accept_unmeasured=said.accept_unmeasured,
             quotes=quotes,
+            spot=said.spot,
             today=date.today() if any(each.entry.date for each in quotes) else None,
             # other laws learn from the asked rows alone
             history=""
             if said.no_history or said.learn_from or said.law != _LAW
             else str(self.history_directory),
         )
-        # a target that no trial stopped at is read off streams, which may still grow
-        answered = self._asked if said.target is None else self._answered
+        # a target that no trial stopped at is read off streams, which may still grow,
+        # as a history of prices may
+        may_change = said.target is not None or self._has_history(question)
+        answered = self._answered if may_change else self._asked
         return Answer.of(answered(question))
 
     def _asked(self, question: Question) -> Recommendation:
@@ -258,6 +266,11 @@ class Run(RunRecords):
         for columns in self.table_prices:
             entry = PriceEntry.model_validate(columns)
             yield Quote(entry=entry, rank=TABLE, said_by="by the table")
+
+    def _has_history(self, question: Question) -> bool:
+        said = [question.spot, *(quote.entry.spot for quote in question.quotes)]
+        said += [known.site.spot for known in self.sites.values()]
+        return any(terms and terms.history for terms in said)
 
     def _untold(self) -> UntoldByProgram:
         if self.experiment is None:

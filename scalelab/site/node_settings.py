@@ -21,6 +21,7 @@ from scalelab.inputs.fields import (
     Word,
 )
 from scalelab.inputs.links import Link
+from scalelab.site.spot import Spot
 
 _GROUP_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$"
 
@@ -93,6 +94,11 @@ class NodeSettings(Section):
     price_per_node_hour: Price | None = Field(
         default=None,
         description="What a node is charged per hour, however much of it is used.",
+    )
+    spot: Spot | None = Field(
+        default=None,
+        description="What is known of the same nodes where they may be interrupted: a "
+        "price, or keys such as {price: 0.8, interrupted_every: 12h}.",
     )
     links: Links | None = Field(
         default=None,

@@ -9,8 +9,9 @@ from pydantic import Field, model_validator
 from scalelab.errors import SpecError
 from scalelab.inputs.document import paragraph, parse_list, read_document
 from scalelab.inputs.fields import Currency, Price, Section, Text
-from scalelab.inputs.money import USUAL, Per
+from scalelab.inputs.money import USUAL, Money, Per
 from scalelab.inputs.problems import validated
+from scalelab.site.spot import Spot
 
 
 class PriceEntry(Section):
@@ -25,8 +26,10 @@ class PriceEntry(Section):
         default=None, description="Node group or type of the nodes [default: any]."
     )
     on_demand: Price = Field(description="The price, such as 0.39 or '0.39usd'.")
-    spot: Price | None = Field(
-        default=None, description="The price of the same, but interruptible."
+    spot: Spot | None = Field(
+        default=None,
+        description="The price of the same, but interruptible, or what else is known "
+        "of that.",
     )
     per: Per = Field(
         default="device_hour", description="What is charged: a device, node or core."
@@ -50,7 +53,7 @@ class PriceEntry(Section):
     def _has_one_currency(self) -> Self:
         if len(self._currencies) > 1:
             raise SpecError(
-                f"on_demand={self.on_demand}, spot={self.spot} and currency="
+                f"on_demand={self.on_demand}, spot={self._spot} and currency="
                 f"{self.currency} are of several currencies. Write one entry for each."
             )
         return self
@@ -62,9 +65,13 @@ class PriceEntry(Section):
 
     @property
     def _currencies(self) -> set[str]:
-        amounts = [self.on_demand, *([self.spot] if self.spot else [])]
+        amounts = filter(None, [self.on_demand, self._spot])
         said = [self.currency, *(each.currency for each in amounts)]
         return {each for each in said if each}
+
+    @property
+    def _spot(self) -> Money | None:
+        return self.spot.price if self.spot else None
 
 
 class PriceList(Section):

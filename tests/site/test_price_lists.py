@@ -21,7 +21,8 @@ def path(tmp_path: Path) -> Path:
 def test_a_list_is_read(path: Path) -> None:
     path.write_text(LIST)
     first, second, third = read_prices(path)
-    assert (first.device, first.on_demand, first.spot) == ("c4", 0.39, 0.12)
+    assert first.spot is not None
+    assert (first.device, first.on_demand, first.spot.price) == ("c4", 0.39, 0.12)
     assert (first.per, first.minimum_s, str(first.date)) == (
         *("node_hour", 60, "2026-11-01"),
     )

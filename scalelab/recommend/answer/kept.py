@@ -24,6 +24,7 @@ from scalelab.recommend.question.batches import AskedBatch
 from scalelab.recommend.question.objective import Constraints
 from scalelab.records.cache import own_file, write_cache
 from scalelab.records.plain_files import parse_json
+from scalelab.site.spot import Spot
 
 _MOST = 20  # answers of one run
 _CODE = (
@@ -48,6 +49,7 @@ class Question:
     accept_unmeasured: bool = False
     history: str = ""  # folder of runs to learn from; empty: none
     quotes: tuple[Quote, ...] = ()  # prices other than the site's own
+    spot: Spot | None = None  # what is asked of interruptible nodes
     today: Date | None = None  # where one of them has a date
 
 

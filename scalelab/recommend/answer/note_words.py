@@ -10,6 +10,7 @@ from scalelab.inputs.numerals import counted, duration, number, percent
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.support import Support
 from scalelab.inputs.wording import Option
+from scalelab.recommend.answer import spot_words
 from scalelab.recommend.answer.comparing_words import (
     against_devices,
     faster_device,
@@ -259,6 +260,7 @@ def _efficiency(note: _Note) -> str:
 
 _OPTIONS = {
     "price": Option("price", "2usd", key="DEVICE"),
+    "spot": Option("spot", "6h", key="interrupted_every"),
     "accept_unmeasured": Option("accept_unmeasured", True),
     "learn_from": Option("learn_from", "RUN"),
     "between_nodes": Option("between_nodes", "200Gbit/s"),
@@ -400,12 +402,21 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "nearest": lambda note: nearest_limits(note.of, note.device_word),
     "worth_granting": "Worth granting: {least} to {most:n {device}}, best {best}.",
     "faster_device": lambda note: faster_device(note.of),
+    "spot_beside": lambda note: spot_words.beside(note.of),
+    "spot_pays": lambda note: spot_words.pays(note.of),
+    "spot_terms": lambda note: spot_words.terms(note.of),
+    "spot_hangs_on": lambda note: spot_words.hangs_on(note.of),
+    "spot_history": lambda note: spot_words.price_history(note.of),
+    "spot_never_ends": lambda note: spot_words.never_ends(note.of),
+    "spot_not_compared": "The spot market of {names:list} is not compared: how often "
+    "a node is interrupted is not known. {spot} says it.",
     "by_time_alone": "Devices are compared by time alone: no price is known of "
     "{devices:list}. {price} says one.",
     "old_price": "The price of {name} is of {date}, {days:n day} ago: look it up "
     "again.",
-    "costs_contain": "Costs are of the job's own hours at prices on demand; storage, "
-    "data transfer and repeated runs are not in them.",
+    "costs_contain": "Costs are of the job's own hours{is_interruptible:, and of what "
+    "interruptions add to them| at prices on demand}; storage, data transfer and "
+    "repeated runs are not in them.",
     "history_not_read": "Nothing was learned from {run} of the history: it cannot be "
     "read. Restore it, or take it out of that folder.",
     "import_doubted": "The import doubted: {doubt}",

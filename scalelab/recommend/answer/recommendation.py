@@ -85,6 +85,9 @@ class OutlookRow:
         purpose, and models so trained are accurate enough, where any are.
     is_chosen, is_baseline
         The recommended row; the row efficiencies refer to.
+    is_interruptible
+        Its nodes are those of the spot market; what interruptions cost is in its time
+        and amounts.
     """
 
     device: str
@@ -111,6 +114,7 @@ class OutlookRow:
     is_eligible: bool
     is_chosen: bool
     is_baseline: bool
+    is_interruptible: bool = False
 
     @property
     def time_s(self) -> Interval:

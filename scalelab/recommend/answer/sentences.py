@@ -73,6 +73,7 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
         "granting": [*result.said("granting")],
         "elsewhere": [_elsewhere(result, *each) for each in result.elsewhere.items()],
         "price": [result.price] if result.price else [],
+        "spot": [*result.said("spot")],
         "accuracy": [*result.said("accuracy")],
         "why": [f"Why: {result.objective}."],
         "efficiency": [*result.said("efficiency")],
@@ -121,6 +122,8 @@ def _use(result: Recommendation) -> list[str]:
     elif result.devices and result.device_name and not result.node_group:
         count = f"{count} of {result.device_name}"
     nodes = f"{counted(row.num_nodes, kind)} x {devices}"
+    if row.is_interruptible:
+        count += " on the spot market"
     return [*unmet, f"{verb} {count} ({nodes}), {_batch(row.batch)}"]
 
 

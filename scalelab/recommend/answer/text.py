@@ -52,7 +52,7 @@ _OPTIONAL = (
 )
 _OPTIONAL_OF_WAYS = ("metric", "reached", "servers", "batch", "gap", "bubble")
 _REMARKS = (
-    *("emulated", "knee", "granting", "elsewhere", "price", "why", "rates"),
+    *("emulated", "knee", "granting", "elsewhere", "price", "spot", "why", "rates"),
     *("assumption", "unanswered", "next_trial"),
 )
 _HEAD = ("use", "settings", "takes", "chance", "accuracy", "choice", "failed")

@@ -16,8 +16,10 @@ from scalelab.inputs.numerals import duration
 from scalelab.inputs.problems import one_of
 from scalelab.inputs.wording import Option
 from scalelab.site.prices import PriceEntry
+from scalelab.site.spot import Spot, joined_terms
 
 if TYPE_CHECKING:
+    from scalelab.recommend.money.history import PriceHistory
     from scalelab.recommend.question.devices import DeviceKind
     from scalelab.site.profile import Site
 
@@ -52,20 +54,27 @@ class Price:
     amount: float
     currency: str = USUAL
     per: Per = "device_hour"
-    spot: float | None = None
+    terms: Spot | None = None  # of the same, but interruptible
+    history: PriceHistory | None = None  # what it was, and is taken to become
     minimum_s: float = 0.0  # that are charged at least
     said_by: str = "as given"
     date: Date | None = None
     cores_per_node: int | None = None  # None: a device is a core
 
-    def per_hour(self, num_nodes: np.ndarray, allocated: np.ndarray) -> np.ndarray:
-        """Return what allocations are charged per hour, shape (n_rows,)."""
+    def per_hour(
+        self, num_nodes: np.ndarray, allocated: np.ndarray, time_s: np.ndarray
+    ) -> np.ndarray:
+        """Return what allocations are charged per hour, shape (..., n_rows).
+
+        Jobs of a length of ``time_s``, of that shape, pay what a history says.
+        """
+        amount = self.history.over(time_s) if self.history else self.amount
         charged = allocated
         if self.per == "node_hour":
             charged = num_nodes
         elif self.per == "core_hour" and self.cores_per_node is not None:
             charged = num_nodes * self.cores_per_node
-        return np.asarray(charged * self.amount)
+        return np.asarray(charged * amount)
 
     def in_words(self, device_hour_word: str) -> str:
         """Return the price, what it is charged for and who says it, in a sentence.
@@ -75,9 +84,9 @@ class Price:
         '2.5 usd per GPU-h, by the profile of site a.'
         """
         unit = {"node_hour": "node-h", "core_hour": "core-h"}.get(self.per)
-        said = [f"{self.amount:g} {self.currency} per {unit or device_hour_word}"]
-        if self.spot is not None:
-            said[0] += f" on demand ({self.spot:g} on the spot market)"
+        said = [f"{self.amount:.4g} {self.currency} per {unit or device_hour_word}"]
+        if self.terms and self.terms.price is not None:
+            said[0] += f" on demand ({float(self.terms.price):g} on the spot market)"
         if self.minimum_s:
             said.append(f"of at least {duration(self.minimum_s)}")
         return f"{', '.join([*said, self.said_by])}."
@@ -124,7 +133,7 @@ def price_of(
         amount=float(entry.on_demand),
         currency=entry.unit,
         per=entry.per,
-        spot=None if entry.spot is None else float(entry.spot),
+        terms=joined_terms(site.spot if site else None, entry.spot),
         minimum_s=entry.minimum_s,
         said_by=quote.said_by,
         date=entry.date,

@@ -24,6 +24,7 @@ _WORDS = {
 }
 _SAMPLES = "a larger batch needs more samples"
 _OVERHEAD = "start-up and evaluation"
+_INTERRUPTIONS = "more nodes are interrupted more often"
 _INPUT = "waiting for input"
 _OPEN = 8  # the ends of a range of counts that says little lie so many times apart
 _LIKELY = 0.5  # chance of a knee up to the last row that is named
@@ -104,6 +105,7 @@ def find_knee(
     support: np.ndarray,
     samples: np.ndarray,
     overhead_s: np.ndarray,
+    interruptions_s: np.ndarray,
     law: StepTimeLaw | None,
     least: float,
     rows: FitRows,
@@ -132,7 +134,9 @@ def find_knee(
         lo=int(lo) if np.isfinite(lo) else None,
         hi=int(hi) if np.isfinite(hi) and not is_unseen else None,
         marginal_return=least,
-        term=_term(index[inside], questions, samples, overhead_s, law, rows)
+        term=_term(
+            index[inside], questions, samples, overhead_s, interruptions_s, law, rows
+        )
         if is_named
         else None,
         probability_in_range=None if is_open else chance,
@@ -145,6 +149,7 @@ def _term(
     questions: pd.DataFrame,
     samples: np.ndarray,
     overhead_s: np.ndarray,
+    interruptions_s: np.ndarray,
     law: StepTimeLaw | None,
     rows: FitRows,
 ) -> str:
@@ -175,9 +180,10 @@ def _term(
     losses |= {
         _SAMPLES: sum(after.values()) * (1 - 1 / growth),
         _OVERHEAD: float(overhead_s[pair] @ (-shrink, 1.0)),
+        _INTERRUPTIONS: float(interruptions_s[pair] @ (-shrink, 1.0)),
     }
     words = max(losses, key=lambda words: losses[words])
-    if words in (_SAMPLES, _OVERHEAD, _WORDS["unexplained"]):
+    if words not in _WORDS.values() or words == _WORDS["unexplained"]:
         return words
     per_step = samples[pair] * (-shrink, 1.0)
     return _with_rival(words, questions.iloc[pair], per_step, law)

@@ -58,6 +58,8 @@ class Outlook:
     expected_s: np.ndarray
     # What is not of training steps in the time of one run, shape (n_draws, n_rows)
     overhead_s: np.ndarray
+    # What interruptions add to the time of one run, of the same shape
+    interruptions_s: np.ndarray
     # Time, device-hours and money of one run, each of shape (n_draws, n_rows)
     spent: Spending
     # Whether the target is reached, and also every limit held, draw by draw
@@ -106,6 +108,7 @@ class Outlook:
             samples=self.samples[:, positions],
             expected_s=self.expected_s[:, positions],
             overhead_s=self.overhead_s[:, positions],
+            interruptions_s=self.interruptions_s[:, positions],
             spent=self.spent.take(positions),
             reached=self.reached[:, positions],
             held=self.held[:, positions],
@@ -183,6 +186,7 @@ def look_ahead(
         samples=samples,
         expected_s=expected + np.median(overhead_s, axis=0),
         overhead_s=overhead_s,
+        interruptions_s=np.zeros_like(overhead_s),
         spent=spent,
         reached=reached,
         held=limits.held(spent) & reached,
@@ -254,7 +258,8 @@ def outlook_rows(
         size, nodes = int(config["world_size"]), int(config["num_nodes"])
         following = _next_index(outlook.sizes, i) if knowledge.compares_counts else None
         # One step time stands behind all figures of a row.
-        steps_s = spent.time_s[:, i] - outlook.overhead_s[:, i]
+        beside_s = outlook.overhead_s[:, i] + outlook.interruptions_s[:, i]
+        steps_s = spent.time_s[:, i] - beside_s
         rates = outlook.samples[:, i] / steps_s
         throughput = of(rates)
         batch = BatchPlan(**{name: int(config[name]) for name in BatchPlan.__slots__})
@@ -292,6 +297,7 @@ def outlook_rows(
                 is_eligible=bool(config["is_eligible"]),
                 is_chosen=i == chosen,
                 is_baseline=size == baseline.world_size,
+                is_interruptible=knowledge.subject.is_interruptible,
             )
         )
     return tuple(rows)

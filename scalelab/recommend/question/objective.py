@@ -143,17 +143,22 @@ class Constraints:
         return " ".join(said)
 
     def spending(
-        self, time_s: np.ndarray, world_size: np.ndarray, num_nodes: np.ndarray
+        self,
+        time_s: np.ndarray,
+        world_size: np.ndarray,
+        num_nodes: np.ndarray,
+        charged_s: np.ndarray | None = None,
     ) -> Spending:
-        """Return what allocations take of every resource."""
+        """Return what allocations take of every resource; see :class:`Usage`."""
         usage = Usage(
             time_s=time_s,
             world_size=world_size,
             num_nodes=num_nodes,
             devices_on_node=self.devices_on_node,
+            charged_s=charged_s,
         )
         if price := self.price:
-            per_hour = price.per_hour(num_nodes, usage.allocated)
+            per_hour = price.per_hour(num_nodes, usage.allocated, time_s)
             rates = {PRICE_PER_HOUR: per_hour}
             usage = replace(usage, rates=rates, minimum_s=price.minimum_s)
         amounts = {row.name: row.amount(usage) for row in RESOURCES}

@@ -28,6 +28,53 @@ RATES: dict[str, Any] = {
     "is_left_out": False,
 }
 
+TERMS: dict[str, Any] = {
+    "checkpoint_s": 20.0,
+    "restart_s": 60.0,
+    "wait_s": 300.0,
+    "sources": {"checkpoint": "as given", "restart": "assumed", "wait": "as given"},
+    "every_s": 7200.0,
+}
+SEEN: dict[str, Any] = TERMS | {
+    "every_s": None,
+    "num_seen": 1,
+    "node_hours": 40.0,
+    "at_most_per_hour": 0.12,
+    "at_most_sure": 0.95,
+}
+ENDS = (
+    "a checkpoint takes 20 s (as given), a restart takes 60 s (assumed), a new node "
+    "takes 5 min (as given). With the first node that is lost, ranks that wait for one "
+    "another all go back to the last checkpoint, and the other nodes are paid "
+    "meanwhile; a worker that waits for no other is lost alone."
+)
+TAKEN: dict[str, Any] = {
+    "time_s": {"value": 18000.0, "lo": 15840.0, "hi": 22680.0},
+    "cost": {"value": 14.0, "lo": 11.0, "hi": 19.0},
+}
+BESIDE_SPOT: dict[str, Any] = {
+    "name": "p2",
+    "device_word": "GPU",
+    "world_size": 16,
+    "currency": "usd",
+    "on_demand": {
+        "time_s": {"value": 14760.0, "lo": 14400.0, "hi": 15120.0},
+        "cost": {"value": 39.0, "lo": 38.0, "hi": 40.0},
+    },
+    "spot": TAKEN,
+    "checkpoint_every_s": 1200.0,
+    "is_best_interval": True,
+    "is_gang": True,
+}
+PAYS: dict[str, Any] = {
+    "name": "p2",
+    "device_word": "GPU",
+    "sizes": [8, 16, 32],
+    "chances": [1.0, 0.95, 0.898],
+    "up_to": 16,
+    "never_ends": [64],
+}
+
 BESIDE = {
     "of_doublings": False,
     "settings": {},
@@ -586,8 +633,107 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "The price of p2 is of 2026-08-01, 115 days ago: look it up again.",
     ),
     (
+        "spot_beside",
+        BESIDE_SPOT,
+        "16 GPUs of p2: on demand 39 usd [38-40], 4.1 h [4-4.2]; on spot 14 usd "
+        "[11-19], 5 h [4.4-6.3], with a checkpoint every 20 min, which loses least.",
+    ),
+    (
+        "spot_beside",
+        BESIDE_SPOT
+        | {"is_gang": False, "name": "", "spot": {"time_s": TAKEN["time_s"]}},
+        "16 GPUs: on demand 39 usd [38-40], 4.1 h [4-4.2]; on spot 5 h [4.4-6.3].",
+    ),
+    (
+        "spot_pays",
+        {"confidence": 0.9, "kinds": [PAYS]},
+        "Spot pays (at least 90% sure): p2 up to 16 GPUs, on 32 its chance is 89%, on "
+        "64 GPUs the job would not end.",
+    ),
+    (
+        "spot_pays",
+        {
+            "confidence": 0.9,
+            "kinds": [
+                {**PAYS, "up_to": None, "chances": [0.004, 0.0, 0.0]},
+                {**PAYS, "name": "c4", "up_to": 32, "never_ends": []},
+            ],
+        },
+        "Spot pays (at least 90% sure): p2 on no count, on 8 GPUs its chance is < 1%, "
+        "on 64 GPUs the job would not end; c4 up to 32 GPUs, the most considered.",
+    ),
+    (
+        "spot_terms",
+        {**TERMS, "names": ["c4", "p2"]},
+        "Spot on c4, p2: a node is interrupted once in 2 h on average, as given; "
+        f"{ENDS}",
+    ),
+    (
+        "spot_terms",
+        {**SEEN, "names": ["p2"]},
+        "Spot on p2: 1 interruption in 40 node-hours of this run, so a node has at "
+        f"most 0.12 an hour (95%); {ENDS}",
+    ),
+    (
+        "spot_hangs_on",
+        {
+            "least": 0.05,
+            "currency": "usd",
+            "doubled": {
+                "interruptions": {},
+                "checkpoint": {"time_s": TAKEN["time_s"]},
+                "wait": TAKEN,
+            },
+        },
+        "What spot takes hangs on: interruptions twice as often, the job would not "
+        "end; checkpoints twice as long, 5 h; waits twice as long, 14 usd and 5 h. The "
+        "others, doubled, change less than 5%.",
+    ),
+    (
+        "spot_hangs_on",
+        {"least": 0.05, "currency": "usd", "doubled": {}},
+        "None of these terms, doubled, changes time or cost by 5%.",
+    ),
+    (
+        "spot_history",
+        {
+            "name": "p2",
+            "file": "h.csv",
+            "days": 83.3,
+            "currency": "usd",
+            "mean": 0.33,
+            "lo": 0.15,
+            "hi": 0.54,
+            "most": 1.4,
+            "variation": 0.61,
+            "share_above": 0.02,
+        },
+        "Spot price of p2 over 83.3 days in h.csv: 0.33 usd on average, 80% of the "
+        "hours 0.15-0.54, at most 1.4, above the price on demand 2% of the time. It "
+        "varies by 61% of its mean; costs take it to go on so.",
+    ),
+    (
+        "spot_never_ends",
+        {**TERMS, "name": "p2"},
+        "Spot on p2 is not compared: the job would not end. A node is interrupted "
+        "every 2 h, and a checkpoint 20 s, a restart 60 s, a new node 5 min take too "
+        "long for that.",
+    ),
+    (
+        "spot_not_compared",
+        {"names": ["c4", "p2"]},
+        "The spot market of c4, p2 is not compared: how often a node is interrupted is "
+        "not known. spot={'interrupted_every': '6h'} says it.",
+    ),
+    (
         "costs_contain",
-        {},
+        {"is_interruptible": True},
+        "Costs are of the job's own hours, and of what interruptions add to them; "
+        "storage, data transfer and repeated runs are not in them.",
+    ),
+    (
+        "costs_contain",
+        {"is_interruptible": False},
         "Costs are of the job's own hours at prices on demand; storage, data transfer "
         "and repeated runs are not in them.",
     ),

@@ -79,7 +79,7 @@ def test_cores_are_those_that_a_job_asks_for() -> None:
         | {"cores_per_node": 32, "python": "python3"}
     )
     found = price(quote(0.5, per="core_hour"), of=P2, where=place)
-    assert found.per_hour(NODES, SIZES).tolist() == [16, 16, 32]
+    assert found.per_hour(NODES, SIZES, np.ones(3)).tolist() == [16, 16, 32]
     with pytest.raises(SpecError, match=r"price of p2, 0.5, is per core, and how many"):
         price(quote(0.5, per="core_hour"), of=P2)
 

@@ -1,0 +1,153 @@
+"""What is said of interruptible nodes beside the same nodes on demand."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scalelab.inputs.numerals import (
+    Interval,
+    counted,
+    duration,
+    duration_ends,
+    number,
+    percent,
+    probability,
+)
+
+_PARTS = {"checkpoint": "a checkpoint", "restart": "a restart", "wait": "a new node"}
+_DOUBLED = {
+    "interruptions": "interruptions twice as often",
+    "checkpoint": "checkpoints twice as long",
+    "restart": "restarts twice as long",
+    "wait": "waits twice as long",
+}
+
+
+def beside(of: Mapping[str, Any]) -> str:
+    """Say what one count of devices takes on demand and on the spot market."""
+    where = f" of {of['name']}" if of["name"] else ""
+    every = ""
+    if of["is_gang"]:
+        why = ", which loses least" if of["is_best_interval"] else ""
+        every = f", with a checkpoint every {duration(of['checkpoint_every_s'])}{why}"
+    usual, spot = (_takes(of[way], of["currency"]) for way in ("on_demand", "spot"))
+    return (
+        f"{counted(of['world_size'], of['device_word'])}{where}: on demand {usual}; "
+        f"on spot {spot}{every}."
+    )
+
+
+def _takes(amounts: Mapping[str, Any], currency: str) -> str:
+    time = Interval(**amounts["time_s"])
+    said = [f"{duration(time.value)} [{duration_ends(time)}]"]
+    if "cost" in amounts:
+        cost = Interval(**amounts["cost"])
+        ends = f"{number(cost.lo)}-{number(cost.hi)}"
+        said.insert(0, f"{number(cost.value)} {currency} [{ends}]")
+    return ", ".join(said)
+
+
+def pays(of: Mapping[str, Any]) -> str:
+    """Say up to how many devices the spot market costs less, and how surely."""
+    said = [_pays(**kind) for kind in of["kinds"]]
+    return f"Spot pays (at least {percent(of['confidence'])} sure): {'; '.join(said)}."
+
+
+def _pays(
+    name: str,
+    device_word: str,
+    sizes: Sequence[int],
+    chances: Sequence[float],
+    up_to: int | None,
+    never_ends: Sequence[int],
+) -> str:
+    if up_to is None:
+        at, chance = counted(sizes[0], device_word), probability(chances[0])
+        said = f"{name} on no count, on {at} its chance is {chance}"
+    else:
+        said = f"{name} up to {counted(up_to, device_word)}"
+    if up_to == sizes[-1]:
+        said += ", the most considered"
+    elif up_to is not None:
+        after = sizes.index(up_to) + 1
+        # below what was asked, however it is rounded
+        chance = probability(int(100 * chances[after]) / 100)
+        said += f", on {sizes[after]:,} its chance is {chance}"
+    if never_ends:
+        said += f", on {counted(never_ends[0], device_word)} the job would not end"
+    return said
+
+
+def terms(of: Mapping[str, Any]) -> str:
+    """Say how often nodes are interrupted, what that costs, and who says so."""
+    parts = [
+        f"{words} takes {duration(of[f'{name}_s'])} ({of['sources'][name]})"
+        for name, words in _PARTS.items()
+    ]
+    return (
+        f"Spot on {', '.join(of['names'])}: {_how_often(of)}; {', '.join(parts)}. "
+        "With the first node that is lost, ranks that wait for one another all go back "
+        "to the last checkpoint, and the other nodes are paid meanwhile; a worker that "
+        "waits for no other is lost alone."
+    )
+
+
+def _how_often(of: Mapping[str, Any]) -> str:
+    if of["every_s"] is not None:
+        every_s = duration(of["every_s"])
+        return f"a node is interrupted once in {every_s} on average, as given"
+    held = f"{number(of['node_hours'])} node-hours of this run"
+    seen = counted(of["num_seen"], "interruption")
+    most, sure = number(of["at_most_per_hour"]), percent(of["at_most_sure"])
+    return f"{seen} in {held}, so a node has at most {most} an hour ({sure})"
+
+
+def never_ends(of: Mapping[str, Any]) -> str:
+    """Say why no job would end on the spot market."""
+    where = f" on {of['name']}" if of["name"] else ""
+    parts = ", ".join(
+        f"{words} {duration(of[f'{name}_s'])}" for name, words in _PARTS.items()
+    )
+    how_often = of["every_s"] or 3600 / of["at_most_per_hour"]
+    return (
+        f"Spot{where} is not compared: the job would not end. A node is interrupted "
+        f"every {duration(how_often)}, and {parts} take too long for that."
+    )
+
+
+def hangs_on(of: Mapping[str, Any]) -> str:
+    """Say what doubling each of the terms would do."""
+    said = [
+        f"{_DOUBLED[name]}, {_short(amounts, of['currency'])}"
+        for name, amounts in of["doubled"].items()
+    ]
+    least = percent(of["least"])
+    if not said:
+        return f"None of these terms, doubled, changes time or cost by {least}."
+    others = f"The others, doubled, change less than {least}."
+    rest = f" {others}" if len(said) < len(_DOUBLED) else ""
+    return f"What spot takes hangs on: {'; '.join(said)}.{rest}"
+
+
+def _short(amounts: Mapping[str, Any], currency: str) -> str:
+    if not amounts:
+        return "the job would not end"
+    said = []
+    if "cost" in amounts:
+        said.append(f"{number(amounts['cost']['value'])} {currency}")
+    if "time_s" in amounts:
+        said.append(duration(amounts["time_s"]["value"]))
+    return " and ".join(said)
+
+
+def price_history(of: Mapping[str, Any]) -> str:
+    """Say how steady a price was."""
+    above = ""
+    if of["share_above"] is not None:
+        above = f", above the price on demand {percent(of['share_above'])} of the time"
+    return (
+        f"Spot price of {of['name']} over {number(of['days'])} days in {of['file']}: "
+        f"{number(of['mean'])} {of['currency']} on average, 80% of the hours "
+        f"{number(of['lo'])}-{number(of['hi'])}, at most {number(of['most'])}{above}. "
+        f"It varies by {percent(of['variation'])} of its mean; costs take it to go on "
+        "so."
+    )

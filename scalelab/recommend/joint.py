@@ -1,0 +1,207 @@
+"""The rows of several kinds of devices in one table, and the choice among them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from scalelab.inputs.numerals import DeviceWords
+from scalelab.kinds.resources import MONEY, RESOURCES, TIME, Resource
+from scalelab.laws.interval import NUM_DRAWS
+from scalelab.recommend.advice import Considered
+from scalelab.recommend.answer.facts import Fact
+from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.comparison import LITTLE_MORE, MUCH_FASTER
+from scalelab.recommend.prediction.nearest import nearest, nearest_of
+from scalelab.recommend.question.devices import DeviceKind
+from scalelab.recommend.question.objective import (
+    Choice,
+    Constraints,
+    Spending,
+    choose,
+    pareto,
+    unbeaten,
+)
+
+_SEED = 36  # of the order of draws
+
+
+class Joint:
+    """The rows of several kinds of devices, one after another, and what they take."""
+
+    def __init__(self, kinds: Mapping[str, Considered], limits: Constraints) -> None:
+        self.kinds = dict(kinds)
+        outlooks = [each.comparison.printed for each in kinds.values()]
+        self.are_alike = len({each.kind for each in kinds.values()}) == 1
+        self._places = [
+            (label, at)
+            for label, outlook in zip(kinds, outlooks, strict=True)
+            for at in range(len(outlook.sizes))
+        ]
+        self.spent = _side_by_side([*kinds.values()], are_alike=self.are_alike)
+        known = {n: of for n, of in limits.limits.items() if n in self.spent.amounts}
+        self.limits = replace(limits, limits=known)
+        eligible = np.concatenate([each.is_eligible for each in outlooks])
+        accurate = np.concatenate([each.frame["is_accurate"] for each in outlooks])
+        self._probability = np.concatenate([each.probability for each in outlooks])
+        self._measured = np.concatenate([each.is_measured for each in outlooks])
+        both = eligible & accurate.astype(bool)
+        self._eligible = both if both.any() else eligible
+        self.meets = self._eligible & (self._probability >= limits.confidence)
+
+    def at(self, label: str) -> int:
+        """Return the position of the row that was chosen of one kind."""
+        return self._places.index((label, self.kinds[label].comparison.choice.index))
+
+    def chosen(self) -> str:
+        """Choose among all rows; return the kind, whose choice is this row then."""
+        if self.limits.limited:
+            found = choose(
+                self.spent.medians(),
+                self._probability,
+                self._eligible,
+                self._eligible,
+                self._measured,
+                self.limits,
+                "device",
+            )
+        else:
+            found = self._best_of_chosen()
+        if self.has_money:
+            index = unbeaten(self.spent, found.index, self.meets)
+            if index != found.index:
+                rule = "clearly faster or cheaper than what is best otherwise, and not "
+                found = Choice(
+                    index=index, meets=True, rule=f"{rule}worse in the other"
+                )
+        label, at = self._places[found.index]
+        own = self.kinds[label].comparison.choice
+        rule = f"{found.rule}; all devices are compared"
+        if own.index == at:
+            rule = f"{own.rule}; of the devices, {self._why(found)}"
+        self.kinds[label] = self.kinds[label].choosing(
+            Choice(index=at, meets=found.meets, rule=rule)
+        )
+        return label
+
+    @property
+    def has_money(self) -> bool:
+        """Tell whether every kind has a price."""
+        return MONEY in self.spent.known
+
+    @property
+    def _resource(self) -> Resource:
+        return self.limits.minimised(self.spent.known)
+
+    def _best_of_chosen(self) -> Choice:
+        """Return the row that takes least, of those that each kind would have."""
+        every = [self.at(label) for label in self.kinds]
+        among = [at for at in every if self.meets[at]] or every
+        amounts = self.spent.medians().of(self._resource)
+        index = min(among, key=lambda at: float(amounts[at]))
+        return Choice(index=index, meets=bool(self.meets[index]), rule="")
+
+    def _why(self, found: Choice) -> str:
+        if self.limits.limited and not found.meets:
+            return "the closest to the limits"
+        return f"the one that {self._resource.least}"
+
+    def rows(
+        self, answers: Mapping[str, Recommendation], best: str
+    ) -> tuple[OutlookRow, ...]:
+        """Return all rows; where all have prices, Pareto is of time and money."""
+        rows = [row for each in answers.values() for row in each.rows]
+        medians = self.spent.medians()
+        is_front = np.array([row.is_pareto for row in rows])
+        if self.has_money:
+            is_front = pareto(medians.time_s, medians.of(MONEY))
+        return tuple(
+            replace(
+                row,
+                is_pareto=bool(is_front[at]),
+                is_eligible=bool(self._eligible[at]),
+                is_chosen=row.is_chosen and row.device == best,
+            )
+            for at, row in enumerate(rows)
+        )
+
+    def others(self, best: str) -> list[str]:
+        """Return the other kinds of which a row may be chosen."""
+        places = zip(self._places, self._eligible, strict=True)
+        able = {label for (label, _), may_be in places if may_be}
+        return [label for label in self.kinds if label in able - {best}]
+
+    def unlike(self, best: str) -> list[str]:
+        """Return the other kinds of devices, each as it is on demand."""
+        kinds = {self.kinds[best].kind: best}
+        for label, each in self.kinds.items():
+            kinds.setdefault(each.kind, label)
+        return [label for label in kinds.values() if label != best]
+
+    def notes(self, best: str) -> Iterator[Fact]:
+        """Note how surely the choice is better than that of each other kind."""
+        index = self.at(best)
+        others = {label: self.at(label) for label in self.others(best)}
+        chances = {
+            word: {
+                label: float((amounts[:, index] < amounts[:, at]).mean())
+                for label, at in others.items()
+            }
+            for word, resource in (("faster", TIME), ("cheaper", MONEY))
+            if (amounts := self.spent.amounts.get(resource.name)) is not None
+        }
+        if others:
+            yield Fact.of("against_devices", name=best, chances=chances)
+        medians = self.spent.medians()
+        time_s, amount = medians.time_s, medians.of(self.spent.cost)
+        is_elsewhere = np.array([label != best for label, _ in self._places])
+        is_worth = self.meets & is_elsewhere & (MUCH_FASTER * time_s <= time_s[index])
+        is_worth &= amount <= (1 + LITTLE_MORE) * amount[index]
+        if self.has_money and self.meets[index] and is_worth.any():
+            at = int(np.where(is_worth, time_s, np.inf).argmin())
+            label, place = self._places[at]
+            row = self.kinds[label].comparison.printed.frame.iloc[place]
+            yield Fact.of(
+                "faster_device",
+                name=label,
+                world_size=int(row["world_size"]),
+                basis=str(row["support"]),
+                speedup=float(time_s[index] / time_s[at]),
+                cost_ratio=float(amount[at] / amount[index]),
+            )
+
+    def nearest(self, words: Mapping[str, DeviceWords]) -> Fact:
+        """Note the nearest limits that can be met, on any of the devices."""
+        found = [
+            {**each, "device": label}
+            for label, kind in self.kinds.items()
+            for each in nearest(
+                kind.comparison.every, kind.limits, kind.limits.units(words[label].hour)
+            )
+        ]
+        return nearest_of(found, self.limits.confidence)
+
+
+def _side_by_side(kinds: Sequence[Considered], *, are_alike: bool) -> Spending:
+    """Return draws of what can be compared, shape (n_draws, n_rows).
+
+    Each kind of device has its draws in an order of its own: what is not known of one
+    has nothing to do with what is not known of another.
+    """
+    spent = [each.comparison.printed.spent for each in kinds]
+    names = [
+        row.name
+        for row in RESOURCES
+        if (row.compares_devices or are_alike)
+        and all(row in each.known for each in spent)
+    ]
+    rng, orders = np.random.default_rng(_SEED), dict[DeviceKind | None, np.ndarray]()
+    for each in kinds:
+        if each.kind not in orders:
+            orders[each.kind] = rng.permutation(NUM_DRAWS)
+    drawn = [
+        own.in_order(orders[each.kind]) for each, own in zip(kinds, spent, strict=True)
+    ]
+    return Spending({n: np.hstack([each.amounts[n] for each in drawn]) for n in names})

@@ -1,0 +1,156 @@
+"""The spot market: on which terms the nodes of a kind of device may be taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.special import gammaincinv
+
+from scalelab.errors import SpecError
+from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.wording import Option
+from scalelab.laws.interval import NUM_DRAWS, SEED
+from scalelab.laws.rows import cells, numbers
+from scalelab.recommend.money.history import PriceHistory
+from scalelab.recommend.money.interruptions import Interruptions
+from scalelab.recommend.money.prices import Price
+from scalelab.site.spot import Spot
+
+_ASSUMED_S = {"checkpoint": 60.0, "restart": 60.0, "wait": 180.0}
+_AT_MOST = 0.95
+_TAKEN = (Outcome.PREEMPTED, Outcome.NODE_FAIL)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeenInterruptions:
+    """How many nodes a run lost, and for how long it held nodes."""
+
+    count: int
+    node_hours: float
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame) -> SeenInterruptions:
+        """Count the attempts whose nodes were lost or taken away."""
+        taken = [outcome in _TAKEN for outcome in cells(frame, "outcome")]
+        times = [pd.to_datetime(frame[n], utc=True) for n in _ENDS if n in frame]
+        hours = np.zeros(len(frame))
+        if len(times) == len(_ENDS):
+            held_s = (times[1] - times[0]).dt.total_seconds().to_numpy(float)
+            hours = np.nan_to_num(held_s * numbers(frame, "num_nodes")) / 3600
+        return cls(count=sum(taken), node_hours=float(hours.sum()))
+
+    def per_hour(self, levels: np.ndarray) -> np.ndarray:
+        """Return quantiles of the interruptions of one node in an hour.
+
+        Their number is a Poisson variable; before it is known any rate is as likely
+        as any other. So none in E node-hours says: at most 3 / E, with 95%.
+        """
+        return np.asarray(gammaincinv(self.count + 1, levels) / self.node_hours)
+
+
+_ENDS = ("started_at", "ended_at")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpotMarket:
+    """What interruptible nodes cost, how they are interrupted, and who says so."""
+
+    price: Price | None
+    interruptions: Interruptions
+    # what the sentence on the terms says: seconds by name, and where they come from
+    said: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        terms: Spot,
+        on_demand: Price | None,
+        seen: SeenInterruptions,
+        start_up_s: float,
+        *,
+        is_asked: bool = False,
+    ) -> SpotMarket:
+        """Read the terms; what is missing is measured, or assumed.
+
+        ``is_asked``: the question itself says the price.
+
+        Raises
+        ------
+        SpecError
+            If nothing says how often nodes are interrupted, or the price is in another
+            currency than on demand.
+        """
+        seconds = {name: getattr(terms, name) for name in _ASSUMED_S}
+        sources = dict.fromkeys(seconds, "as given")
+        if seconds["restart"] is None and start_up_s > 0:
+            seconds["restart"], sources["restart"] = start_up_s, "measured"
+        for name, assumed_s in _ASSUMED_S.items():
+            if seconds[name] is None:
+                seconds[name], sources[name] = assumed_s, "assumed"
+        per_hour = _per_hour(terms, seen)
+        interruptions = Interruptions(
+            per_second=per_hour / 3600,
+            checkpoint_s=seconds["checkpoint"],
+            interval_s=terms.checkpoint_every,
+            restart_s=seconds["restart"],
+            wait_s=seconds["wait"],
+        )
+        known = {f"{name}_s": value for name, value in seconds.items()}
+        known |= {"sources": sources, "every_s": terms.interrupted_every}
+        if terms.interrupted_every is None:
+            known |= {"num_seen": seen.count, "node_hours": seen.node_hours}
+            most = float(seen.per_hour(np.array([_AT_MOST]))[0])
+            known |= {"at_most_per_hour": most, "at_most_sure": _AT_MOST}
+        return cls(
+            price=_spot_price(terms, on_demand, is_asked=is_asked),
+            interruptions=interruptions,
+            said=known,
+        )
+
+
+def _per_hour(terms: Spot, seen: SeenInterruptions) -> np.ndarray:
+    if terms.interrupted_every is not None:
+        return np.full(NUM_DRAWS, 3600 / terms.interrupted_every)
+    if not seen.node_hours:
+        raise SpecError(
+            f"{Option('spot')}: nothing says how often a node is interrupted. This run "
+            "does not record how long it held nodes.",
+            f"Say it: {Option('spot', '6h', key='interrupted_every')} is once in 6 "
+            "hours on average.",
+        )
+    levels = (np.random.default_rng(SEED).permutation(NUM_DRAWS) + 0.5) / NUM_DRAWS
+    return seen.per_hour(levels)
+
+
+def _spot_price(
+    terms: Spot, on_demand: Price | None, *, is_asked: bool
+) -> Price | None:
+    """Return the price of interruptible nodes, charged by what is charged on demand."""
+    usual, history, said_by = on_demand or Price(amount=0.0), None, "as given"
+    if terms.history is not None:
+        history = PriceHistory.read(Path(terms.history).expanduser())
+        amount, currency = history.mean, history.currency
+        said_by = f"on average, by {history.name}"
+    elif terms.price is not None:
+        amount, currency = float(terms.price), terms.price.currency
+        said_by = said_by if is_asked else usual.said_by
+    else:
+        return None
+    if on_demand and currency and currency != on_demand.currency:
+        raise SpecError(
+            f"{Option('spot')}: the price on the spot market is in {currency}, that on "
+            f"demand in {on_demand.currency}. Say both in one currency."
+        )
+    return replace(
+        usual,
+        amount=amount,
+        currency=currency or usual.currency,
+        history=history,
+        terms=None,
+        said_by=said_by,
+    )

@@ -1,0 +1,229 @@
+"""The spot market beside the same nodes on demand: what it takes, and where it pays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from scalelab.errors import SpecError
+from scalelab.inputs.wording import Option
+from scalelab.kinds.resources import MONEY, TIME
+from scalelab.laws.rows import strategies
+from scalelab.recommend.advice import Considered
+from scalelab.recommend.answer.facts import Fact
+from scalelab.recommend.money.prices import UNNAMED
+from scalelab.recommend.money.spot import SeenInterruptions, SpotMarket
+from scalelab.recommend.prediction.interrupted import interrupted
+from scalelab.recommend.prediction.outlook import Outlook, between
+from scalelab.site.spot import Spot, joined_terms
+
+ON_DEMAND, SPOT = "on demand", "spot"
+_MATTERS = 0.05  # a change of time or cost that is said
+_TWICE = 2.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnSpot:
+    """A kind of device on demand and on the spot market."""
+
+    on_demand: Considered
+    spot: Considered
+    market: SpotMarket
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What both are called."""
+        usual, spot = self.on_demand.knowledge.subject, self.spot.knowledge.subject
+        return usual.device, spot.device
+
+    @property
+    def currency(self) -> str:
+        """The currency of both prices."""
+        return self.spot.limits.units("").currency
+
+    @property
+    def device_word(self) -> str:
+        """What a device is called."""
+        return self.spot.knowledge.subject.device_word
+
+    @property
+    def has_prices(self) -> bool:
+        """Tell whether both have a price."""
+        return all(each.limits.price for each in (self.on_demand, self.spot))
+
+    def of_choice(self, size: int) -> Iterator[Fact]:
+        """Note what both take on as many devices, and what that hangs on."""
+        outlooks = [each.comparison.printed for each in (self.on_demand, self.spot)]
+        if all(size in each.sizes for each in outlooks):
+            usual, row = (_row_of(each, size) for each in outlooks)
+            nodes = row.frame["num_nodes"].to_numpy(float)
+            terms = self.market.interruptions
+            (way,) = strategies(row.frame)
+            yield Fact.of(
+                "spot_beside",
+                name=self.names[0],
+                device_word=self.device_word,
+                world_size=size,
+                currency=self.currency,
+                on_demand=_taken(usual, self.on_demand),
+                spot=_taken(row, self.spot),
+                checkpoint_every_s=float(terms.intervals(nodes)[0]),
+                is_best_interval=terms.interval_s is None,
+                is_gang=way.is_synchronous,
+            )
+            yield from self._hangs_on(row)
+
+    def history(self) -> Iterator[Fact]:
+        """Note how steady a history of prices was."""
+        price, usual = self.market.price, self.on_demand.limits.price
+        if price and price.history:
+            history, hours = price.history, price.history.hours()
+            lo, hi = np.quantile(hours, [0.1, 0.9])
+            yield Fact.of(
+                "spot_history",
+                name=self.names[0],
+                file=history.name,
+                days=history.days,
+                currency=history.currency,
+                mean=history.mean,
+                lo=float(lo),
+                hi=float(hi),
+                most=float(history.amounts.max()),
+                variation=float(hours.std() / history.mean),
+                share_above=usual and float((hours > usual.amount).mean()),
+            )
+
+    def pays(self) -> dict[str, Any]:
+        """Return up to how many devices the spot market surely costs less."""
+        one, other = self.on_demand.comparison.printed, self.spot.comparison.printed
+        sizes = [int(size) for size in one.sizes if size in other.sizes]
+        ends = {*self.spot.comparison.every.sizes}
+        sure, chances = self.on_demand.limits.confidence, []
+        for size in sizes:
+            costs = [_row_of(each, size).spent.of(MONEY) for each in (one, other)]
+            chances.append(float((costs[1] < costs[0]).mean()))
+        does_pay = [chance >= sure for chance in chances]
+        count = does_pay.index(False) if False in does_pay else len(does_pay)
+        return {
+            "name": self.names[0],
+            "device_word": self.device_word,
+            "sizes": sizes,
+            "chances": chances,
+            "up_to": sizes[count - 1] if count else None,
+            "never_ends": [int(size) for size in one.sizes if size not in ends],
+        }
+
+    def _hangs_on(self, row: Outlook) -> Iterator[Fact]:
+        """Note what the time and cost become with each of the terms doubled."""
+        terms, limits = self.market.interruptions, self.spot.limits
+        known = _taken(row, self.spot)
+        doubled = {
+            "interruptions": replace(terms, per_second=_TWICE * terms.per_second),
+            "checkpoint": replace(terms, checkpoint_s=_TWICE * terms.checkpoint_s),
+            "restart": replace(terms, restart_s=_TWICE * terms.restart_s),
+            "wait": replace(terms, wait_s=_TWICE * terms.wait_s),
+        }
+        changed: dict[str, Any] = {}
+        for name, others in doubled.items():
+            found = interrupted(row, limits, others)
+            if not len(found.sizes):
+                changed[name] = {}
+                continue
+            grown = {
+                title: amount
+                for title, amount in _taken(found, self.spot).items()
+                if amount["value"] >= (1 + _MATTERS) * known[title]["value"]
+            }
+            changed |= {name: grown} if grown else {}
+        yield Fact.of(
+            "spot_hangs_on", least=_MATTERS, currency=self.currency, doubled=changed
+        )
+
+
+def _row_of(outlook: Outlook, size: float) -> Outlook:
+    return outlook.take(outlook.sizes == size)
+
+
+def _taken(row: Outlook, considered: Considered) -> dict[str, Any]:
+    """Return time and cost of one row, with their intervals."""
+    mass = considered.limits.interval
+    known = {"time_s": TIME, "cost": MONEY}
+    return {
+        name: asdict(between(row.spent.of(resource)[:, 0], mass))
+        for name, resource in known.items()
+        if resource in row.spent.known
+    }
+
+
+def spot_facts(pairs: Sequence[OnSpot], best: str, size: int) -> Iterator[Fact]:
+    """Note what the spot market takes beside the same nodes, where, and why."""
+    chosen = [
+        fact for pair in pairs if best in pair.names for fact in pair.of_choice(size)
+    ]
+    yield from chosen[:1]
+    if priced := [pair for pair in pairs if pair.has_prices]:
+        sure = priced[0].on_demand.limits.confidence
+        kinds = [pair.pays() for pair in priced]
+        yield Fact.of("spot_pays", confidence=sure, kinds=kinds)
+    alike: dict[str, tuple[Mapping[str, Any], list[str]]] = {}
+    for pair in pairs:
+        said = pair.market.said
+        alike.setdefault(repr(said), (said, []))[1].append(pair.names[0])
+    for said, names in alike.values():
+        yield Fact.of("spot_terms", **said, names=names)
+    yield from chosen[1:]
+    for pair in pairs:
+        yield from pair.history()
+
+
+def beside_each_other(
+    kinds: Mapping[str, Considered],
+    terms: Mapping[str, Spot | None],
+    asked: Spot | None,
+) -> tuple[dict[str, Considered], list[OnSpot], list[Fact]]:
+    """Put the spot market beside each kind of device whose terms are known.
+
+    ``terms`` are those of prices and sites, by the kind's label; those ``asked`` count
+    for more.
+    """
+    found, pairs, facts = dict[str, Considered](), list[OnSpot](), list[Fact]()
+    unknown: list[str] = []
+    for label, considered in kinds.items():
+        said = joined_terms(terms.get(label), asked)
+        found[label] = considered
+        if said is None:
+            continue
+        is_price_alone = asked is None and said.model_fields_set <= {"price"}
+        if is_price_alone:
+            unknown.append(label or UNNAMED)
+            continue
+        knowledge = considered.knowledge
+        at = considered.comparison.choice.index
+        config = considered.comparison.printed.frame.iloc[at].to_dict()
+        market = SpotMarket.of(
+            said,
+            considered.limits.price,
+            SeenInterruptions.of(knowledge.subject.frame),
+            knowledge.overhead.start_up_of(config),
+            is_asked=asked is not None and "price" in asked.model_fields_set,
+        )
+        if market.price is None and MONEY.name in considered.limits.limits:
+            example = Option("spot", "0.12usd", key="price")
+            raise SpecError(
+                f"{Option('spot')}: money is limited, and nothing says what an hour "
+                f"on the spot market costs. Say it: {example}."
+            )
+        spot = considered.on_spot(f"{label} {SPOT}".strip(), market)
+        if spot is None:
+            facts.append(Fact.of("spot_never_ends", name=label, **market.said))
+            continue
+        usual = considered.on_demand(label or ON_DEMAND)
+        del found[label]
+        found |= {each.knowledge.subject.device: each for each in (usual, spot)}
+        pairs.append(OnSpot(on_demand=usual, spot=spot, market=market))
+    if unknown:
+        facts.append(Fact.of("spot_not_compared", names=unknown))
+    return found, pairs, facts
