@@ -124,8 +124,11 @@ def _cost(asked: Sweep) -> Iterator[str]:
         done = f"{counted(asked.num_finished, 'trial')} done"
         yield f"In {asked.directory}: {done}{to_run}."
     if left and asked.gpu_hours is not None:
+        from scalelab.session.sweep_cost import spending_to_come
+
         hours = device_time(asked.gpu_hours, asked.device_hour_word)
-        yield f"Device time to come: about {hours}, estimated from ended trials."
+        besides = ", ".join([hours, *spending_to_come(asked)])
+        yield f"Device time to come: about {besides}, estimated from ended trials."
     elif left is None:
         yield "Device time to come: not known; the source of trials does not say."
     elif left:

@@ -52,6 +52,21 @@ def asked(
             "checkpoint, checkpoint_every, restart, wait, history.",
         ),
     ] = None,
+    power: Annotated[
+        list[str] | None,
+        option(
+            "[DEVICE=]400W",
+            "What a device draws [default: as measured, else the site's power_w].",
+        ),
+    ] = None,
+    pue: Annotated[
+        float | None,
+        option("1.2", "Energy of the site over that of its computers."),
+    ] = None,
+    carbon_g_per_kwh: Annotated[
+        float | None,
+        option("380", "Carbon of the electricity, in g per kWh [default: the site's]."),
+    ] = None,
     max_gap: Annotated[
         float | None,
         option("0.01", "Limit: what the final metric loses against one process."),
@@ -141,6 +156,9 @@ def asked(
     return dict(
         price=price,
         prices=prices,
+        power=power,
+        pue=pue,
+        carbon_g_per_kwh=carbon_g_per_kwh,
         spot=pairs("--spot", spot or []) or None,
         target=target,
         max_gap=max_gap,

@@ -29,6 +29,7 @@ from scalelab.inputs.quantities import (
     parse_bytes,
     parse_duration,
     parse_gpu_hours,
+    parse_power,
 )
 from scalelab.inputs.target import Condition, Target
 
@@ -240,6 +241,11 @@ Latency = Annotated[
 Price = Annotated[
     Money, PlainValidator(read_price), PlainSerializer(str), _NUMBER_OR_TEXT
 ]
+Watts = Annotated[
+    float, _amount(parse_power, "power", "400 or '400W'"), _NUMBER_OR_TEXT
+]
+Effectiveness = Annotated[float, Field(strict=True, ge=1, lt=10)]
+CarbonRate = Annotated[float, Field(strict=True, ge=0, lt=10_000)]
 DeviceHours = Annotated[
     float, _amount(parse_gpu_hours, "device time", "10 or '10gpu-h'"), _NUMBER_OR_TEXT
 ]

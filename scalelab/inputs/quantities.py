@@ -29,6 +29,9 @@ _GPU_HOURS = {
     for device in ("gpu", "core", "tpu", "device", "emulated gpu", "emulated core")
     for unit, hours in _HOURS.items()
 }
+_KILOWATT_HOURS = {"wh": 1e-3, "kwh": 1.0, "mwh": 1e3, "gwh": 1e6}
+_GRAMS = {"g": 1.0, "kg": 1e3, "t": 1e6}
+_WATTS = {"w": 1.0, "kw": 1e3}
 NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,18})(?:\.[0-9]{1,18})?(?:e[+-]?[0-9]+)?"
 _QUANTITY = re.compile(rf"({NUMBER})\s*((?:emulated\s+)?[a-z-]+)", re.ASCII)
 _BARE = re.compile(NUMBER, re.ASCII)
@@ -52,6 +55,23 @@ def parse_bytes(text: str) -> int:
     """Return a size in bytes."""
     examples = "'16GB', '512MB' or '1.5GiB'"
     return math.ceil(_positive(_sum(text, _BYTES), text, "size", examples))
+
+
+def parse_energy(text: str) -> float:
+    """Return an amount of energy in kWh."""
+    examples = "'20kWh' or '500Wh'"
+    return _positive(_sum(text, _KILOWATT_HOURS), text, "quantity of energy", examples)
+
+
+def parse_mass(text: str) -> float:
+    """Return a mass in grams, perhaps of CO2 equivalents: ``2 kg CO2e``."""
+    mass = text.strip().lower().removesuffix("co2e")
+    return _positive(_sum(mass, _GRAMS), text, "mass", "'500g', '2kg' or '1.5t'")
+
+
+def parse_power(text: str) -> float:
+    """Return a power in watts."""
+    return _positive(_sum(text, _WATTS), text, "power", "'400W' or '1.2kW'")
 
 
 def parse_gpu_hours(text: str) -> float:

@@ -10,9 +10,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scalelab.errors import SpecError
 from scalelab.inputs.money import USUAL, Money, parse_money
-from scalelab.inputs.numerals import device_time_unit, duration_unit, number
+from scalelab.inputs.numerals import (
+    carbon_unit,
+    device_time_unit,
+    duration_unit,
+    energy_unit,
+    number,
+)
 from scalelab.inputs.problems import one_of, shown
-from scalelab.inputs.quantities import parse_duration, parse_gpu_hours
+from scalelab.inputs.quantities import (
+    parse_duration,
+    parse_energy,
+    parse_gpu_hours,
+    parse_mass,
+)
 from scalelab.inputs.wording import Option
 from scalelab.kinds.registry import Registry
 
@@ -20,13 +31,20 @@ if TYPE_CHECKING:
     import numpy as np
 
 PRICE_PER_HOUR = "price_per_hour"
+POWER_W = "power_w"
+CARBON_G_PER_KWH = "carbon_g_per_kwh"
+MODELLED = "modelled"
 
 
 class Units(NamedTuple):
-    """The words for a device-hour (``GPU-h``, ``core-h``), and the currency."""
+    """The words for a device-hour (``GPU-h``, ``core-h``), and the currency.
+
+    ``energy_source`` tells energy that is ``modelled`` from what counters measured.
+    """
 
     device_hour: str
     currency: str = USUAL
+    energy_source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,8 +60,9 @@ class Usage:
     devices_on_node
         Devices of an exclusive node: a job holds them all; None: those that it uses.
     rates : mapping of ndarray, shape (n_rows,)
-        What is known of the allocations per hour, by name: ``price_per_hour`` where
-        there is a price.
+        What is known of the allocations, by name: ``price_per_hour`` where there is a
+        price, ``power_w`` that their devices draw with what cools them, and
+        ``carbon_g_per_kwh`` of the electricity.
     minimum_s
         Seconds that are charged at least.
     charged_s : ndarray, shape (..., n_rows)
@@ -157,6 +176,17 @@ def _charged(usage: Usage) -> np.ndarray | None:
     return None if rate is None else hours * rate
 
 
+def _energy(usage: Usage) -> np.ndarray | None:
+    power_w = usage.rates.get(POWER_W)
+    return None if power_w is None else usage.hours * power_w / 1000
+
+
+def _carbon(usage: Usage) -> np.ndarray | None:
+    kilowatt_hours = _energy(usage)
+    rate = usage.rates.get(CARBON_G_PER_KWH)
+    return None if rate is None or kilowatt_hours is None else kilowatt_hours * rate
+
+
 TIME = Resource(
     name="time",
     field="time_s",
@@ -198,11 +228,48 @@ MONEY = Resource(
     weight=2,
 )
 
+
+def _energy_unit(amount: float, units: Units) -> tuple[float, str]:
+    scale, name = energy_unit(amount)
+    is_modelled = units.energy_source == MODELLED
+    return scale, f"{name} ({MODELLED})" if is_modelled else name
+
+
+_POWER = (
+    "a power. Say power (--power on the command line), or write power_w in the site."
+)
+ENERGY = Resource(
+    name="energy",
+    field="energy_kwh",
+    limit="max_energy",
+    parse=parse_energy,
+    example="20kWh",
+    help="Limit: energy; needs a power, measured or said.",
+    amount=_energy,
+    unit=_energy_unit,
+    least="takes least energy",
+    missing=_POWER,
+)
+CARBON = Resource(
+    name="carbon",
+    field="carbon_g",
+    limit="max_carbon",
+    parse=parse_mass,
+    example="2kg",
+    help="Limit: carbon; needs a power and carbon_g_per_kwh.",
+    amount=_carbon,
+    unit=lambda amount, _: carbon_unit(amount),
+    least="emits least carbon",
+    missing="carbon_g_per_kwh of the electricity, as an argument or in the site, and "
+    f"{_POWER}",
+)
+
+
 RESOURCES = Registry(
     "scalelab.resources",
     Resource,
     key="resource",
-    built_in=(TIME, DEVICE_HOURS, MONEY),
+    built_in=(TIME, DEVICE_HOURS, MONEY, ENERGY, CARBON),
 )
 
 

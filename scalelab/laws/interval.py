@@ -19,6 +19,16 @@ def check_mass(interval: float) -> None:
         raise SpecError(f"interval={interval} must lie between 0 and 1, e.g. 0.8.")
 
 
+def levels(seed: int) -> np.ndarray:
+    """Return draws between 0 and 1 that are evenly spaced, in some order.
+
+    Returns
+    -------
+    ndarray, shape (n_draws,)
+    """
+    return (np.random.default_rng(seed).permutation(NUM_DRAWS) + 0.5) / NUM_DRAWS
+
+
 def normals(seed: int, columns: int = 1) -> np.ndarray:
     """Return standard normal draws whose every column has exact quantiles.
 

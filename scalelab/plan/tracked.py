@@ -85,14 +85,14 @@ class Durations:
 
         return self._seconds[min(alike, key=distance)] if alike else None
 
-    def gpu_hours(self, trials: Iterable[Trial]) -> float | None:
-        """Return the device-hours of trials; None where a kind is unknown."""
-        total_s = 0.0
+    def times(self, trials: Iterable[Trial]) -> list[tuple[Trial, float]] | None:
+        """Return trials with their seconds; None where a kind is unknown."""
+        known = []
         for trial in trials:
             if (seconds := self.estimate(trial)) is None:
                 return None
-            total_s += seconds * trial.world_size
-        return total_s / 3600
+            known.append((trial, seconds))
+        return known
 
 
 class TrackedSource(TrialSource):
@@ -193,10 +193,18 @@ class TrackedSource(TrialSource):
         return [trial for trial in known.trials if trial.trial_id not in ended]
 
     @property
+    def times_left(self) -> list[tuple[Trial, float]] | None:
+        """The trials left, and the seconds that each will take; None: not known."""
+        left = self.left
+        return None if left is None else self._durations.times(left)
+
+    @property
     def gpu_hours(self) -> float | None:
         """Device-hours that the trials left will take; None: not known."""
-        left = self.left
-        return None if left is None else self._durations.gpu_hours(left)
+        times = self.times_left
+        if times is None:
+            return None
+        return sum(seconds * trial.world_size for trial, seconds in times) / 3600
 
     def is_exhausted(self) -> bool:
         """Tell whether the source proposes nothing now."""

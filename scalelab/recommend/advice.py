@@ -43,6 +43,7 @@ from scalelab.recommend.knowledge import (
     with_settings,
     with_value,
 )
+from scalelab.recommend.money.prices import Price
 from scalelab.recommend.money.spot import SpotMarket
 from scalelab.recommend.notes import (
     about_efficiency,
@@ -207,34 +208,33 @@ class Considered:
         """Return the same with another choice among the rows that are shown."""
         return replace(self, comparison=replace(self.comparison, choice=choice))
 
-    def called(self, device: str, *, is_interruptible: bool = False) -> Considered:
-        """Return the same under another name of its devices."""
+    def called(
+        self, device: str, price: Price | None, *, is_interruptible: bool = False
+    ) -> Considered:
+        """Return the same under another name of its devices, at another price."""
         subject = replace(
             self.knowledge.subject, device=device, is_interruptible=is_interruptible
         )
-        return replace(self, knowledge=replace(self.knowledge, subject=subject))
-
-    def on_demand(self, device: str) -> Considered:
-        """Return the same where the spot market is told apart from it."""
-        price = self.limits.price
-        limits = replace(self.limits, price=price and replace(price, terms=None))
-        return replace(self.called(device), limits=limits)
+        return replace(
+            self,
+            knowledge=replace(self.knowledge, subject=subject),
+            limits=replace(self.limits, price=price),
+        )
 
     def on_spot(self, device: str, market: SpotMarket) -> Considered | None:
         """Return the same on interruptible nodes; None where nothing would end."""
-        found = self.called(device, is_interruptible=True)
-        limits = replace(self.limits, price=market.price)
-        every = interrupted(self.comparison.every, limits, market.interruptions)
+        found = self.called(device, market.price, is_interruptible=True)
+        every = interrupted(self.comparison.every, found.limits, market.interruptions)
         if not every.is_eligible.any():
             return None
         comparison = Comparison.of(
             every,
             found.knowledge,
-            limits,
+            found.limits,
             self.wanted,
             accepts_unmeasured=self.accepts_unmeasured,
         )
-        return replace(found, comparison=comparison, limits=limits)
+        return replace(found, comparison=comparison)
 
     def recommendation(self) -> Recommendation:
         """Return the answer about the chosen row."""

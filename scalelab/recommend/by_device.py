@@ -24,7 +24,9 @@ from scalelab.recommend.answer.kept import Question
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.joint import Joint
 from scalelab.recommend.knowledge import History, refuse_several, selected
+from scalelab.recommend.money.power import check_powers, power_of
 from scalelab.recommend.money.prices import UNNAMED, Price, check_prices, price_of
+from scalelab.recommend.money.trials import in_all, trials_take
 from scalelab.recommend.on_spot import OnSpot, beside_each_other, spot_facts
 from scalelab.recommend.question.candidates import UntoldByProgram
 from scalelab.recommend.question.devices import (
@@ -35,7 +37,6 @@ from scalelab.recommend.question.devices import (
 )
 from scalelab.recommend.question.objective import Constraints, RunSite
 from scalelab.records.columns import OPTION_PREFIX
-from scalelab.site.spot import Spot
 
 
 def answer(
@@ -51,10 +52,15 @@ def answer(
     kinds = _kinds(rows.observations, question.select)
     if len(kinds) > 1:
         refuse_several(selected(rows.observations, select))
-    prices = _prices(question, kinds, sites)
+    places = {kind.label: sites.get(kind.node_group or None) for kind in kinds}
+    limits = {
+        kind.label: limits_of(question, kind, rows.observations, places[kind.label])
+        for kind in kinds
+    }
+    prices = {n: each.price for n, each in limits.items() if each.price}
     every = _kinds(rows.observations, {})
     check_prices(prices, question.quotes, every, question.limits.currency)
-    asked = replace(question, select=select)
+    check_powers(question.power, every)
     own = {kind: rows.take(kind.rows(rows.observations).index) for kind in kinds}
     informed = {kind for kind in kinds if history and history.informs(own[kind])}
     found: dict[str, Considered] = {}
@@ -64,12 +70,11 @@ def answer(
         taught = history if kind in informed or not informed else None
         try:
             found[kind.label] = _consider(
-                asked,
+                replace(question, select=select, limits=limits[kind.label]),
                 rows,
                 own[kind].observations,
                 kind,
-                sites.get(kind.node_group or None),
-                prices.get(kind.label),
+                places[kind.label],
                 taught,
                 untold,
             )
@@ -77,19 +82,23 @@ def answer(
             problems[kind.label] = error
     if not found:
         raise next(iter(problems.values()))
-    further = _old_prices(question, prices)
-    terms = _spot_terms(kinds, prices, sites)
+    further = [*_old_prices(question, prices), *_electricity(found)]
+    terms = {n: place.site.spot if place else None for n, place in places.items()}
+    terms |= {label: price.terms for label, price in prices.items()}
     compared, pairs, untold_of = beside_each_other(found, terms, question.spot)
     further += untold_of
     if len(kinds) == 1 and not pairs:
         (alone,) = compared.values()
-        return _with_facts(alone.recommendation(), further)
-    _refuse_device_hours(question.limits, kinds)
-    missing = [
-        Fact.of("device_not_compared", name=label, why=str(problem))
-        for label, problem in problems.items()
-    ]
-    return _with_facts(_joined(compared, pairs, question.limits), [*further, *missing])
+        answered = alone.recommendation()
+    else:
+        _refuse_device_hours(question.limits, kinds)
+        answered = _joined(compared, pairs, question.limits)
+        further += [
+            Fact.of("device_not_compared", name=label, why=str(problem))
+            for label, problem in problems.items()
+        ]
+    facts = (*answered.facts, *further)
+    return replace(answered, facts=facts, sweep_spent=_by_the_sweep(found))
 
 
 def _kinds(
@@ -114,7 +123,6 @@ def _consider(
     own: pd.DataFrame,
     kind: DeviceKind,
     run_site: RunSite | None,
-    price: Price | None,
     history: History | None,
     untold: UntoldByProgram,
 ) -> Considered:
@@ -131,11 +139,10 @@ def _consider(
     # only the default law asks for a link
     if not link and site and site.links and question.law == StepTimeLaw.name:
         link = site.links.between_nodes.link
-    whole = site.devices_per_node if site and site.exclusive else None
     return consider(
         rows,
         question.job,
-        constraints=replace(question.limits, price=price, devices_on_node=whole),
+        constraints=question.limits,
         batches=question.batches,
         gpus=question.gpus,
         select=question.select,
@@ -147,6 +154,26 @@ def _consider(
         accept_unmeasured=question.accept_unmeasured,
         untold=untold,
         device=kind,
+    )
+
+
+def limits_of(
+    question: Question, kind: DeviceKind, rows: pd.DataFrame, place: RunSite | None
+) -> Constraints:
+    """Return the limits with what a kind of device costs, draws and emits."""
+    site = place.site if place else None
+    whole, pue, carbon = None, question.pue, question.carbon_g_per_kwh
+    if site is not None:
+        whole = site.devices_per_node if site.exclusive else None
+        pue = site.pue if pue is None else pue
+        carbon = site.carbon_g_per_kwh if carbon is None else carbon
+    return replace(
+        question.limits,
+        price=price_of(kind, question.quotes, site),
+        devices_on_node=whole,
+        power=power_of(kind, kind.rows(rows), question.power, site),
+        pue=pue or 1.0,
+        carbon_g_per_kwh=carbon,
     )
 
 
@@ -170,33 +197,26 @@ def _select(kind: DeviceKind) -> Option:
     return Option("select", value, key=name)
 
 
-def _prices(
-    question: Question,
-    kinds: Sequence[DeviceKind],
-    sites: Mapping[str | None, RunSite],
-) -> dict[str, Price]:
-    """Return the price of each kind that has one."""
-    prices = {}
-    for kind in kinds:
-        known = sites.get(kind.node_group or None)
-        price = price_of(kind, question.quotes, known.site if known else None)
-        if price is not None:
-            prices[kind.label] = price
-    return prices
-
-
-def _spot_terms(
-    kinds: Sequence[DeviceKind],
-    prices: Mapping[str, Price],
-    sites: Mapping[str | None, RunSite],
-) -> dict[str, Spot | None]:
-    """Return what prices or sites say of each kind where it may be interrupted."""
-    terms = {}
-    for kind in kinds:
-        price, known = prices.get(kind.label), sites.get(kind.node_group or None)
-        of_site = known.site.spot if known else None
-        terms[kind.label] = price.terms if price else of_site
-    return terms
+def _electricity(kinds: Mapping[str, Considered]) -> Iterator[Fact]:
+    """Note what energy and carbon are made of, once for devices that are alike."""
+    alike: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for label, kind in kinds.items():
+        limits, word = kind.limits, kind.knowledge.subject.device_word
+        if power := limits.power:
+            key = power.source, power.said_by, limits.pue, limits.carbon_g_per_kwh
+            every = np.concatenate([*power.by_size.values()])
+            watts = [float(every.min()), float(every.max())]
+            drawn = {"name": label, "device_word": word, "watts": watts}
+            alike.setdefault(key, []).append(drawn)
+    for (source, said_by, pue, carbon), devices in alike.items():
+        yield Fact.of(
+            "electricity",
+            source=source,
+            said_by=said_by,
+            pue=pue,
+            carbon_g_per_kwh=carbon,
+            devices=devices,
+        )
 
 
 def _old_prices(question: Question, prices: Mapping[str, Price]) -> list[Fact]:
@@ -207,8 +227,18 @@ def _old_prices(question: Question, prices: Mapping[str, Price]) -> list[Fact]:
     ]
 
 
-def _with_facts(found: Recommendation, further: Sequence[Fact]) -> Recommendation:
-    return replace(found, facts=(*found.facts, *further))
+def _by_the_sweep(kinds: Mapping[str, Considered]) -> dict[str, float]:
+    """Return what all measured trials took, but for device-hours."""
+    parts, counted = [], pd.Index([])
+    for kind in kinds.values():
+        own = kind.knowledge.subject.frame
+        own = own.drop(own.index.intersection(counted))
+        counted = counted.union(own.index)
+        held_s, sizes, nodes = (
+            numbers(own, n) for n in ("allocated_gpu_s", "world_size", "num_nodes")
+        )
+        parts.append(trials_take(kind.limits, held_s / sizes, sizes, nodes))
+    return in_all(parts)
 
 
 def _joined(
@@ -226,8 +256,7 @@ def _joined(
     facts = [*joint.notes(best), *chosen.facts]
     facts += spot_facts(pairs, best, chosen.chosen.world_size)
     if not joint.are_alike:
-        others = {n: answers[n] for n in joint.unlike(best)}
-        facts += [*_accuracy(others), Fact("efficiency_within")]
+        facts += [*_accuracy(joint, answers, best), Fact("efficiency_within")]
     if len(answers) > 1 and unpriced:
         facts.append(Fact.of("by_time_alone", devices=unpriced))
     if any(fact.kind == "nearest" for fact in facts):
@@ -256,10 +285,15 @@ def _charges(
         yield kinds[labels[0]].limits.charges_in_words(hour, ", ".join(labels))
 
 
-def _accuracy(answers: Mapping[str, Recommendation]) -> Iterator[Fact]:
+def _accuracy(
+    joint: Joint, answers: Mapping[str, Recommendation], best: str
+) -> Iterator[Fact]:
     """Yield what is known of the accuracy of the ways to train on other devices."""
     alike: dict[str, tuple[Fact, list[str]]] = {}
     for label, each in answers.items():
+        is_same = joint.kinds[label].kind == joint.kinds[best].kind
+        if is_same or each.chosen.is_interruptible:
+            continue
         for fact in each.facts:
             if fact.kind in ("accuracy_gap", "ruled_out"):
                 alike.setdefault(repr(fact), (fact, []))[1].append(label)

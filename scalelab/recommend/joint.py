@@ -15,7 +15,6 @@ from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.comparison import LITTLE_MORE, MUCH_FASTER
 from scalelab.recommend.prediction.nearest import nearest, nearest_of
-from scalelab.recommend.question.devices import DeviceKind
 from scalelab.recommend.question.objective import (
     Choice,
     Constraints,
@@ -133,13 +132,6 @@ class Joint:
         able = {label for (label, _), may_be in places if may_be}
         return [label for label in self.kinds if label in able - {best}]
 
-    def unlike(self, best: str) -> list[str]:
-        """Return the other kinds of devices, each as it is on demand."""
-        kinds = {self.kinds[best].kind: best}
-        for label, each in self.kinds.items():
-            kinds.setdefault(each.kind, label)
-        return [label for label in kinds.values() if label != best]
-
     def notes(self, best: str) -> Iterator[Fact]:
         """Note how surely the choice is better than that of each other kind."""
         index = self.at(best)
@@ -197,10 +189,9 @@ def _side_by_side(kinds: Sequence[Considered], *, are_alike: bool) -> Spending:
         if (row.compares_devices or are_alike)
         and all(row in each.known for each in spent)
     ]
-    rng, orders = np.random.default_rng(_SEED), dict[DeviceKind | None, np.ndarray]()
-    for each in kinds:
-        if each.kind not in orders:
-            orders[each.kind] = rng.permutation(NUM_DRAWS)
+    rng = np.random.default_rng(_SEED)
+    known = dict.fromkeys(each.kind for each in kinds)
+    orders = {kind: rng.permutation(NUM_DRAWS) for kind in known}
     drawn = [
         own.in_order(orders[each.kind]) for each, own in zip(kinds, spent, strict=True)
     ]

@@ -22,7 +22,7 @@ from scalelab.site.spot import Spot, joined_terms
 
 ON_DEMAND, SPOT = "on demand", "spot"
 _MATTERS = 0.05  # a change of time or cost that is said
-_TWICE = 2.0
+_DAY_S = 86400.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,19 +40,14 @@ class OnSpot:
         return usual.device, spot.device
 
     @property
-    def currency(self) -> str:
-        """The currency of both prices."""
-        return self.spot.limits.units("").currency
-
-    @property
-    def device_word(self) -> str:
-        """What a device is called."""
-        return self.spot.knowledge.subject.device_word
-
-    @property
-    def has_prices(self) -> bool:
-        """Tell whether both have a price."""
-        return all(each.limits.price for each in (self.on_demand, self.spot))
+    def about(self) -> dict[str, str]:
+        """What all notes on it say: what its devices are called, and the currency."""
+        subject = self.on_demand.knowledge.subject
+        return {
+            "name": subject.device,
+            "device_word": subject.device_word,
+            "currency": self.spot.limits.units("").currency,
+        }
 
     def of_choice(self, size: int) -> Iterator[Fact]:
         """Note what both take on as many devices, and what that hangs on."""
@@ -64,10 +59,8 @@ class OnSpot:
             (way,) = strategies(row.frame)
             yield Fact.of(
                 "spot_beside",
-                name=self.names[0],
-                device_word=self.device_word,
+                **self.about,
                 world_size=size,
-                currency=self.currency,
                 on_demand=_taken(usual, self.on_demand),
                 spot=_taken(row, self.spot),
                 checkpoint_every_s=float(terms.intervals(nodes)[0]),
@@ -84,10 +77,9 @@ class OnSpot:
             lo, hi = np.quantile(hours, [0.1, 0.9])
             yield Fact.of(
                 "spot_history",
-                name=self.names[0],
+                **self.about,
                 file=history.name,
-                days=history.days,
-                currency=history.currency,
+                days=float(history.times_s[-1]) / _DAY_S,
                 mean=history.mean,
                 lo=float(lo),
                 hi=float(hi),
@@ -108,8 +100,7 @@ class OnSpot:
         does_pay = [chance >= sure for chance in chances]
         count = does_pay.index(False) if False in does_pay else len(does_pay)
         return {
-            "name": self.names[0],
-            "device_word": self.device_word,
+            **self.about,
             "sizes": sizes,
             "chances": chances,
             "up_to": sizes[count - 1] if count else None,
@@ -118,29 +109,25 @@ class OnSpot:
 
     def _hangs_on(self, row: Outlook) -> Iterator[Fact]:
         """Note what the time and cost become with each of the terms doubled."""
-        terms, limits = self.market.interruptions, self.spot.limits
+        terms = self.market.interruptions
         known = _taken(row, self.spot)
         doubled = {
-            "interruptions": replace(terms, per_second=_TWICE * terms.per_second),
-            "checkpoint": replace(terms, checkpoint_s=_TWICE * terms.checkpoint_s),
-            "restart": replace(terms, restart_s=_TWICE * terms.restart_s),
-            "wait": replace(terms, wait_s=_TWICE * terms.wait_s),
+            "interruptions": replace(terms, per_second=2 * terms.per_second),
+            "checkpoint": replace(terms, checkpoint_s=2 * terms.checkpoint_s),
+            "restart": replace(terms, restart_s=2 * terms.restart_s),
+            "wait": replace(terms, wait_s=2 * terms.wait_s),
         }
         changed: dict[str, Any] = {}
         for name, others in doubled.items():
-            found = interrupted(row, limits, others)
-            if not len(found.sizes):
-                changed[name] = {}
-                continue
+            taken = _taken(interrupted(row, self.spot.limits, others), self.spot)
             grown = {
                 title: amount
-                for title, amount in _taken(found, self.spot).items()
+                for title, amount in taken.items()
                 if amount["value"] >= (1 + _MATTERS) * known[title]["value"]
             }
-            changed |= {name: grown} if grown else {}
-        yield Fact.of(
-            "spot_hangs_on", least=_MATTERS, currency=self.currency, doubled=changed
-        )
+            if grown or not taken:  # nothing is taken by what would not end
+                changed[name] = grown
+        yield Fact.of("spot_hangs_on", **self.about, least=_MATTERS, doubled=changed)
 
 
 def _row_of(outlook: Outlook, size: float) -> Outlook:
@@ -148,13 +135,12 @@ def _row_of(outlook: Outlook, size: float) -> Outlook:
 
 
 def _taken(row: Outlook, considered: Considered) -> dict[str, Any]:
-    """Return time and cost of one row, with their intervals."""
+    """Return time and cost of one row, with their intervals; of no row, nothing."""
     mass = considered.limits.interval
-    known = {"time_s": TIME, "cost": MONEY}
     return {
         name: asdict(between(row.spent.of(resource)[:, 0], mass))
-        for name, resource in known.items()
-        if resource in row.spent.known
+        for name, resource in (("time_s", TIME), ("cost", MONEY))
+        if resource in row.spent.known and len(row.sizes)
     }
 
 
@@ -164,9 +150,9 @@ def spot_facts(pairs: Sequence[OnSpot], best: str, size: int) -> Iterator[Fact]:
         fact for pair in pairs if best in pair.names for fact in pair.of_choice(size)
     ]
     yield from chosen[:1]
-    if priced := [pair for pair in pairs if pair.has_prices]:
-        sure = priced[0].on_demand.limits.confidence
-        kinds = [pair.pays() for pair in priced]
+    kinds = [p.pays() for p in pairs if p.market.price and p.on_demand.limits.price]
+    if kinds:
+        sure = pairs[0].on_demand.limits.confidence
         yield Fact.of("spot_pays", confidence=sure, kinds=kinds)
     alike: dict[str, tuple[Mapping[str, Any], list[str]]] = {}
     for pair in pairs:
@@ -196,18 +182,16 @@ def beside_each_other(
         found[label] = considered
         if said is None:
             continue
-        is_price_alone = asked is None and said.model_fields_set <= {"price"}
-        if is_price_alone:
+        if asked is None and said.model_fields_set <= {"price"}:
             unknown.append(label or UNNAMED)
             continue
-        knowledge = considered.knowledge
-        at = considered.comparison.choice.index
-        config = considered.comparison.printed.frame.iloc[at].to_dict()
+        knowledge, comparison = considered.knowledge, considered.comparison
+        chosen = comparison.printed.frame.iloc[comparison.choice.index]
         market = SpotMarket.of(
             said,
             considered.limits.price,
             SeenInterruptions.of(knowledge.subject.frame),
-            knowledge.overhead.start_up_of(config),
+            knowledge.overhead.start_up_of(chosen.to_dict()),
             is_asked=asked is not None and "price" in asked.model_fields_set,
         )
         if market.price is None and MONEY.name in considered.limits.limits:
@@ -220,7 +204,10 @@ def beside_each_other(
         if spot is None:
             facts.append(Fact.of("spot_never_ends", name=label, **market.said))
             continue
-        usual = considered.on_demand(label or ON_DEMAND)
+        price = considered.limits.price
+        usual = considered.called(
+            label or ON_DEMAND, price and replace(price, terms=None)
+        )
         del found[label]
         found |= {each.knowledge.subject.device: each for each in (usual, spot)}
         pairs.append(OnSpot(on_demand=usual, spot=spot, market=market))

@@ -47,7 +47,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 }
 _DETAILS = (
     *("settings", "chance", "accuracy", "choice", "failed"),
-    *("knee", "granting", "elsewhere", "price", "why"),
+    *("knee", "granting", "elsewhere", "price", "spot", "electricity", "why"),
+    "sweep_cost",
 )
 
 
@@ -191,7 +192,6 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
         "unanswered": texts(said, "unanswered"),
         "next_trial": texts(said, "next_trial"),
         "ignored": texts(said, "ignored"),
-        "sweep_cost": texts(said, "sweep_cost"),
         "parameters": tables.TextTable.of_columns(parameters(recommendation)),
     }
 

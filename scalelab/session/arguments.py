@@ -6,16 +6,18 @@ pandas are taken as the plain values they hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter
 
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.inputs.fields import (
+    CarbonRate,
     Count,
     DeviceHours,
+    Effectiveness,
     Flag,
     Fraction,
     LinkText,
@@ -25,6 +27,7 @@ from scalelab.inputs.fields import (
     TargetText,
     Text,
     Values,
+    Watts,
     by_name,
     plain_value,
     read_price,
@@ -36,6 +39,9 @@ from scalelab.site.spot import Spot
 
 if TYPE_CHECKING:
     from scalelab.site.prices import PriceEntry
+
+T = TypeVar("T")
+ByDevice = tuple[tuple[str, T], ...]  # what each is called; empty: any
 
 _MOST_DEVICES = 1_000_000
 _JOB = "{'epochs': 90, 'samples_per_epoch': 1281167}"
@@ -60,18 +66,21 @@ def _terms(value: Any) -> Any:
     return by_name(value) or None
 
 
-def _rates(value: Any) -> tuple[tuple[str, Rate], ...]:
-    """Read one price, prices by device, or texts such as ``c4=0.39usd``."""
-    if isinstance(value, Mapping):
-        return tuple((str(name), _rate(each)) for name, each in value.items())
-    return tuple(_named_rate(each) for each in several(value))
+def _by_device(read: Callable[[Any], T]) -> Callable[[Any], ByDevice[T]]:
+    """Return what reads one value, values by device, or texts as ``c4=0.39usd``."""
 
+    def named(value: Any) -> tuple[str, T]:
+        if isinstance(value, str) and "=" in value:
+            name, _, text = value.partition("=")
+            return name.strip(), read(text)
+        return "", read(value)
 
-def _named_rate(value: Any) -> tuple[str, Rate]:
-    if isinstance(value, str) and "=" in value:
-        name, _, text = value.partition("=")
-        return name.strip(), _rate(text)
-    return "", _rate(value)
+    def read_all(value: Any) -> ByDevice[T]:
+        if isinstance(value, Mapping):
+            return tuple((str(name), read(each)) for name, each in value.items())
+        return tuple(named(each) for each in several(value))
+
+    return read_all
 
 
 def _rate(value: Any) -> Rate:
@@ -80,6 +89,7 @@ def _rate(value: Any) -> Rate:
     return Rate(read_price(value), "device_hour")
 
 
+_watts = TypeAdapter(Watts).validate_python
 _Count = Annotated[int, Field(strict=True, ge=1, le=_MOST_DEVICES)]
 _Batch = Annotated[
     Annotated[Count, Field(le=10**9)] | None, BeforeValidator(plain_value)
@@ -113,7 +123,7 @@ def check_words(given: Iterable[str]) -> None:
 class RecommendArguments(FitArguments):
     """The arguments of ``Run.recommend`` other than the limits."""
 
-    price: Annotated[tuple[tuple[str, Rate], ...], PlainValidator(_rates)] = Field(
+    price: Annotated[ByDevice[Rate], PlainValidator(_by_device(_rate))] = Field(
         default=(), description="A price, or prices by device."
     )
     prices: PathText | None = None
@@ -122,6 +132,11 @@ class RecommendArguments(FitArguments):
         description="What is known of interruptible nodes, such as {'price': 0.12, "
         "'interrupted_every': '6h'}.",
     )
+    power: Annotated[ByDevice[float], PlainValidator(_by_device(_watts))] = Field(
+        default=(), description="What a device draws in W, or powers by device."
+    )
+    pue: Annotated[Effectiveness | None, BeforeValidator(plain_value)] = None
+    carbon_g_per_kwh: Annotated[CarbonRate | None, BeforeValidator(plain_value)] = None
     price_per_gpu_hour_usd: Annotated[Price | None, BeforeValidator(plain_value)] = None
     target: TargetText | None = None
     confidence: Annotated[Fraction, BeforeValidator(_share)] = Field(

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from scalelab.recommend.question.candidates import UntoldByProgram
     from scalelab.report.figures import Figures
 
-# A price, prices by device, or both as the command line has them
-PriceSaid = float | str | Mapping[str, float | str] | Sequence[str] | None
+# A value, values by device, or both as the command line has them
+ByDevice = float | str | Mapping[str, float | str] | Sequence[str] | None
 _LAW = FitArguments.model_fields["law"].default
 
 
@@ -64,9 +64,12 @@ class Run(RunRecords):
     def recommend(
         self,
         *,
-        price: PriceSaid = None,
+        price: ByDevice = None,
         prices: str | Path | None = None,
         spot: Mapping[str, Any] | None = None,
+        power: ByDevice = None,
+        pue: float | None = None,
+        carbon_g_per_kwh: float | None = None,
         price_per_gpu_hour_usd: float | str | None = None,
         target: str | None = None,
         max_gap: float | None = None,
@@ -100,6 +103,14 @@ class Run(RunRecords):
             What is known of the same nodes where they may be taken away: keys of
             :class:`scalelab.site.spot.Spot`, such as ``{"price": 0.12,
             "interrupted_every": "6h"}``. They stand beside those on demand.
+        power
+            What a device draws while it trains, in W, such as ``"400W"``, or by device
+            as for ``price``. Default: what counters of the devices measured, else
+            ``power_w`` of the site.
+        pue
+            Power usage effectiveness of the site, by which energy is multiplied.
+        carbon_g_per_kwh
+            Grams of CO2 equivalents per kWh of the electricity.
         price_per_gpu_hour_usd
             The same as ``price``, as a number of usd per device-hour.
         target
@@ -168,7 +179,7 @@ class Run(RunRecords):
         from scalelab.recommend.question.batches import AskedBatch
         from scalelab.recommend.question.objective import Constraints
 
-        quotes = tuple(self._quotes(said))
+        quotes = tuple(self.quotes(said))
         question = Question(
             job=said.job or self.job,
             limits=Constraints(
@@ -191,6 +202,9 @@ class Run(RunRecords):
             accept_unmeasured=said.accept_unmeasured,
             quotes=quotes,
             spot=said.spot,
+            power=said.power,
+            pue=said.pue,
+            carbon_g_per_kwh=said.carbon_g_per_kwh,
             today=date.today() if any(each.entry.date for each in quotes) else None,
             # other laws learn from the asked rows alone
             history=""
@@ -249,8 +263,8 @@ class Run(RunRecords):
             facts=(*self._before(question), *found.facts, *left_out, *doubts),
         )
 
-    def _quotes(self, said: RecommendArguments) -> Iterator[Quote]:
-        # the prices that are said elsewhere than by the site's own keys
+    def quotes(self, said: RecommendArguments) -> Iterator[Quote]:
+        """Yield the prices that are said elsewhere than by the site's own keys."""
         from scalelab.recommend.money.prices import FILE, GIVEN, TABLE, Quote
         from scalelab.site.prices import PriceEntry, read_prices
 
@@ -268,8 +282,11 @@ class Run(RunRecords):
             yield Quote(entry=entry, rank=TABLE, said_by="by the table")
 
     def _has_history(self, question: Question) -> bool:
-        said = [question.spot, *(quote.entry.spot for quote in question.quotes)]
-        said += [known.site.spot for known in self.sites.values()]
+        said = [
+            question.spot,
+            *(quote.entry.spot for quote in question.quotes),
+            *(known.site.spot for known in self.sites.values()),
+        ]
         return any(terms and terms.history for terms in said)
 
     def _untold(self) -> UntoldByProgram:

@@ -9,15 +9,18 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from scalelab.errors import SpecError
 from scalelab.inputs.fields import (
     Bandwidth,
+    CarbonRate,
     Count,
     DeviceCount,
     Duration,
+    Effectiveness,
     Flag,
     Latency,
     Price,
     Section,
     Size,
     Text,
+    Watts,
     Word,
 )
 from scalelab.inputs.links import Link
@@ -94,6 +97,20 @@ class NodeSettings(Section):
     price_per_node_hour: Price | None = Field(
         default=None,
         description="What a node is charged per hour, however much of it is used.",
+    )
+    power_w: Watts | None = Field(
+        default=None,
+        description="What a device draws while it trains, in W, such as 400; it counts "
+        "where nothing measured it.",
+    )
+    pue: Effectiveness | None = Field(
+        default=None,
+        description="Power usage effectiveness: all energy of the site over that of "
+        "its computers, such as 1.2.",
+    )
+    carbon_g_per_kwh: CarbonRate | None = Field(
+        default=None,
+        description="Grams of CO2 equivalents per kWh of the site's electricity.",
     )
     spot: Spot | None = Field(
         default=None,

@@ -7,6 +7,8 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.kinds.resources import (
+    CARBON_G_PER_KWH,
+    POWER_W,
     PRICE_PER_HOUR,
     Resource,
     Units,
@@ -55,7 +57,10 @@ class ResourceContract(RowContract):
 
     def test_amounts_belong_to_allocations(self, row: Resource) -> None:
         """One for each draw and allocation, more where the job takes longer."""
-        amount = row.amount(self.usage(**{PRICE_PER_HOUR: np.array([2.0, 4.0, 16.0])}))
+        rates = (PRICE_PER_HOUR, POWER_W, CARBON_G_PER_KWH)
+        amount = row.amount(
+            self.usage(**dict.fromkeys(rates, np.array([2.0, 4.0, 16.0])))
+        )
         assert amount is not None
         assert amount.shape == (2, 3)
         assert np.all(amount > 0)

@@ -36,18 +36,22 @@ def row(of: Trial, seconds: float | None, outcome: str = "completed") -> dict:
 def test_nothing_is_known_before_a_trial_of_the_kind_has_ended() -> None:
     durations = Durations()
     assert durations.estimate(trial()) is None
-    assert durations.gpu_hours([trial()]) is None
-    assert durations.gpu_hours([]) == 0
+    assert durations.times([trial()]) is None
+    assert durations.times([]) == []
     convergence = replace(trial(), kind=TrialKind.CONVERGENCE)
     durations.learn(row(convergence, 60))
     assert durations.estimate(trial()) is None
-    assert durations.gpu_hours([convergence, trial()]) is None
+    assert durations.times([convergence, trial()]) is None
 
 
 def test_equal_trials_take_equally_long_whatever_their_seed() -> None:
     durations = Durations([row(trial(8), 10), row(trial(16), 20)])
     assert durations.estimate(trial(16, seed=7, repeat=2)) == 20
-    assert durations.gpu_hours([trial(8), trial(16)]) == pytest.approx(30 / 3600)
+    asked = [trial(8), trial(16)]
+    known = durations.times(asked)
+    assert known is not None
+    assert [each for each, _ in known] == asked
+    assert sum(s * t.world_size for t, s in known) == pytest.approx(30)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from scalelab.inputs.numerals import counted, number, percent, probability
-from scalelab.kinds.resources import MONEY, TIME
+from scalelab.kinds.resources import CARBON, ENERGY, MONEY, TIME
 
 _FASTER = 1.05  # a factor that is written as 1.1 or more
-_LEAST = {TIME.name: "Shortest deadline", MONEY.name: "Cheapest"}
+_LEAST = {
+    TIME.name: "Shortest deadline",
+    MONEY.name: "Cheapest",
+    ENERGY.name: "Least energy",
+    CARBON.name: "Least carbon",
+}
 
 
 def slower(factor: float) -> str:

@@ -38,18 +38,21 @@ _SUFFIXES = (".py", ".json")
 class Question:
     """A question to a run, identified by its ``repr``."""
 
-    job: Job | None
+    job: Job | None = None
     limits: Constraints
-    gpus: tuple[int, ...]
-    select: Mapping[str, Scalar]
-    law: str
-    learn_from: tuple[str, ...]
+    gpus: tuple[int, ...] = ()
+    select: Mapping[str, Scalar] = field(default_factory=dict)
+    law: str = "scalelab"
+    learn_from: tuple[str, ...] = ()
     batches: AskedBatch = field(default_factory=AskedBatch)
     between_nodes: Link | None = None
     accept_unmeasured: bool = False
     history: str = ""  # folder of runs to learn from; empty: none
     quotes: tuple[Quote, ...] = ()  # prices other than the site's own
     spot: Spot | None = None  # what is asked of interruptible nodes
+    power: tuple[tuple[str, float], ...] = ()  # W of a device, by what it is called
+    pue: float | None = None
+    carbon_g_per_kwh: float | None = None
     today: Date | None = None  # where one of them has a date
 
 

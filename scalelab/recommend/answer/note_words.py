@@ -258,6 +258,22 @@ def _efficiency(note: _Note) -> str:
     )
 
 
+def _electricity(note: _Note) -> str:
+    of = note.of
+    drawn = []
+    for device in of["devices"]:
+        watts = " to ".join(dict.fromkeys(map(number, device["watts"])))
+        name = f" of {device['name']}" if device["name"] else ""
+        drawn.append(f"{watts} W per {device['device_word']}{name}")
+    cooled = "" if of["pue"] == 1 else f", times a PUE of {of['pue']:g}"
+    grams = of["carbon_g_per_kwh"]
+    carbon = "" if grams is None else f" Carbon: {grams:g} g CO2e per kWh."
+    return (
+        f"Energy is {of['source']}: {', '.join(drawn)}, {of['said_by']}{cooled}; "
+        f"hosts, networks and idle devices are not in it.{carbon}"
+    )
+
+
 _OPTIONS = {
     "price": Option("price", "2usd", key="DEVICE"),
     "spot": Option("spot", "6h", key="interrupted_every"),
@@ -410,6 +426,7 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "spot_never_ends": lambda note: spot_words.never_ends(note.of),
     "spot_not_compared": "The spot market of {names:list} is not compared: how often "
     "a node is interrupted is not known. {spot} says it.",
+    "electricity": _electricity,
     "by_time_alone": "Devices are compared by time alone: no price is known of "
     "{devices:list}. {price} says one.",
     "old_price": "The price of {name} is of {date}, {days:n day} ago: look it up "

@@ -85,6 +85,9 @@ class OutlookRow:
         purpose, and models so trained are accurate enough, where any are.
     is_chosen, is_baseline
         The recommended row; the row efficiencies refer to.
+    energy_source
+        Where its energy and carbon come from: counters of devices (``measured``), or
+        what devices are said to draw (``modelled``); None: neither is known.
     is_interruptible
         Its nodes are those of the spot market; what interruptions cost is in its time
         and amounts.
@@ -115,6 +118,7 @@ class OutlookRow:
     is_chosen: bool
     is_baseline: bool
     is_interruptible: bool = False
+    energy_source: str | None = None
 
     @property
     def time_s(self) -> Interval:
@@ -277,6 +281,9 @@ class Recommendation:
         What was measured besides the answer.
     sweep_gpu_hours
         Device-hours the observations cost; None where not recorded.
+    sweep_spent
+        What else they cost, by the resource's name in the unit of its field: money,
+        energy and carbon, where all devices have a price or a power.
     """
 
     workload: str
@@ -312,6 +319,7 @@ class Recommendation:
     memory_limits: tuple[MemoryLimit, ...] = ()
     evidence: Evidence = field(default_factory=Evidence)
     conditions: tuple[str, ...] = ()
+    sweep_spent: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ways(self) -> tuple[WayRow, ...]:
@@ -349,7 +357,7 @@ class Recommendation:
 
     def units(self, row: OutlookRow) -> Units:
         """Return the units in which to write what a row takes."""
-        return Units(self.words(row).hour, self.currency)
+        return Units(self.words(row).hour, self.currency, row.energy_source or "")
 
     @property
     def pareto(self) -> tuple[OutlookRow, ...]:

@@ -12,6 +12,7 @@ from scalelab.inputs.numerals import (
     plural,
     probability,
 )
+from scalelab.kinds.resources import RESOURCES, Units
 from scalelab.plan.memory_limits import limits_in_words
 from scalelab.recommend.answer.comparing_words import faster_for
 from scalelab.recommend.answer.evidence import BASELINE, WayRow
@@ -58,7 +59,8 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
     chance = _chance(result, row)
     emulated = "Emulated: times are declared, nothing here was measured."
     hours, word = result.sweep_gpu_hours, result.hour_of_all
-    cost = [] if hours is None else [f"Sweep cost {device_time(hours, word)}."]
+    besides = ", ".join(["", *spent_in_words(result.sweep_spent, result.units(row))])
+    cost = [] if hours is None else [f"{device_time(hours, word)}{besides}"]
     now = next((f.values for f in result.facts if f.kind == "to_submit_now"), {})
     proposal = [] if trial is None else [_proposal(result, trial, now)]
     return {
@@ -74,6 +76,7 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
         "elsewhere": [_elsewhere(result, *each) for each in result.elsewhere.items()],
         "price": [result.price] if result.price else [],
         "spot": [*result.said("spot")],
+        "electricity": [*result.said("electricity")],
         "accuracy": [*result.said("accuracy")],
         "why": [f"Why: {result.objective}."],
         "efficiency": [*result.said("efficiency")],
@@ -85,8 +88,13 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
             *_ignored(result, "", result.left_out),
             *_ignored(result, " for samples to target", result.left_out_of_convergence),
         ],
-        "sweep_cost": cost,
+        "sweep_cost": [f"Sweep cost {each}." for each in cost],
     }
+
+
+def spent_in_words(spent: Mapping[str, float], units: Units) -> list[str]:
+    """Write amounts of resources by name."""
+    return [RESOURCES[name].in_words(amount, units) for name, amount in spent.items()]
 
 
 def texts(said: Mapping[str, list[str]], *subjects: str) -> list[str]:

@@ -48,13 +48,14 @@ def _takes(amounts: Mapping[str, Any], currency: str) -> str:
 
 def pays(of: Mapping[str, Any]) -> str:
     """Say up to how many devices the spot market costs less, and how surely."""
-    said = [_pays(**kind) for kind in of["kinds"]]
-    return f"Spot pays (at least {percent(of['confidence'])} sure): {'; '.join(said)}."
+    said = "; ".join(_pays(**kind) for kind in of["kinds"])
+    return f"Spot pays (at least {percent(of['confidence'])} sure): {said}."
 
 
 def _pays(
     name: str,
     device_word: str,
+    currency: str,
     sizes: Sequence[int],
     chances: Sequence[float],
     up_to: int | None,

@@ -24,7 +24,7 @@ from scalelab.inputs.numerals import (
     probability,
 )
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
-from scalelab.kinds.resources import DEVICE_HOURS, Units
+from scalelab.kinds.resources import DEVICE_HOURS, MODELLED, Units
 from scalelab.recommend.answer.evidence import RateRow, Spread, WayRow, side_by_side
 from scalelab.recommend.answer.note_words import settings_in_words
 from scalelab.recommend.answer.recommendation import (
@@ -52,8 +52,8 @@ _OPTIONAL = (
 )
 _OPTIONAL_OF_WAYS = ("metric", "reached", "servers", "batch", "gap", "bubble")
 _REMARKS = (
-    *("emulated", "knee", "granting", "elsewhere", "price", "spot", "why", "rates"),
-    *("assumption", "unanswered", "next_trial"),
+    *("emulated", "knee", "granting", "elsewhere", "price", "spot", "electricity"),
+    *("why", "rates", "assumption", "unanswered", "next_trial"),
 )
 _HEAD = ("use", "settings", "takes", "chance", "accuracy", "choice", "failed")
 _NESTED = ("batch", "settings")
@@ -238,7 +238,9 @@ def _spent(result: Recommendation) -> Columns:
     columns: Columns = {}
     for resource, chosen in result.chosen.spent.items():
         # the headline has said that devices are emulated
-        units = Units(_last(result.hour_of_all), result.currency)
+        is_modelled = any(row.energy_source == MODELLED for row in result.rows)
+        source = MODELLED if is_modelled else ""
+        units = Units(_last(result.hour_of_all), result.currency, source)
         scale, unit = resource.unit(chosen.value, units)
         amounts = [row.amounts.get(resource.name) for row in result.rows]
         cells = ["" if each is None else number(each.value / scale) for each in amounts]

@@ -12,7 +12,7 @@ import pandas as pd
 from scalelab.errors import SpecError
 from scalelab.inputs.money import CURRENCIES
 from scalelab.inputs.problems import one_of, shown
-from scalelab.laws.interval import NUM_DRAWS, SEED
+from scalelab.laws.interval import SEED, levels
 
 _TIME = "time"
 _HOUR_S = 3600.0
@@ -75,11 +75,6 @@ class PriceHistory:
         )
 
     @property
-    def days(self) -> float:
-        """The days from the first time to the last."""
-        return float(self.times_s[-1]) / (24 * _HOUR_S)
-
-    @property
     def mean(self) -> float:
         """The mean price over time."""
         return float(self._paid(self.times_s[-1]) / self.times_s[-1])
@@ -92,8 +87,7 @@ class PriceHistory:
         """
         last_s = self.times_s[-1]
         length_s = np.minimum(time_s, last_s)
-        start = np.random.default_rng(SEED).permutation(NUM_DRAWS) + 0.5
-        start_s = np.resize(start / NUM_DRAWS, (len(time_s), 1)) * (last_s - length_s)
+        start_s = np.resize(levels(SEED + 14), (len(time_s), 1)) * (last_s - length_s)
         paid = self._paid(start_s + length_s) - self._paid(start_s)
         return np.asarray(paid / length_s)
 

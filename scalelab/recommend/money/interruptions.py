@@ -99,12 +99,12 @@ def simulated(
         How often nodes are lost, and what that costs. A job that takes more than
         ``MOST_TIMES`` its work is cut off there.
     """
-    rng = np.random.default_rng(SEED)
-    num_draws = len(work_s)
+    rng = np.random.default_rng(SEED + 11)
+    even = (np.arange(len(work_s)) + 0.5) / len(work_s)
     draw, row = (each.ravel() for each in np.indices(work_s.shape))
     work, nodes = work_s.ravel().astype(float), num_nodes[row].astype(float)
     gang, interval_s = is_gang[row], terms.intervals(num_nodes)[row]
-    rate = np.broadcast_to(terms.per_second, (num_draws,))[draw]
+    rate = terms.per_second[draw]
     wait_s = np.where(gang, terms.wait_s, terms.wait_s + terms.restart_s)
     wait_s = wait_s.clip(min=_LEAST_S)
     # of a node that is not there, the share of its time in which it is charged
@@ -113,8 +113,8 @@ def simulated(
     time_s, charged_s = np.zeros_like(work), np.zeros_like(work)
     going = np.arange(work.size)
     for _ in range(_MOST_EVENTS):
-        # the same luck for all rows of a draw
-        waits, luck = rng.exponential(size=num_draws), rng.random(num_draws)
+        # the same luck for all rows of a draw; over the draws it is evenly spread
+        waits, luck = -np.log(rng.permutation(even)), rng.permutation(even)
         at, here, all_nodes = going, present[going], nodes[going]
         losses = here * rate[at]
         events = losses + (all_nodes - here) / wait_s[at]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date as Date
@@ -39,12 +38,7 @@ class Quote:
 
     def fit(self, device: DeviceKind) -> int | None:
         """Return how closely the entry names a device; None: it is of another one."""
-        names = filter(None, (self.entry.device, self.entry.node))
-        wanted = [*map(_words, names)]
-        known = [*map(_words, device.names)]
-        if all(each and any(each <= words for words in known) for each in wanted):
-            return len(set().union(*wanted))
-        return None
+        return device.closeness(self.entry.device or "", self.entry.node or "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,10 +162,6 @@ def check_prices(
             f"Money of several currencies is not compared: {listed}. Say all of it in "
             f"one: {Option('price', '2usd', key='DEVICE')}."
         )
-
-
-def _words(name: str) -> set[str]:
-    return {*re.findall(r"[a-z0-9.]+", name.lower())}
 
 
 def _of_site(site: Site | None) -> list[Quote]:

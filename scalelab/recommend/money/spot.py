@@ -14,7 +14,7 @@ from scipy.special import gammaincinv
 from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.wording import Option
-from scalelab.laws.interval import NUM_DRAWS, SEED
+from scalelab.laws.interval import NUM_DRAWS, SEED, levels
 from scalelab.laws.rows import cells, numbers
 from scalelab.recommend.money.history import PriceHistory
 from scalelab.recommend.money.interruptions import Interruptions
@@ -23,7 +23,6 @@ from scalelab.site.spot import Spot
 
 _ASSUMED_S = {"checkpoint": 60.0, "restart": 60.0, "wait": 180.0}
 _AT_MOST = 0.95
-_TAKEN = (Outcome.PREEMPTED, Outcome.NODE_FAIL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,13 +35,14 @@ class SeenInterruptions:
     @classmethod
     def of(cls, frame: pd.DataFrame) -> SeenInterruptions:
         """Count the attempts whose nodes were lost or taken away."""
-        taken = [outcome in _TAKEN for outcome in cells(frame, "outcome")]
-        times = [pd.to_datetime(frame[n], utc=True) for n in _ENDS if n in frame]
-        hours = np.zeros(len(frame))
-        if len(times) == len(_ENDS):
-            held_s = (times[1] - times[0]).dt.total_seconds().to_numpy(float)
-            hours = np.nan_to_num(held_s * numbers(frame, "num_nodes")) / 3600
-        return cls(count=sum(taken), node_hours=float(hours.sum()))
+        lost = (Outcome.PREEMPTED, Outcome.NODE_FAIL)
+        count = sum(outcome in lost for outcome in cells(frame, "outcome"))
+        start, end = (
+            pd.to_datetime(frame.reindex(columns=[name])[name], utc=True)
+            for name in ("started_at", "ended_at")
+        )
+        hours = (end - start).dt.total_seconds() / 3600 * numbers(frame, "num_nodes")
+        return cls(count=count, node_hours=float(hours.sum()))
 
     def per_hour(self, levels: np.ndarray) -> np.ndarray:
         """Return quantiles of the interruptions of one node in an hour.
@@ -51,9 +51,6 @@ class SeenInterruptions:
         as any other. So none in E node-hours says: at most 3 / E, with 95%.
         """
         return np.asarray(gammaincinv(self.count + 1, levels) / self.node_hours)
-
-
-_ENDS = ("started_at", "ended_at")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,12 +97,18 @@ class SpotMarket:
             restart_s=seconds["restart"],
             wait_s=seconds["wait"],
         )
-        known = {f"{name}_s": value for name, value in seconds.items()}
-        known |= {"sources": sources, "every_s": terms.interrupted_every}
+        known = {
+            **{f"{name}_s": value for name, value in seconds.items()},
+            "sources": sources,
+            "every_s": terms.interrupted_every,
+        }
         if terms.interrupted_every is None:
-            known |= {"num_seen": seen.count, "node_hours": seen.node_hours}
-            most = float(seen.per_hour(np.array([_AT_MOST]))[0])
-            known |= {"at_most_per_hour": most, "at_most_sure": _AT_MOST}
+            known |= {
+                "num_seen": seen.count,
+                "node_hours": seen.node_hours,
+                "at_most_per_hour": float(seen.per_hour(np.array([_AT_MOST]))[0]),
+                "at_most_sure": _AT_MOST,
+            }
         return cls(
             price=_spot_price(terms, on_demand, is_asked=is_asked),
             interruptions=interruptions,
@@ -123,8 +126,7 @@ def _per_hour(terms: Spot, seen: SeenInterruptions) -> np.ndarray:
             f"Say it: {Option('spot', '6h', key='interrupted_every')} is once in 6 "
             "hours on average.",
         )
-    levels = (np.random.default_rng(SEED).permutation(NUM_DRAWS) + 0.5) / NUM_DRAWS
-    return seen.per_hour(levels)
+    return seen.per_hour(levels(SEED + 13))
 
 
 def _spot_price(

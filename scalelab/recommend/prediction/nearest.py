@@ -21,7 +21,7 @@ def nearest(every: Outlook, limits: Constraints, units: Units) -> list[dict[str,
     ``amount`` is the least limit that a row would hold with the asked confidence; None
     where none would, since a target is reached too seldom.
     """
-    found = []
+    found, units = [], units._replace(energy_source="")
     for resource, limit in limits.limited:
         rest = {n: of for n, of in limits.limits.items() if n != resource.name}
         others = replace(limits, limits=rest)

@@ -298,6 +298,7 @@ def outlook_rows(
                 is_chosen=i == chosen,
                 is_baseline=size == baseline.world_size,
                 is_interruptible=knowledge.subject.is_interruptible,
+                energy_source=limits.power.source if limits.power else None,
             )
         )
     return tuple(rows)

@@ -1,5 +1,6 @@
 """Kinds of devices: what is compared in one answer, each with laws of its own."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,14 @@ class DeviceKind:
         usual = {"cuda": "gpu"}.get(self.device_type, "")
         return (self.node_group, self.device_name, self.device_type, usual)
 
+    def closeness(self, *said: str) -> int | None:
+        """Return by how many words it is named; None: something else is named."""
+        wanted = [_words(name) for name in said if name]
+        known = [*map(_words, self.names)]
+        if all(each and any(each <= words for words in known) for each in wanted):
+            return len(set().union(*wanted))
+        return None
+
     def columns(self) -> dict[str, str]:
         """Return the columns that tell its rows, with their values."""
         return {n: getattr(self, n) for n in DEVICE_COLUMNS if getattr(self, n)}
@@ -40,6 +49,10 @@ class DeviceKind:
         for name, value in self.columns().items():
             frame = frame[frame[name].isna() | has_value(frame, name, value)]
         return frame
+
+
+def _words(name: str) -> set[str]:
+    return {*re.findall(r"[a-z0-9.]+", name.lower())}
 
 
 def kinds_of(frame: pd.DataFrame) -> tuple[DeviceKind, ...]:

@@ -15,8 +15,10 @@ from scalelab.inputs.numerals import Interval, percent
 from scalelab.inputs.target import Target
 from scalelab.inputs.wording import Option
 from scalelab.kinds.resources import (
+    CARBON_G_PER_KWH,
     DEVICE_HOURS,
     MONEY,
+    POWER_W,
     PRICE_PER_HOUR,
     RESOURCES,
     TIME,
@@ -27,6 +29,7 @@ from scalelab.kinds.resources import (
 
 if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment
+    from scalelab.recommend.money.power import Power
     from scalelab.recommend.money.prices import Price
     from scalelab.site.profile import Site
 
@@ -84,6 +87,9 @@ class Constraints:
     # By the resource's name, in the unit of its field; see ``read_limits``
     limits: Mapping[str, float] = field(default_factory=dict)
     price: Price | None = None
+    power: Power | None = None
+    pue: float = 1.0  # energy of the site over that of its computers
+    carbon_g_per_kwh: float | None = None
     # Devices of an exclusive node, all of them charged; None: those that are used
     devices_on_node: int | None = None
     target: Target | None = None
@@ -119,7 +125,8 @@ class Constraints:
     def units(self, device_hour_word: str) -> Units:
         """Return the units of an answer: a limit of money has those of the price."""
         said = self.price.currency if self.price else self.currency
-        return Units(device_hour_word, said or USUAL)
+        source = self.power.source if self.power else ""
+        return Units(device_hour_word, said or USUAL, source)
 
     @property
     def currency(self) -> str:
@@ -129,8 +136,9 @@ class Constraints:
 
     def in_words(self, units: Units) -> tuple[str, ...]:
         """Return the limits on resources, e.g. ``< 4 h``."""
+        plain = units._replace(energy_source="")
         return tuple(
-            f"< {resource.in_words(limit, units)}" for resource, limit in self.limited
+            f"< {resource.in_words(limit, plain)}" for resource, limit in self.limited
         )
 
     def charges_in_words(self, device_hour_word: str, device: str = "") -> str:
@@ -157,10 +165,18 @@ class Constraints:
             devices_on_node=self.devices_on_node,
             charged_s=charged_s,
         )
+        rates = {}
         if price := self.price:
             per_hour = price.per_hour(num_nodes, usage.allocated, time_s)
-            rates = {PRICE_PER_HOUR: per_hour}
-            usage = replace(usage, rates=rates, minimum_s=price.minimum_s)
+            rates[PRICE_PER_HOUR] = per_hour
+            usage = replace(usage, minimum_s=price.minimum_s)
+        if self.power:
+            watts = self.power.draws(world_size)
+            drawn = watts if time_s.ndim > 1 else np.median(watts, axis=0)
+            rates[POWER_W] = self.pue * world_size * drawn
+        if self.carbon_g_per_kwh is not None:
+            rates[CARBON_G_PER_KWH] = np.full(len(world_size), self.carbon_g_per_kwh)
+        usage = replace(usage, rates=rates)
         amounts = {row.name: row.amount(usage) for row in RESOURCES}
         for resource, limit in self.limited:
             if amounts[resource.name] is None:

@@ -69,6 +69,7 @@ BESIDE_SPOT: dict[str, Any] = {
 PAYS: dict[str, Any] = {
     "name": "p2",
     "device_word": "GPU",
+    "currency": "usd",
     "sizes": [8, 16, 32],
     "chances": [1.0, 0.95, 0.898],
     "up_to": 16,
@@ -620,6 +621,34 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "worth_granting",
         {"least": 4, "most": 16, "best": 8},
         "Worth granting: 4 to 16 GPUs, best 8.",
+    ),
+    (
+        "electricity",
+        {
+            "source": "modelled",
+            "said_by": "as given",
+            "pue": 1.5,
+            "carbon_g_per_kwh": 380.0,
+            "devices": [
+                {"name": "c4", "device_word": "CPU slot", "watts": [150.0, 150.0]},
+                {"name": "p2", "device_word": "GPU", "watts": [300.0, 300.0]},
+            ],
+        },
+        "Energy is modelled: 150 W per CPU slot of c4, 300 W per GPU of p2, as given, "
+        "times a PUE of 1.5; hosts, networks and idle devices are not in it. Carbon: "
+        "380 g CO2e per kWh.",
+    ),
+    (
+        "electricity",
+        {
+            "source": "measured",
+            "said_by": "by the rows",
+            "pue": 1.0,
+            "carbon_g_per_kwh": None,
+            "devices": [{"name": "", "device_word": "GPU", "watts": [412.0, 431.0]}],
+        },
+        "Energy is measured: 412 to 431 W per GPU, by the rows; hosts, networks and "
+        "idle devices are not in it.",
     ),
     (
         "by_time_alone",

@@ -32,7 +32,6 @@ def test_a_price_holds_until_the_next(history: PriceHistory) -> None:
     assert (history.name, history.currency) == ("spot.csv", "usd")
     assert history.times_s.tolist() == [0, HOUR, 4 * HOUR]
     assert history.amounts.tolist() == [0.1, 0.3, 9.0]
-    assert history.days == pytest.approx(4 / 24)
     assert history.mean == pytest.approx((0.1 + 3 * 0.3) / 4)
     assert history.hours() == pytest.approx([0.1, 0.3, 0.3, 0.3])
 
