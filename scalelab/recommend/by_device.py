@@ -37,6 +37,7 @@ from scalelab.recommend.question.devices import (
 )
 from scalelab.recommend.question.objective import Constraints, RunSite
 from scalelab.records.columns import OPTION_PREFIX
+from scalelab.site.profile import Site
 
 
 def answer(
@@ -53,8 +54,9 @@ def answer(
     if len(kinds) > 1:
         refuse_several(selected(rows.observations, select))
     places = {kind.label: sites.get(kind.node_group or None) for kind in kinds}
+    known = {n: place.site if place else None for n, place in places.items()}
     limits = {
-        kind.label: limits_of(question, kind, rows.observations, places[kind.label])
+        kind.label: limits_of(question, kind, rows.observations, known[kind.label])
         for kind in kinds
     }
     prices = {n: each.price for n, each in limits.items() if each.price}
@@ -83,7 +85,7 @@ def answer(
     if not found:
         raise next(iter(problems.values()))
     further = [*_old_prices(question, prices), *_electricity(found)]
-    terms = {n: place.site.spot if place else None for n, place in places.items()}
+    terms = {label: site.spot if site else None for label, site in known.items()}
     terms |= {label: price.terms for label, price in prices.items()}
     compared, pairs, untold_of = beside_each_other(found, terms, question.spot)
     further += untold_of
@@ -158,10 +160,9 @@ def _consider(
 
 
 def limits_of(
-    question: Question, kind: DeviceKind, rows: pd.DataFrame, place: RunSite | None
+    question: Question, kind: DeviceKind, rows: pd.DataFrame, site: Site | None
 ) -> Constraints:
     """Return the limits with what a kind of device costs, draws and emits."""
-    site = place.site if place else None
     whole, pue, carbon = None, question.pue, question.carbon_g_per_kwh
     if site is not None:
         whole = site.devices_per_node if site.exclusive else None
@@ -204,10 +205,10 @@ def _electricity(kinds: Mapping[str, Considered]) -> Iterator[Fact]:
         limits, word = kind.limits, kind.knowledge.subject.device_word
         if power := limits.power:
             key = power.source, power.said_by, limits.pue, limits.carbon_g_per_kwh
-            every = np.concatenate([*power.by_size.values()])
-            watts = [float(every.min()), float(every.max())]
-            drawn = {"name": label, "device_word": word, "watts": watts}
-            alike.setdefault(key, []).append(drawn)
+            ends = np.quantile(np.concatenate([*power.by_size.values()]), [0, 1])
+            alike.setdefault(key, []).append(
+                {"name": label, "device_word": word, "watts": ends.tolist()}
+            )
     for (source, said_by, pue, carbon), devices in alike.items():
         yield Fact.of(
             "electricity",

@@ -152,14 +152,17 @@ def spot_facts(pairs: Sequence[OnSpot], best: str, size: int) -> Iterator[Fact]:
     yield from chosen[:1]
     kinds = [p.pays() for p in pairs if p.market.price and p.on_demand.limits.price]
     if kinds:
-        sure = pairs[0].on_demand.limits.confidence
-        yield Fact.of("spot_pays", confidence=sure, kinds=kinds)
+        limits = pairs[0].on_demand.limits
+        yield Fact.of("spot_pays", confidence=limits.confidence, kinds=kinds)
     alike: dict[str, tuple[Mapping[str, Any], list[str]]] = {}
     for pair in pairs:
         said = pair.market.said
         alike.setdefault(repr(said), (said, []))[1].append(pair.names[0])
-    for said, names in alike.values():
-        yield Fact.of("spot_terms", **said, names=names)
+    if alike:
+        yield Fact.of(
+            "spot_terms",
+            kinds=[{**said, "names": names} for said, names in alike.values()],
+        )
     yield from chosen[1:]
     for pair in pairs:
         yield from pair.history()

@@ -33,10 +33,9 @@ def spending_to_come(asked: Sweep) -> list[str]:
         limits=Constraints(), quotes=tuple(run.quotes(RecommendArguments()))
     )
     limits = {
-        kind.node_group or None: limits_of(
-            question, kind, run.observations, run.sites.get(kind.node_group or None)
-        )
+        group: limits_of(question, kind, run.observations, asked.site.groups.get(group))
         for kind in kinds_of(run.observations)
+        for group in [kind.node_group or None]
     }
     is_known = {trial.node_group for trial, _ in times} <= limits.keys()
     if not is_known or len({each.units("").currency for each in limits.values()}) > 1:

@@ -207,3 +207,22 @@ def test_what_the_workload_does_not_know_is_refused_as_by_a_sweep(
     assert planned.err.startswith(message)
     assert swept == planned
     assert os.listdir() == ["experiment.yaml"]
+
+
+def test_money_energy_and_carbon_of_the_rest_are_said(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
+    priced = EMULATED.replace(
+        "gpus_per_node: 2}",
+        "gpus_per_node: 2, price_per_gpu_hour: 3eur, power_w: 500, pue: 1.2, "
+        "carbon_g_per_kwh: 100}",
+    )
+    measured_run(here / "runs" / "small", priced)
+    longer = priced.replace("[4, 8]", "[4, 8, 16]").replace("repeats: 2", "repeats: 9")
+    lines = scalelab("plan", write(longer)).out.splitlines()
+    (said,) = (line for line in lines if line.startswith("Device time to come"))
+    # 0.20 h at 3 eur; 500 W times 1.2 are 0.6 kW
+    assert said == (
+        "Device time to come: about 0.20 emulated GPU-h, 0.60 eur, 0.12 kWh "
+        "(modelled), 12 g CO2e, estimated from ended trials."
+    )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from test_unlike_devices import cost, fact, quotes, unlike
 from scalelab.errors import SpecError
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.answer.sentences import sentences
+from scalelab.recommend.answer.text import allocations
 from scalelab.recommend.by_device import answer
 from scalelab.recommend.question.objective import Constraints
 from scalelab.site.spot import Spot
@@ -215,6 +217,36 @@ def test_several_devices_have_terms_of_their_own() -> None:
     assert {*chances["faster"]} == {*devices} - {found.chosen.device}
 
 
+def test_histories_of_several_devices_give_their_costs_a_spread(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(2)
+    hours = pd.date_range("2026-09-01", periods=1500, freq="h", tz="UTC")
+    walk = np.exp(np.cumsum(rng.normal(0, 0.08, len(hours))))
+    files, entries = {}, []
+    for name, (usual, usd) in {"c4": (0.39, 0.12), "p2": (0.9, 0.3)}.items():
+        swing = walk if name == "p2" else np.ones(len(hours))
+        files[name] = tmp_path / f"{name}.csv"
+        table = pd.DataFrame({"time": hours, "usd": usd * swing / swing.mean()})
+        table.to_csv(files[name], index=False)
+        terms = {"history": str(files[name]), "interrupted_every": "900000h"}
+        entries += quotes({name: usual}, spot=terms)
+    found = answer(question(quotes=tuple(entries)), unlike(), {})
+    spread = {}
+    for device in ("c4", "c4 spot", "p2", "p2 spot"):
+        (base,) = (r for r in found.rows if r.device == device and r.is_baseline)
+        assert base.cost is not None
+        spread[device] = base.cost.hi / base.cost.lo
+    assert spread["c4 spot"] == pytest.approx(spread["c4"], rel=0.05)
+    assert spread["p2 spot"] > 1.2 * spread["p2"]
+    steady, swinging = (
+        each.values for each in found.facts if each.kind == "spot_history"
+    )
+    assert steady["variation"] == pytest.approx(0.0, abs=1e-3)
+    assert swinging["variation"] > 0.1
+    assert "Spot price of p2 over 62.5 days in p2.csv" in said(found, "spot")
+
+
 def test_draws_of_both_belong_together(asked: Asked) -> None:
     """Nearly uninterrupted, spot is never surely faster nor much slower."""
     found = asked(price=0.9, interrupted_every="900000h", checkpoint_every="10000h")
@@ -222,3 +254,20 @@ def test_draws_of_both_belong_together(asked: Asked) -> None:
         other = of(found, "p2 spot")[size]
         assert other.time_s.value == pytest.approx(row.time_s.value, rel=1e-3)
     assert np.isclose(cost(found.chosen), found.chosen.gpu_hours.value * 0.9)
+
+
+def test_the_table_of_one_device_tells_the_markets_apart(asked: Asked) -> None:
+    columns = allocations(asked(price=0.3, interrupted_every="12h"))
+    assert columns["device"][0] == "market"
+    assert {*columns["device"][1:]} == {"on demand", "spot"}
+    both = answer(
+        question(
+            quotes=quotes({"c4": 0.39, "p2": 0.9}, spot=0.3),
+            spot=Spot.model_validate({"interrupted_every": "12h"}),
+        ),
+        unlike(),
+        {},
+    )
+    columns = allocations(both)
+    assert columns["device"][0] == "device"
+    assert {*columns["device"][1:]} == {"c4", "c4 spot", "p2", "p2 spot"}

@@ -112,7 +112,7 @@ def test_the_choice_is_the_cheapest_of_what_each_would_take(
 def test_the_words_of_each_device_are_its_own(free: Recommendation) -> None:
     text = answer_text(free, 100)
     assert re.search(r"On c4 instead: \d+ CPU slots? \(\dx1\)", " ".join(text.split()))
-    assert " device-h." in text.splitlines()[-1]
+    assert " device-h, " in text.splitlines()[-1]
     assert "Price of c4: 0.39 usd per core-h, as given. Price of p2: 0.9 usd per" in (
         " ".join(text.split())
     )

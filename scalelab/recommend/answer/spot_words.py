@@ -80,26 +80,31 @@ def _pays(
 
 def terms(of: Mapping[str, Any]) -> str:
     """Say how often nodes are interrupted, what that costs, and who says so."""
+    return (
+        f"{' '.join(map(_terms, of['kinds']))} With the first node that is lost, ranks "
+        "that wait for one another all go back to the last checkpoint, and the other "
+        "nodes are paid meanwhile; a worker that waits for no other is lost alone."
+    )
+
+
+def _terms(of: Mapping[str, Any]) -> str:
     parts = [
         f"{words} takes {duration(of[f'{name}_s'])} ({of['sources'][name]})"
         for name, words in _PARTS.items()
     ]
-    return (
-        f"Spot on {', '.join(of['names'])}: {_how_often(of)}; {', '.join(parts)}. "
-        "With the first node that is lost, ranks that wait for one another all go back "
-        "to the last checkpoint, and the other nodes are paid meanwhile; a worker that "
-        "waits for no other is lost alone."
-    )
+    return f"Spot on {', '.join(of['names'])}: {_how_often(of)}; {', '.join(parts)}."
 
 
 def _how_often(of: Mapping[str, Any]) -> str:
     if of["every_s"] is not None:
         every_s = duration(of["every_s"])
         return f"a node is interrupted once in {every_s} on average, as given"
-    held = f"{number(of['node_hours'])} node-hours of this run"
     seen = counted(of["num_seen"], "interruption")
     most, sure = number(of["at_most_per_hour"]), percent(of["at_most_sure"])
-    return f"{seen} in {held}, so a node has at most {most} an hour ({sure})"
+    return (
+        f"{seen} in {number(of['node_hours'])} node-hours of this run, so a node has "
+        f"at most {most} an hour ({sure})"
+    )
 
 
 def never_ends(of: Mapping[str, Any]) -> str:

@@ -107,6 +107,9 @@ def _counts(result: Recommendation) -> Columns:
     if not result.devices:
         return {"size": [_last(plural(result.device_word, 2)), *counts]}
     devices = ["device", *(row.device for row in result.rows)]
+    if len({row.device for row in result.rows if not row.is_interruptible}) == 1:
+        ways = {True: "spot", False: "on demand"}
+        devices = ["market", *(ways[row.is_interruptible] for row in result.rows)]
     return {"device": devices, "size": ["count", *counts]}
 
 

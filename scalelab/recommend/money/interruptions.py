@@ -27,8 +27,8 @@ def best_interval(checkpoint_s: float, between_s: np.ndarray) -> np.ndarray:
     ``between_s`` the mean time between interruptions of the whole job.
     """
     share = np.sqrt(checkpoint_s / (2 * between_s))
-    root = np.sqrt(2 * checkpoint_s * between_s)
-    interval = root * (1 + share / 3 + share**2 / 9) - checkpoint_s
+    factor = 1 + share / 3 + share**2 / 9
+    interval = np.sqrt(2 * checkpoint_s * between_s) * factor - checkpoint_s
     return np.where(checkpoint_s < 2 * between_s, interval, between_s)
 
 

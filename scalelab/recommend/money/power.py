@@ -43,12 +43,19 @@ class Power:
 def measured_power(frame: pd.DataFrame) -> Power | None:
     """Return what the devices of these rows drew; None where nothing counted it.
 
-    The joules of a trial are those of its steps and evaluations, warm-up included.
+    The joules of a trial are those of its steps and evaluations, warm-up included; for
+    how long those took tell its samples, else the time for which it held its devices.
     """
-    names = ("num_samples", "throughput_samples_per_s", "evaluation_s", "world_size")
-    samples, speed, evaluation_s, sizes = (numbers(frame, name) for name in names)
-    seconds = samples / speed + np.nan_to_num(evaluation_s)
-    watts = numbers(frame, "energy_j") / (seconds * sizes)
+    samples, speed, evaluation_s, sizes, held_gpu_s = (
+        numbers(frame, name)
+        for name in (
+            *("num_samples", "throughput_samples_per_s", "evaluation_s"),
+            *("world_size", "allocated_gpu_s"),
+        )
+    )
+    trained_s = samples / speed + np.nan_to_num(evaluation_s)
+    device_s = np.where(np.isfinite(trained_s), trained_s * sizes, held_gpu_s)
+    watts = numbers(frame, "energy_j") / device_s
     is_known = np.isfinite(watts) & (watts > 0)
     if not is_known.any():
         return None

@@ -82,23 +82,27 @@ class SpotMarket:
             If nothing says how often nodes are interrupted, or the price is in another
             currency than on demand.
         """
-        seconds = {name: getattr(terms, name) for name in _ASSUMED_S}
-        sources = dict.fromkeys(seconds, "as given")
-        if seconds["restart"] is None and start_up_s > 0:
-            seconds["restart"], sources["restart"] = start_up_s, "measured"
-        for name, assumed_s in _ASSUMED_S.items():
-            if seconds[name] is None:
-                seconds[name], sources[name] = assumed_s, "assumed"
-        per_hour = _per_hour(terms, seen)
+        given = {
+            name: seconds
+            for name in _ASSUMED_S
+            if (seconds := getattr(terms, name)) is not None
+        }
+        measured = {"restart": start_up_s} if start_up_s > 0 else {}
+        known_s = {**_ASSUMED_S, **measured, **given}
+        sources = {
+            **dict.fromkeys(_ASSUMED_S, "assumed"),
+            **dict.fromkeys(measured, "measured"),
+            **dict.fromkeys(given, "as given"),
+        }
         interruptions = Interruptions(
-            per_second=per_hour / 3600,
-            checkpoint_s=seconds["checkpoint"],
+            per_second=_per_hour(terms, seen) / 3600,
+            checkpoint_s=known_s["checkpoint"],
             interval_s=terms.checkpoint_every,
-            restart_s=seconds["restart"],
-            wait_s=seconds["wait"],
+            restart_s=known_s["restart"],
+            wait_s=known_s["wait"],
         )
         known = {
-            **{f"{name}_s": value for name, value in seconds.items()},
+            **{f"{name}_s": seconds for name, seconds in known_s.items()},
             "sources": sources,
             "every_s": terms.interrupted_every,
         }

@@ -132,7 +132,9 @@ def _deciding(
         could_win = could_win & ((spent < spent[:, [at]]).mean(axis=0) >= _LIKELY)
     losses = loss(outlook.spent, outlook.sizes, limits)
     eligible = np.array([row.is_eligible or row.is_chosen for row in rows])
-    gain = value_of_knowing(losses, outlook.spent.time_s, eligible)
+    # a trial tells nothing of interruptions
+    told_s = outlook.spent.time_s - outlook.interruptions_s
+    gain = value_of_knowing(losses, told_s, eligible)
     gain = np.where(could_win, gain, 0.0)
     if gain.max() <= _WORTH * max(losses.mean(axis=0).min(), 1.0):
         return None

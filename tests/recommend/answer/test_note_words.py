@@ -42,11 +42,14 @@ SEEN: dict[str, Any] = TERMS | {
     "at_most_per_hour": 0.12,
     "at_most_sure": 0.95,
 }
-ENDS = (
+PARTS = (
     "a checkpoint takes 20 s (as given), a restart takes 60 s (assumed), a new node "
-    "takes 5 min (as given). With the first node that is lost, ranks that wait for one "
-    "another all go back to the last checkpoint, and the other nodes are paid "
-    "meanwhile; a worker that waits for no other is lost alone."
+    "takes 5 min (as given)."
+)
+ENDS = (
+    "With the first node that is lost, ranks that wait for one another all go back to "
+    "the last checkpoint, and the other nodes are paid meanwhile; a worker that waits "
+    "for no other is lost alone."
 )
 TAKEN: dict[str, Any] = {
     "time_s": {"value": 18000.0, "lo": 15840.0, "hi": 22680.0},
@@ -693,15 +696,16 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "spot_terms",
-        {**TERMS, "names": ["c4", "p2"]},
+        {"kinds": [{**TERMS, "names": ["c4", "p2"]}]},
         "Spot on c4, p2: a node is interrupted once in 2 h on average, as given; "
-        f"{ENDS}",
+        f"{PARTS} {ENDS}",
     ),
     (
         "spot_terms",
-        {**SEEN, "names": ["p2"]},
+        {"kinds": [{**SEEN, "names": ["p2"]}, {**TERMS, "names": ["c4"]}]},
         "Spot on p2: 1 interruption in 40 node-hours of this run, so a node has at "
-        f"most 0.12 an hour (95%); {ENDS}",
+        f"most 0.12 an hour (95%); {PARTS} Spot on c4: a node is interrupted once in "
+        f"2 h on average, as given; {PARTS} {ENDS}",
     ),
     (
         "spot_hangs_on",

@@ -63,6 +63,13 @@ def test_what_a_table_calls_modelled_stays_so() -> None:
     assert found.source == "modelled"
 
 
+def test_where_samples_do_not_tell_the_time_the_held_devices_do() -> None:
+    found = measured_power(rows(num_samples=np.nan, allocated_gpu_s=[80, 80, 320, 320]))
+    assert found is not None
+    assert found.by_size[1] == pytest.approx([250, 275])
+    assert found.by_size[4] == pytest.approx([187.5, 200])
+
+
 @pytest.mark.parametrize("missing", ["energy_j", "num_samples", "world_size"])
 def test_without_joules_or_time_nothing_is_measured(missing: str) -> None:
     assert measured_power(rows().drop(columns=missing)) is None
