@@ -84,11 +84,10 @@ def answer(
             problems[kind.label] = error
     if not found:
         raise next(iter(problems.values()))
-    further = [*_old_prices(question, prices), *_electricity(found)]
     terms = {label: site.spot if site else None for label, site in known.items()}
     terms |= {label: price.terms for label, price in prices.items()}
-    compared, pairs, untold_of = beside_each_other(found, terms, question.spot)
-    further += untold_of
+    compared, pairs, not_compared = beside_each_other(found, terms, question.spot)
+    further = [*_old_prices(question, prices), *_electricity(found), *not_compared]
     if len(kinds) == 1 and not pairs:
         (alone,) = compared.values()
         answered = alone.recommendation()

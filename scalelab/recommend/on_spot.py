@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 
 from scalelab.errors import SpecError
-from scalelab.inputs.wording import Option
 from scalelab.kinds.resources import MONEY, TIME
 from scalelab.laws.rows import strategies
 from scalelab.recommend.advice import Considered
 from scalelab.recommend.answer.facts import Fact
+from scalelab.recommend.answer.note_words import in_words
 from scalelab.recommend.money.prices import UNNAMED
 from scalelab.recommend.money.spot import SeenInterruptions, SpotMarket
 from scalelab.recommend.prediction.interrupted import interrupted
 from scalelab.recommend.prediction.outlook import Outlook, between
+from scalelab.recommend.question.objective import Constraints
 from scalelab.site.spot import Spot, joined_terms
 
 ON_DEMAND, SPOT = "on demand", "spot"
@@ -177,43 +178,56 @@ def beside_each_other(
 
     ``terms`` are those of prices and sites, by the kind's label; those ``asked`` count
     for more.
+
+    Raises
+    ------
+    SpecError
+        If it is asked for, and nothing says how often nodes are interrupted, or what
+        they cost where money is limited.
     """
     found, pairs, facts = dict[str, Considered](), list[OnSpot](), list[Fact]()
-    unknown: list[str] = []
+    unknown: dict[str, list[str]] = {}
     for label, considered in kinds.items():
-        said = joined_terms(terms.get(label), asked)
         found[label] = considered
-        if said is None:
+        if (said := joined_terms(terms.get(label), asked)) is None:
             continue
-        if asked is None and said.model_fields_set <= {"price"}:
-            unknown.append(label or UNNAMED)
+        seen = SeenInterruptions.of(considered.knowledge.subject.frame)
+        if missing := _missing(said, seen, considered.limits, is_asked=bool(asked)):
+            unknown.setdefault(missing, []).append(label or UNNAMED)
             continue
-        knowledge, comparison = considered.knowledge, considered.comparison
-        chosen = comparison.printed.frame.iloc[comparison.choice.index]
+        comparison, price = considered.comparison, considered.limits.price
+        chosen = comparison.printed.frame.iloc[comparison.choice.index].to_dict()
         market = SpotMarket.of(
             said,
-            considered.limits.price,
-            SeenInterruptions.of(knowledge.subject.frame),
-            knowledge.overhead.start_up_of(chosen.to_dict()),
+            price,
+            seen,
+            considered.knowledge.overhead.start_up_of(chosen),
             is_asked=asked is not None and "price" in asked.model_fields_set,
         )
-        if market.price is None and MONEY.name in considered.limits.limits:
-            example = Option("spot", "0.12usd", key="price")
-            raise SpecError(
-                f"{Option('spot')}: money is limited, and nothing says what an hour "
-                f"on the spot market costs. Say it: {example}."
-            )
         spot = considered.on_spot(f"{label} {SPOT}".strip(), market)
         if spot is None:
             facts.append(Fact.of("spot_never_ends", name=label, **market.said))
             continue
-        price = considered.limits.price
+        del found[label]
         usual = considered.called(
             label or ON_DEMAND, price and replace(price, terms=None)
         )
-        del found[label]
         found |= {each.knowledge.subject.device: each for each in (usual, spot)}
         pairs.append(OnSpot(on_demand=usual, spot=spot, market=market))
-    if unknown:
-        facts.append(Fact.of("spot_not_compared", names=unknown))
+    for missing, names in unknown.items():
+        fact = Fact.of("spot_not_compared", names=names, is_price=missing == "price")
+        if asked and not pairs:
+            raise SpecError(in_words(fact, ""))
+        facts.append(fact)
     return found, pairs, facts
+
+
+def _missing(
+    said: Spot, seen: SeenInterruptions, limits: Constraints, *, is_asked: bool
+) -> str:
+    """Return the key of the terms without which there is nothing to compare."""
+    is_meant = is_asked or not said.model_fields_set <= {"price"}
+    if said.interrupted_every is None and not (is_meant and seen.node_hours):
+        return "interrupted_every"
+    has_price = said.price is not None or said.history is not None
+    return "" if has_price or MONEY.name not in limits.limits else "price"

@@ -181,8 +181,12 @@ def test_without_prices_both_are_compared_by_time(asked: Asked) -> None:
     assert "compared by time alone: no price is known of p2, p2 spot" in said(
         found, "assumption"
     )
-    with pytest.raises(SpecError, match="nothing says what an hour on the spot market"):
+    with pytest.raises(SpecError, match="not compared: what it costs is not known"):
         asked(limits={"money": 20.0}, interrupted_every="12h")
+    with pytest.raises(
+        SpecError, match="not compared: how often a node is interrupted"
+    ):
+        asked(price=0.3)
 
 
 def test_what_the_run_lost_says_how_often(asked: Asked, frame: pd.DataFrame) -> None:
@@ -198,6 +202,20 @@ def test_what_the_run_lost_says_how_often(asked: Asked, frame: pd.DataFrame) -> 
     assert "9 interruptions in " in said(many, "spot")
     for size, row in of(none, "p2 spot").items():
         assert row.time_s.value < of(many, "p2 spot")[size].time_s.value
+
+
+def test_terms_that_a_list_leaves_open_are_no_error(asked: Asked) -> None:
+    found = asked(listed={"price": 0.3, "wait": "5min"})
+    assert found.rows == asked().rows
+    assert "is not compared: how often a node is int" in said(found, "spot")
+
+
+def test_a_limit_on_money_is_judged_on_demand_where_a_list_has_no_spot_price(
+    asked: Asked,
+) -> None:
+    found = asked(listed={"interrupted_every": "12h"}, limits={"money": 1e6})
+    assert found.rows == asked(limits={"money": 1e6}).rows
+    assert "is not compared: what it costs is not known" in said(found, "spot")
 
 
 def test_several_devices_have_terms_of_their_own() -> None:

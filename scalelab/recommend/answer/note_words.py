@@ -277,6 +277,7 @@ def _electricity(note: _Note) -> str:
 _OPTIONS = {
     "price": Option("price", "2usd", key="DEVICE"),
     "spot": Option("spot", "6h", key="interrupted_every"),
+    "spot_price": Option("spot", "0.12usd", key="price"),
     "accept_unmeasured": Option("accept_unmeasured", True),
     "learn_from": Option("learn_from", "RUN"),
     "between_nodes": Option("between_nodes", "200Gbit/s"),
@@ -424,8 +425,9 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "spot_hangs_on": lambda note: spot_words.hangs_on(note.of),
     "spot_history": lambda note: spot_words.price_history(note.of),
     "spot_never_ends": lambda note: spot_words.never_ends(note.of),
-    "spot_not_compared": "The spot market of {names:list} is not compared: how often "
-    "a node is interrupted is not known. {spot} says it.",
+    "spot_not_compared": "The spot market of {names:list} is not compared: "
+    "{is_price:what it costs|how often a node is interrupted} is not known. "
+    "{is_price:{spot_price}|{spot}} says it.",
     "electricity": _electricity,
     "by_time_alone": "Devices are compared by time alone: no price is known of "
     "{devices:list}. {price} says one.",

@@ -60,7 +60,7 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
     emulated = "Emulated: times are declared, nothing here was measured."
     hours, word = result.sweep_gpu_hours, result.hour_of_all
     besides = ", ".join(["", *spent_in_words(result.sweep_spent, result.units(row))])
-    cost = [] if hours is None else [f"{device_time(hours, word)}{besides}"]
+    spent = f"Sweep cost {device_time(hours or 0, word)}{besides}."
     now = next((f.values for f in result.facts if f.kind == "to_submit_now"), {})
     proposal = [] if trial is None else [_proposal(result, trial, now)]
     return {
@@ -88,7 +88,7 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
             *_ignored(result, "", result.left_out),
             *_ignored(result, " for samples to target", result.left_out_of_convergence),
         ],
-        "sweep_cost": [f"Sweep cost {each}." for each in cost],
+        "sweep_cost": [] if hours is None else [spent],
     }
 
 

@@ -83,7 +83,8 @@ def terms(of: Mapping[str, Any]) -> str:
     return (
         f"{' '.join(map(_terms, of['kinds']))} With the first node that is lost, ranks "
         "that wait for one another all go back to the last checkpoint, and the other "
-        "nodes are paid meanwhile; a worker that waits for no other is lost alone."
+        "nodes are paid meanwhile; a worker that waits for no other is lost alone. "
+        "Nodes on demand are taken to stay."
     )
 
 

@@ -79,8 +79,7 @@ class SpotMarket:
         Raises
         ------
         SpecError
-            If nothing says how often nodes are interrupted, or the price is in another
-            currency than on demand.
+            If the price is in another currency than on demand.
         """
         given = {
             name: seconds
@@ -94,43 +93,33 @@ class SpotMarket:
             **dict.fromkeys(measured, "measured"),
             **dict.fromkeys(given, "as given"),
         }
-        interruptions = Interruptions(
-            per_second=_per_hour(terms, seen) / 3600,
-            checkpoint_s=known_s["checkpoint"],
-            interval_s=terms.checkpoint_every,
-            restart_s=known_s["restart"],
-            wait_s=known_s["wait"],
-        )
-        known = {
-            **{f"{name}_s": seconds for name, seconds in known_s.items()},
-            "sources": sources,
-            "every_s": terms.interrupted_every,
-        }
-        if terms.interrupted_every is None:
-            known |= {
+        every_s, observed = terms.interrupted_every, {}
+        if every_s is None:
+            per_second = seen.per_hour(levels(SEED + 13)) / 3600
+            observed = {
                 "num_seen": seen.count,
                 "node_hours": seen.node_hours,
                 "at_most_per_hour": float(seen.per_hour(np.array([_AT_MOST]))[0]),
                 "at_most_sure": _AT_MOST,
             }
+        else:
+            per_second = np.full(NUM_DRAWS, 1 / every_s)
         return cls(
             price=_spot_price(terms, on_demand, is_asked=is_asked),
-            interruptions=interruptions,
-            said=known,
+            interruptions=Interruptions(
+                per_second=per_second,
+                checkpoint_s=known_s["checkpoint"],
+                interval_s=terms.checkpoint_every,
+                restart_s=known_s["restart"],
+                wait_s=known_s["wait"],
+            ),
+            said={
+                **{f"{name}_s": seconds for name, seconds in known_s.items()},
+                "sources": sources,
+                "every_s": every_s,
+                **observed,
+            },
         )
-
-
-def _per_hour(terms: Spot, seen: SeenInterruptions) -> np.ndarray:
-    if terms.interrupted_every is not None:
-        return np.full(NUM_DRAWS, 3600 / terms.interrupted_every)
-    if not seen.node_hours:
-        raise SpecError(
-            f"{Option('spot')}: nothing says how often a node is interrupted. This run "
-            "does not record how long it held nodes.",
-            f"Say it: {Option('spot', '6h', key='interrupted_every')} is once in 6 "
-            "hours on average.",
-        )
-    return seen.per_hour(levels(SEED + 13))
 
 
 def _spot_price(

@@ -49,7 +49,7 @@ PARTS = (
 ENDS = (
     "With the first node that is lost, ranks that wait for one another all go back to "
     "the last checkpoint, and the other nodes are paid meanwhile; a worker that waits "
-    "for no other is lost alone."
+    "for no other is lost alone. Nodes on demand are taken to stay."
 )
 TAKEN: dict[str, Any] = {
     "time_s": {"value": 18000.0, "lo": 15840.0, "hi": 22680.0},
@@ -754,9 +754,15 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "spot_not_compared",
-        {"names": ["c4", "p2"]},
+        {"names": ["c4", "p2"], "is_price": False},
         "The spot market of c4, p2 is not compared: how often a node is interrupted is "
         "not known. spot={'interrupted_every': '6h'} says it.",
+    ),
+    (
+        "spot_not_compared",
+        {"names": ["p2"], "is_price": True},
+        "The spot market of p2 is not compared: what it costs is not known. "
+        "spot={'price': '0.12usd'} says it.",
     ),
     (
         "costs_contain",

@@ -78,8 +78,6 @@ def test_a_run_tells_what_its_nodes_lost() -> None:
     assert SeenInterruptions.of(frame) == SeenInterruptions(count=2, node_hours=17.0)
     bare = SeenInterruptions.of(frame.drop(columns="ended_at"))
     assert bare == SeenInterruptions(count=2, node_hours=0.0)
-    with pytest.raises(SpecError, match=r"spot: nothing says how often a node is int"):
-        market(Spot(), seen=bare)
 
 
 def test_the_price_is_charged_as_on_demand_and_in_the_same_currency() -> None:
