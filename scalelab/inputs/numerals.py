@@ -1,6 +1,7 @@
 """Numbers, durations, shares and counts in words."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -145,16 +146,17 @@ def device_time_unit(hours: float, hour_word: str) -> tuple[float, str]:
     return 1 / 3600, f"{hour_word.removesuffix('h')}s"
 
 
-def energy_unit(kilowatt_hours: float) -> tuple[float, str]:
-    """Return the unit for an amount of energy: its size in kWh and its name."""
-    units = ((0.1, 1e-3, "Wh"), (1e4, 1.0, "kWh"), (math.inf, 1e3, "MWh"))
-    return next((size, name) for end, size, name in units if kilowatt_hours < end)
+def largest_unit(
+    amount: float, units: Sequence[tuple[float, str]]
+) -> tuple[float, str]:
+    """Return the largest of units that an amount reaches, else the smallest.
 
+    ``units`` are their sizes and names, the smallest first.
 
-def carbon_unit(grams: float) -> tuple[float, str]:
-    """Return the unit for a mass of CO2 equivalents: its size in grams and its name."""
-    units = ((1e3, 1.0, "g"), (1e6, 1e3, "kg"), (math.inf, 1e6, "t"))
-    return next((size, f"{name} CO2e") for end, size, name in units if grams < end)
+    >>> [largest_unit(amount, [(1, "g"), (1e3, "kg")]) for amount in (0.5, 20, 4e3)]
+    [(1, 'g'), (1, 'g'), (1000.0, 'kg')]
+    """
+    return next((unit for unit in reversed(units) if amount >= unit[0]), units[0])
 
 
 def percent(share: float) -> str:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from scalelab.errors import SpecError
 from scalelab.inputs.money import USUAL, Money, parse_money
 from scalelab.inputs.numerals import (
-    carbon_unit,
     device_time_unit,
     duration_unit,
-    energy_unit,
+    largest_unit,
     number,
 )
 from scalelab.inputs.problems import one_of, shown
@@ -230,7 +229,7 @@ MONEY = Resource(
 
 
 def _energy_unit(amount: float, units: Units) -> tuple[float, str]:
-    scale, name = energy_unit(amount)
+    scale, name = largest_unit(amount, ((1.0, "kWh"), (1e3, "MWh")))
     is_modelled = units.energy_source == MODELLED
     return scale, f"{name} ({MODELLED})" if is_modelled else name
 
@@ -258,7 +257,9 @@ CARBON = Resource(
     example="2kg",
     help="Limit: carbon; needs a power and carbon_g_per_kwh.",
     amount=_carbon,
-    unit=lambda amount, _: carbon_unit(amount),
+    unit=lambda amount, _: largest_unit(
+        amount, ((1.0, "g CO2e"), (1e3, "kg CO2e"), (1e6, "t CO2e"))
+    ),
     least="emits least carbon",
     missing="carbon_g_per_kwh of the electricity, as an argument or in the site, and "
     f"{_POWER}",

@@ -133,6 +133,7 @@ COLUMNS = (
     _integer("gpu_memory_peak_bytes", "Peak memory of the fullest device."),
     _integer("gpu_memory_bytes", "Memory a rank can have of the smallest device."),
     _number("energy_j", "Joules of the trial's own devices."),
+    _number("device_power_w", "Watts of a device between its first and last steps."),
     _text("energy_source", "measured or modelled."),
     _number("allocated_gpu_s", "Device-seconds held, from placement to release."),
     _number("queue_wait_s", "Seconds the batch system kept the nodes waiting."),

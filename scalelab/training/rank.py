@@ -110,6 +110,7 @@ def _run(
         device_memory_bytes=engine.device_memory_bytes(),
         utilization=monitor.utilization,
         energy_j=monitor.energy_j,
+        power_w=monitor.power_w,
         validity=engine.validity(),
     )
     ranks = [RankReadings.received(each) for each in context.gather(readings.sent())]

@@ -26,6 +26,7 @@ class RankReadings:
     device_memory_bytes: int | None
     utilization: float | None
     energy_j: float | None
+    power_w: float | None
     validity: tuple[str, ...] = ()  # what makes its times unfit for a fit
 
     def sent(self) -> dict[str, Any]:
@@ -84,6 +85,7 @@ def device_columns(ranks: Sequence[RankReadings]) -> dict[str, Any]:
     sizes = [r.device_memory_bytes for r in ranks if r.device_memory_bytes is not None]
     shares = [r.utilization for r in ranks if r.utilization is not None]
     joules = [r.energy_j for r in ranks if r.energy_j is not None]
+    watts = [r.power_w for r in ranks if r.power_w is not None]
     # A sum over some of the devices would be mistaken for the sum over all.
     is_whole = len(joules) == len(ranks)
     return {
@@ -92,6 +94,7 @@ def device_columns(ranks: Sequence[RankReadings]) -> dict[str, Any]:
         "gpu_utilization": sum(shares) / len(shares) if shares else None,
         "energy_j": sum(joules) if is_whole else None,
         "energy_source": "measured" if is_whole else None,
+        "device_power_w": sum(watts) / len(ranks) if len(watts) == len(ranks) else None,
     }
 
 

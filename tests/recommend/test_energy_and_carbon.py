@@ -129,15 +129,9 @@ def test_counters_count_for_more_than_the_site_and_scatter_as_they_did(
     asked: Asked, frame: pd.DataFrame
 ) -> None:
     rng = np.random.default_rng(1)
-    seconds, speed = 20.0, frame["global_batch_size"] / frame["step_time_s"]
     drawn = np.where(frame["world_size"] == 1, 300.0, 220.0)
     drawn = drawn * rng.uniform(0.95, 1.05, len(frame))
-    counted = frame.assign(
-        throughput_samples_per_s=speed,
-        num_samples=seconds * speed,
-        energy_j=drawn * seconds * frame["world_size"],
-        energy_source="measured",
-    )
+    counted = frame.assign(device_power_w=drawn, energy_source="measured")
     found = asked(counted)
     assert {row.energy_source for row in found.rows} == {"measured"}
     assert allocations(found)["energy"][0] == "kWh"

@@ -46,8 +46,8 @@ def test_three_steps_have_no_interval() -> None:
 
 
 def readings(**changes: float | tuple[str]) -> RankReadings:
-    names = ("peak_memory_bytes", "device_memory_bytes", "utilization", "energy_j")
-    fields = dict.fromkeys(names)
+    names = ("peak_memory_bytes", "device_memory_bytes", "utilization")
+    fields = dict.fromkeys((*names, "energy_j", "power_w"))
     return RankReadings(steps=np.empty((0, 4)), **(fields | changes))
 
 
@@ -64,12 +64,14 @@ def test_devices_are_summed_up() -> None:
             device_memory_bytes=40,
             utilization=0.5,
             energy_j=100.0,
+            power_w=300.0,
         ),
         readings(
             peak_memory_bytes=30,
             device_memory_bytes=48,
             utilization=1.0,
             energy_j=50.0,
+            power_w=200.0,
         ),
     ]
     assert device_columns(ranks) == {
@@ -78,11 +80,12 @@ def test_devices_are_summed_up() -> None:
         "gpu_utilization": 0.75,
         "energy_j": 150.0,
         "energy_source": "measured",
+        "device_power_w": 250.0,
     }
 
 
 def test_energy_of_some_devices_is_not_that_of_all() -> None:
-    columns = device_columns([readings(energy_j=1.0), readings()])
+    columns = device_columns([readings(energy_j=1.0, power_w=2.0), readings()])
     assert set(columns.values()) == {None}
 
 

@@ -37,13 +37,15 @@ def beside(of: Mapping[str, Any]) -> str:
 
 
 def _takes(amounts: Mapping[str, Any], currency: str) -> str:
-    time = Interval(**amounts["time_s"])
-    said = [f"{duration(time.value)} [{duration_ends(time)}]"]
+    said = []
     if "cost" in amounts:
         cost = Interval(**amounts["cost"])
         ends = f"{number(cost.lo)}-{number(cost.hi)}"
-        said.insert(0, f"{number(cost.value)} {currency} [{ends}]")
-    return ", ".join(said)
+        said.append(f"{number(cost.value)} {currency} [{ends}]")
+    if "time_s" in amounts:
+        time = Interval(**amounts["time_s"])
+        said.append(f"{duration(time.value)} [{duration_ends(time)}]")
+    return ", ".join(said or ["the job would not end"])
 
 
 def pays(of: Mapping[str, Any]) -> str:
@@ -124,7 +126,7 @@ def never_ends(of: Mapping[str, Any]) -> str:
 def hangs_on(of: Mapping[str, Any]) -> str:
     """Say what doubling each of the terms would do."""
     said = [
-        f"{_DOUBLED[name]}, {_short(amounts, of['currency'])}"
+        f"{_DOUBLED[name]}, {_takes(amounts, of['currency'])}"
         for name, amounts in of["doubled"].items()
     ]
     least = percent(of["least"])
@@ -133,17 +135,6 @@ def hangs_on(of: Mapping[str, Any]) -> str:
     others = f"The others, doubled, change less than {least}."
     rest = f" {others}" if len(said) < len(_DOUBLED) else ""
     return f"What spot takes hangs on: {'; '.join(said)}.{rest}"
-
-
-def _short(amounts: Mapping[str, Any], currency: str) -> str:
-    if not amounts:
-        return "the job would not end"
-    said = []
-    if "cost" in amounts:
-        said.append(f"{number(amounts['cost']['value'])} {currency}")
-    if "time_s" in amounts:
-        said.append(duration(amounts["time_s"]["value"]))
-    return " and ".join(said)
 
 
 def price_history(of: Mapping[str, Any]) -> str:

@@ -64,21 +64,12 @@ class Interruptions:
         return best_interval(self.checkpoint_s, between_s).clip(min=_LEAST_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted:
-    """What becomes of jobs that are interrupted; each of shape (n_draws, n_rows)."""
-
-    time_s: np.ndarray
-    # for which all nodes together are charged: those that are there, waiting or not
-    charged_s: np.ndarray
-
-
 def simulated(
     work_s: np.ndarray,
     num_nodes: np.ndarray,
     is_gang: np.ndarray,
     terms: Interruptions,
-) -> Interrupted:
+) -> tuple[np.ndarray, np.ndarray]:
     """Simulate the events of jobs: nodes that are lost, and nodes that come.
 
     Both come at random, without memory. Nodes of a gang work only while all are there;
@@ -98,6 +89,12 @@ def simulated(
     terms
         How often nodes are lost, and what that costs. A job that takes more than
         ``MOST_TIMES`` its work is cut off there.
+
+    Returns
+    -------
+    time_s, charged_s : ndarray, shape (n_draws, n_rows)
+        The time of the jobs, and that for which all nodes together are charged: those
+        that are there, waiting or not.
     """
     rng = np.random.default_rng(SEED + 11)
     even = (np.arange(len(work_s)) + 0.5) / len(work_s)
@@ -144,6 +141,4 @@ def simulated(
     time_s[going] *= work[going] / done_s
     charged_s[going] *= work[going] / done_s
     cut = np.minimum(1.0, MOST_TIMES * work / time_s)
-    return Interrupted(
-        (time_s * cut).reshape(work_s.shape), (charged_s * cut).reshape(work_s.shape)
-    )
+    return (time_s * cut).reshape(work_s.shape), (charged_s * cut).reshape(work_s.shape)

@@ -43,20 +43,14 @@ class Power:
 def measured_power(frame: pd.DataFrame) -> Power | None:
     """Return what the devices of these rows drew; None where nothing counted it.
 
-    The joules of a trial are those of its steps and evaluations, warm-up included; for
-    how long those took tell its samples, else the time for which it held its devices.
+    The watts are those between the first and the last steps of a trial; of other
+    programs' tables, joules over the time for which devices were held.
     """
-    samples, speed, evaluation_s, sizes, held_gpu_s = (
-        numbers(frame, name)
-        for name in (
-            *("num_samples", "throughput_samples_per_s", "evaluation_s"),
-            *("world_size", "allocated_gpu_s"),
-        )
-    )
-    trained_s = samples / speed + np.nan_to_num(evaluation_s)
-    device_s = np.where(np.isfinite(trained_s), trained_s * sizes, held_gpu_s)
-    watts = numbers(frame, "energy_j") / device_s
-    is_known = np.isfinite(watts) & (watts > 0)
+    names = ("device_power_w", "energy_j", "allocated_gpu_s", "world_size")
+    watts, joules, held_gpu_s, sizes = (numbers(frame, name) for name in names)
+    is_foreign = np.array(cells(frame, "kind"), dtype=object) == "imported"
+    watts = np.where(is_foreign & np.isnan(watts), joules / held_gpu_s, watts)
+    is_known = np.isfinite(watts) & (watts > 0) & (sizes > 0)
     if not is_known.any():
         return None
     is_modelled = MODELLED in cells(frame[is_known], "energy_source")

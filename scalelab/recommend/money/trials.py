@@ -14,7 +14,7 @@ def trials_take(
     """Return what trials take of what can be added up over devices, by its name.
 
     ``held_s`` are the seconds for which each holds its devices, shape (n,); trials of
-    which it is not known are left out.
+    which it is not known are left out, and where it is known of none nothing is.
     """
     price = limits.price and replace(limits.price, minimum_s=0.0)  # nodes are kept
     known = np.isfinite(held_s) & np.isfinite(nodes)
@@ -24,7 +24,7 @@ def trials_take(
     return {
         each.name: float(spent.of(each).sum())
         for each in spent.known
-        if each.is_spent and each.compares_devices
+        if each.is_spent and each.compares_devices and known.any()
     }
 
 

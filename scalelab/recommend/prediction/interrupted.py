@@ -27,13 +27,11 @@ def interrupted(outlook: Outlook, limits: Constraints, terms: Interruptions) -> 
     is_gang = np.array([way.is_synchronous for way in strategies(frame)], dtype=bool)
     never = ~np.isfinite(outlook.spent.time_s)  # a target that is not reached
     work_s = np.where(never, 1.0, outlook.spent.time_s - outlook.interruptions_s)
-    found = simulated(work_s, nodes, is_gang, terms)
-    ends = found.time_s < MOST_TIMES * work_s * (1 - _ROUNDING)
-    beside_s = found.time_s - work_s
+    time_s, charged_s = simulated(work_s, nodes, is_gang, terms)
+    ends = time_s < MOST_TIMES * work_s * (1 - _ROUNDING)
+    beside_s = time_s - work_s
     more_s = np.median(beside_s, axis=0) - np.median(outlook.interruptions_s, axis=0)
-    time_s, charged_s = (
-        np.where(never, np.inf, each) for each in (found.time_s, found.charged_s)
-    )
+    time_s, charged_s = (np.where(never, np.inf, each) for each in (time_s, charged_s))
     spent = limits.spending(time_s, outlook.sizes, nodes, charged_s)
     changed = replace(
         outlook,

@@ -1,10 +1,13 @@
 """Energy and utilisation of a rank's GPU, read from NVML between blocks of steps."""
 
 import statistics
+import time
 from contextlib import suppress
 from typing import Any
 
 import torch
+
+_LEAST_S = 1.0  # the counter moves ten times a second
 
 
 class DeviceMonitor:
@@ -22,6 +25,7 @@ class DeviceMonitor:
         self._handle: Any = None
         self._utilizations: list[float] = []
         self._energy_at_start_mj: int | None = None
+        self._counted: list[tuple[float, int]] = []  # first and last time and energy
         if device.type == "cuda":
             self._open(device)
 
@@ -40,7 +44,9 @@ class DeviceMonitor:
         self._energy_at_start_mj = self._energy_mj()
 
     def sample(self) -> None:
-        """Read the present utilisation."""
+        """Read the present utilisation, and the energy so far."""
+        if (energy_mj := self._energy_mj()) is not None:
+            self._counted[1:] = [(time.monotonic(), energy_mj)]
         if self._nvml is not None:
             with suppress(self._nvml.NVMLError):
                 rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
@@ -58,6 +64,15 @@ class DeviceMonitor:
         if now is None or self._energy_at_start_mj is None:
             return None
         return (now - self._energy_at_start_mj) / 1e3
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean power from the first sample to the last; None within a second."""
+        if len(self._counted) < 2:
+            return None
+        (start_s, start_mj), (end_s, end_mj) = self._counted
+        elapsed_s = end_s - start_s
+        return (end_mj - start_mj) / 1e3 / elapsed_s if elapsed_s >= _LEAST_S else None
 
     def _energy_mj(self) -> int | None:
         if self._nvml is not None:

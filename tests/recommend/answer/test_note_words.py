@@ -719,8 +719,8 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
             },
         },
         "What spot takes hangs on: interruptions twice as often, the job would not "
-        "end; checkpoints twice as long, 5 h; waits twice as long, 14 usd and 5 h. The "
-        "others, doubled, change less than 5%.",
+        "end; checkpoints twice as long, 5 h [4.4-6.3]; waits twice as long, 14 usd "
+        "[11-19], 5 h [4.4-6.3]. The others, doubled, change less than 5%.",
     ),
     (
         "spot_hangs_on",

@@ -6,13 +6,13 @@ The other one knows neither draws nor memory: each node has a clock of its own.
 import heapq
 import math
 import random
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from scalelab.recommend.money.interruptions import (
     MOST_TIMES,
-    Interrupted,
     Interruptions,
     best_interval,
     simulated,
@@ -32,11 +32,16 @@ def terms(
     )
 
 
+class Found(NamedTuple):
+    time_s: np.ndarray
+    charged_s: np.ndarray
+
+
 def jobs(
     work_s: float, num_nodes: int, said: Interruptions, *, is_gang: bool = True
-) -> Interrupted:
+) -> Found:
     work = np.full((len(said.per_second), 1), work_s)
-    return simulated(work, np.array([num_nodes]), np.array([is_gang]), said)
+    return Found(*simulated(work, np.array([num_nodes]), np.array([is_gang]), said))
 
 
 def daly(

@@ -22,13 +22,12 @@ NONE = pd.DataFrame({"world_size": [1.0]})
 
 
 def rows(**columns: object) -> pd.DataFrame:
-    """Return runs of 100 s on 1 and 4 devices that draw 200 and 150 W each."""
+    """Return runs on 1 and 4 devices that draw 200 and 150 W each."""
     frame = pd.DataFrame(
         {
+            "kind": "throughput",
             "world_size": [1, 1, 4, 4],
-            "num_samples": [5_000, 5_000, 16_000, 16_000],
-            "throughput_samples_per_s": [50.0, 50.0, 160.0, 160.0],
-            "energy_j": [2.0e4, 2.2e4, 6.0e4, 6.4e4],
+            "device_power_w": [200.0, 220.0, 150.0, 160.0],
             "energy_source": "measured",
         }
     )
@@ -51,10 +50,18 @@ def test_counters_tell_the_power_of_each_number_of_devices() -> None:
     assert np.quantile(draws[:, 0], [0, 1]) == pytest.approx([200, 220], rel=0.01)
 
 
-def test_evaluations_take_time_that_is_counted() -> None:
-    found = measured_power(rows(evaluation_s=100.0))
+def test_joules_of_another_programs_table_are_over_the_time_devices_were_held() -> None:
+    joules = {
+        "device_power_w": np.nan,
+        "energy_j": [2.0e4, 2.2e4, 6.0e4, 6.4e4],
+        "allocated_gpu_s": [80, 80, 320, 320],
+    }
+    found = measured_power(rows(kind="imported", **joules))
     assert found is not None
-    assert found.by_size[1] == pytest.approx([100, 110])
+    assert found.by_size[1] == pytest.approx([250, 275])
+    assert found.by_size[4] == pytest.approx([187.5, 200])
+    # those of a trial hold its start-up, too
+    assert measured_power(rows(**joules)) is None
 
 
 def test_what_a_table_calls_modelled_stays_so() -> None:
@@ -63,15 +70,8 @@ def test_what_a_table_calls_modelled_stays_so() -> None:
     assert found.source == "modelled"
 
 
-def test_where_samples_do_not_tell_the_time_the_held_devices_do() -> None:
-    found = measured_power(rows(num_samples=np.nan, allocated_gpu_s=[80, 80, 320, 320]))
-    assert found is not None
-    assert found.by_size[1] == pytest.approx([250, 275])
-    assert found.by_size[4] == pytest.approx([187.5, 200])
-
-
-@pytest.mark.parametrize("missing", ["energy_j", "num_samples", "world_size"])
-def test_without_joules_or_time_nothing_is_measured(missing: str) -> None:
+@pytest.mark.parametrize("missing", ["device_power_w", "world_size"])
+def test_without_watts_nothing_is_measured(missing: str) -> None:
     assert measured_power(rows().drop(columns=missing)) is None
 
 
@@ -139,6 +139,7 @@ def test_trials_take_money_energy_and_carbon() -> None:
     assert found["money"] == pytest.approx(9.0)
     assert found["energy"] == pytest.approx(2.25)
     assert found["carbon"] == pytest.approx(225.0)
+    assert trials_take(limits, held_s[2:], np.array([2]), np.array([1])) == {}
     assert MONEY.in_words(found["money"], limits.units("GPU-h")) == "9 usd"
 
 

@@ -64,7 +64,35 @@ def test_device_that_counts_gives_energy_and_utilization(
     assert monitor.utilization is None
     monitor.sample()
     assert monitor.utilization == 0.8
-    assert monitor.energy_j == 2.0
+    assert monitor.energy_j == 4.0  # read for the sample, and now
+
+
+def test_power_is_that_between_the_first_sample_and_the_last(
+    install: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter((100.0, 104.0, 108.0))
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    install(StubNvml())
+    monitor = DeviceMonitor(GPU)
+    assert monitor.power_w is None
+    monitor.sample()
+    assert monitor.power_w is None
+    monitor.sample()
+    assert monitor.power_w == 0.5
+    monitor.sample()
+    assert monitor.power_w == 0.5  # 4 J in 8 s
+
+
+def test_within_a_second_the_counter_tells_no_power(
+    install: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter((100.0, 100.5))
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    install(StubNvml())
+    monitor = DeviceMonitor(GPU)
+    monitor.sample()
+    monitor.sample()
+    assert monitor.power_w is None
 
 
 @pytest.mark.parametrize("broken", [("init",), ("energy", "utilization")])
@@ -76,6 +104,7 @@ def test_silent_device_leaves_readings_missing(
     monitor.sample()
     assert monitor.utilization is None
     assert monitor.energy_j is None
+    assert monitor.power_w is None
 
 
 def test_without_nvml_readings_are_missing(install: Callable[..., Any]) -> None:
