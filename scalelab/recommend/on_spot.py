@@ -76,6 +76,7 @@ class OnSpot:
         if price and price.history:
             history, hours = price.history, price.history.hours()
             lo, hi = np.quantile(hours, [0.1, 0.9])
+            above = 0.0 if usual is None else float((hours > usual.amount).mean())
             yield Fact.of(
                 "spot_history",
                 **self.about,
@@ -86,7 +87,8 @@ class OnSpot:
                 hi=float(hi),
                 most=float(history.amounts.max()),
                 variation=float(hours.std() / history.mean),
-                share_above=usual and float((hours > usual.amount).mean()),
+                has_price=usual is not None,
+                share_above=above,
             )
 
     def pays(self) -> dict[str, Any]:
@@ -151,7 +153,8 @@ def spot_facts(pairs: Sequence[OnSpot], best: str, size: int) -> Iterator[Fact]:
         fact for pair in pairs if best in pair.names for fact in pair.of_choice(size)
     ]
     yield from chosen[:1]
-    kinds = [p.pays() for p in pairs if p.market.price and p.on_demand.limits.price]
+    priced = [p for p in pairs if p.market.price and p.on_demand.limits.price]
+    kinds = [kind for kind in (pair.pays() for pair in priced) if kind["sizes"]]
     if kinds:
         limits = pairs[0].on_demand.limits
         yield Fact.of("spot_pays", confidence=limits.confidence, kinds=kinds)

@@ -89,6 +89,7 @@ def settings_in_words(settings: Mapping[str, Scalar]) -> list[str]:
 _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     "duration": duration,
     "percent": percent,
+    "number": number,
     "below": lambda share: f"{min(int(100 * share), 99)}%",
     "gib": lambda size: number(size / _GIB),
     "list": ", ".join,
@@ -423,7 +424,11 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "spot_pays": lambda note: spot_words.pays(note.of),
     "spot_terms": lambda note: spot_words.terms(note.of),
     "spot_hangs_on": lambda note: spot_words.hangs_on(note.of),
-    "spot_history": lambda note: spot_words.price_history(note.of),
+    "spot_history": "Spot price of {name} over {days:number} days in {file}: "
+    "{mean:number} {currency} on average, 80% of the hours {lo:number}-{hi:number}, at "
+    "most {most:number}{has_price:, above the price on demand {share_above:percent} of "
+    "the time|}. It varies by {variation:percent} of its mean; costs take it to go on "
+    "so.",
     "spot_never_ends": lambda note: spot_words.never_ends(note.of),
     "spot_not_compared": "The spot market of {names:list} is not compared: "
     "{is_price:what it costs|how often a node is interrupted} is not known. "

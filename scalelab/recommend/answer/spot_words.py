@@ -22,18 +22,17 @@ _DOUBLED = {
 }
 
 
-def beside(of: Mapping[str, Any]) -> str:
+def beside(note: Mapping[str, Any]) -> str:
     """Say what one count of devices takes on demand and on the spot market."""
-    where = f" of {of['name']}" if of["name"] else ""
-    every = ""
-    if of["is_gang"]:
-        why = ", which loses least" if of["is_best_interval"] else ""
-        every = f", with a checkpoint every {duration(of['checkpoint_every_s'])}{why}"
-    usual, spot = (_takes(of[way], of["currency"]) for way in ("on_demand", "spot"))
-    return (
-        f"{counted(of['world_size'], of['device_word'])}{where}: on demand {usual}; "
-        f"on spot {spot}{every}."
-    )
+    count = counted(note["world_size"], note["device_word"])
+    where = f" of {note['name']}" if note["name"] else ""
+    every, currency = "", note["currency"]
+    if note["is_gang"]:
+        why = ", which loses least" if note["is_best_interval"] else ""
+        interval = duration(note["checkpoint_every_s"])
+        every = f", with a checkpoint every {interval}{why}"
+    usual, spot = _takes(note["on_demand"], currency), _takes(note["spot"], currency)
+    return f"{count}{where}: on demand {usual}; on spot {spot}{every}."
 
 
 def _takes(amounts: Mapping[str, Any], currency: str) -> str:
@@ -48,10 +47,10 @@ def _takes(amounts: Mapping[str, Any], currency: str) -> str:
     return ", ".join(said or ["the job would not end"])
 
 
-def pays(of: Mapping[str, Any]) -> str:
+def pays(note: Mapping[str, Any]) -> str:
     """Say up to how many devices the spot market costs less, and how surely."""
-    said = "; ".join(_pays(**kind) for kind in of["kinds"])
-    return f"Spot pays (at least {percent(of['confidence'])} sure): {said}."
+    said = "; ".join(_pays(**kind) for kind in note["kinds"])
+    return f"Spot pays (at least {percent(note['confidence'])} sure): {said}."
 
 
 def _pays(
@@ -80,72 +79,59 @@ def _pays(
     return said
 
 
-def terms(of: Mapping[str, Any]) -> str:
+def terms(note: Mapping[str, Any]) -> str:
     """Say how often nodes are interrupted, what that costs, and who says so."""
+    said = " ".join(map(_terms, note["kinds"]))
     return (
-        f"{' '.join(map(_terms, of['kinds']))} With the first node that is lost, ranks "
-        "that wait for one another all go back to the last checkpoint, and the other "
-        "nodes are paid meanwhile; a worker that waits for no other is lost alone. "
-        "Nodes on demand are taken to stay."
+        f"{said} With the first node that is lost, ranks that wait for one another all "
+        "go back to the last checkpoint, and the other nodes are paid meanwhile; a "
+        "worker that waits for no other is lost alone. Nodes on demand are taken to "
+        "stay."
     )
 
 
-def _terms(of: Mapping[str, Any]) -> str:
-    parts = [
-        f"{words} takes {duration(of[f'{name}_s'])} ({of['sources'][name]})"
-        for name, words in _PARTS.items()
-    ]
-    return f"Spot on {', '.join(of['names'])}: {_how_often(of)}; {', '.join(parts)}."
-
-
-def _how_often(of: Mapping[str, Any]) -> str:
-    if of["every_s"] is not None:
-        every_s = duration(of["every_s"])
-        return f"a node is interrupted once in {every_s} on average, as given"
-    seen = counted(of["num_seen"], "interruption")
-    most, sure = number(of["at_most_per_hour"]), percent(of["at_most_sure"])
-    return (
-        f"{seen} in {number(of['node_hours'])} node-hours of this run, so a node has "
-        f"at most {most} an hour ({sure})"
-    )
-
-
-def never_ends(of: Mapping[str, Any]) -> str:
-    """Say why no job would end on the spot market."""
-    where = f" on {of['name']}" if of["name"] else ""
+def _terms(note: Mapping[str, Any]) -> str:
     parts = ", ".join(
-        f"{words} {duration(of[f'{name}_s'])}" for name, words in _PARTS.items()
+        f"{words} takes {duration(note[f'{name}_s'])} ({note['sources'][name]})"
+        for name, words in _PARTS.items()
     )
-    how_often = of["every_s"] or 3600 / of["at_most_per_hour"]
+    return f"Spot on {', '.join(note['names'])}: {_how_often(note)}; {parts}."
+
+
+def _how_often(note: Mapping[str, Any]) -> str:
+    if note["every_s"] is not None:
+        every_s = duration(note["every_s"])
+        return f"a node is interrupted once in {every_s} on average, as given"
+    seen = counted(note["num_seen"], "interruption")
+    most, sure = number(note["at_most_per_hour"]), percent(note["at_most_sure"])
+    return (
+        f"{seen} in {number(note['node_hours'])} node-hours of this run, so a node "
+        f"has at most {most} an hour ({sure})"
+    )
+
+
+def never_ends(note: Mapping[str, Any]) -> str:
+    """Say why no job would end on the spot market."""
+    where = f" on {note['name']}" if note["name"] else ""
+    parts = ", ".join(
+        f"{words} {duration(note[f'{name}_s'])}" for name, words in _PARTS.items()
+    )
+    how_often = note["every_s"] or 3600 / note["at_most_per_hour"]
     return (
         f"Spot{where} is not compared: the job would not end. A node is interrupted "
         f"every {duration(how_often)}, and {parts} take too long for that."
     )
 
 
-def hangs_on(of: Mapping[str, Any]) -> str:
+def hangs_on(note: Mapping[str, Any]) -> str:
     """Say what doubling each of the terms would do."""
     said = [
-        f"{_DOUBLED[name]}, {_takes(amounts, of['currency'])}"
-        for name, amounts in of["doubled"].items()
+        f"{_DOUBLED[name]}, {_takes(amounts, note['currency'])}"
+        for name, amounts in note["doubled"].items()
     ]
-    least = percent(of["least"])
+    least = percent(note["least"])
     if not said:
         return f"None of these terms, doubled, changes time or cost by {least}."
     others = f"The others, doubled, change less than {least}."
     rest = f" {others}" if len(said) < len(_DOUBLED) else ""
     return f"What spot takes hangs on: {'; '.join(said)}.{rest}"
-
-
-def price_history(of: Mapping[str, Any]) -> str:
-    """Say how steady a price was."""
-    above = ""
-    if of["share_above"] is not None:
-        above = f", above the price on demand {percent(of['share_above'])} of the time"
-    return (
-        f"Spot price of {of['name']} over {number(of['days'])} days in {of['file']}: "
-        f"{number(of['mean'])} {of['currency']} on average, 80% of the hours "
-        f"{number(of['lo'])}-{number(of['hi'])}, at most {number(of['most'])}{above}. "
-        f"It varies by {percent(of['variation'])} of its mean; costs take it to go on "
-        "so."
-    )

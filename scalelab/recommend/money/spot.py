@@ -44,13 +44,13 @@ class SeenInterruptions:
         hours = (end - start).dt.total_seconds() / 3600 * numbers(frame, "num_nodes")
         return cls(count=count, node_hours=float(hours.sum()))
 
-    def per_hour(self, levels: np.ndarray) -> np.ndarray:
+    def per_hour(self, shares: np.ndarray) -> np.ndarray:
         """Return quantiles of the interruptions of one node in an hour.
 
         Their number is a Poisson variable; before it is known any rate is as likely
         as any other. So none in E node-hours says: at most 3 / E, with 95%.
         """
-        return np.asarray(gammaincinv(self.count + 1, levels) / self.node_hours)
+        return np.asarray(gammaincinv(self.count + 1, shares) / self.node_hours)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -739,6 +739,7 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
             "hi": 0.54,
             "most": 1.4,
             "variation": 0.61,
+            "has_price": True,
             "share_above": 0.02,
         },
         "Spot price of p2 over 83.3 days in h.csv: 0.33 usd on average, 80% of the "
