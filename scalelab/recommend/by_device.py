@@ -24,7 +24,7 @@ from scalelab.recommend.answer.kept import Question
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.joint import Joint
 from scalelab.recommend.knowledge import History, refuse_several, selected
-from scalelab.recommend.money.power import check_powers, power_of
+from scalelab.recommend.money.power import power_of
 from scalelab.recommend.money.prices import UNNAMED, Price, check_prices, price_of
 from scalelab.recommend.money.trials import in_all, trials_take
 from scalelab.recommend.on_spot import OnSpot, beside_each_other, spot_facts
@@ -34,6 +34,7 @@ from scalelab.recommend.question.devices import (
     DeviceKind,
     has_value,
     kinds_of,
+    refuse_unmeasured,
 )
 from scalelab.recommend.question.objective import Constraints, RunSite
 from scalelab.records.columns import OPTION_PREFIX
@@ -62,7 +63,8 @@ def answer(
     prices = {n: each.price for n, each in limits.items() if each.price}
     every = _kinds(rows.observations, {})
     check_prices(prices, question.quotes, every, question.limits.currency)
-    check_powers(question.power, every)
+    for name, watts in question.power:
+        refuse_unmeasured(name, Option("power", f"{watts:g}W", key=name), every)
     own = {kind: rows.take(kind.rows(rows.observations).index) for kind in kinds}
     informed = {kind for kind in kinds if history and history.informs(own[kind])}
     found: dict[str, Considered] = {}

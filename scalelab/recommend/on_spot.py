@@ -149,10 +149,6 @@ def _taken(row: Outlook, considered: Considered) -> dict[str, Any]:
 
 def spot_facts(pairs: Sequence[OnSpot], best: str, size: int) -> Iterator[Fact]:
     """Note what the spot market takes beside the same nodes, where, and why."""
-    chosen = [
-        fact for pair in pairs if best in pair.names for fact in pair.of_choice(size)
-    ]
-    yield from chosen[:1]
     priced = [p for p in pairs if p.market.price and p.on_demand.limits.price]
     kinds = [kind for kind in (pair.pays() for pair in priced) if kind["sizes"]]
     if kinds:
@@ -167,7 +163,9 @@ def spot_facts(pairs: Sequence[OnSpot], best: str, size: int) -> Iterator[Fact]:
             "spot_terms",
             kinds=[{**said, "names": names} for said, names in alike.values()],
         )
-    yield from chosen[1:]
+    for pair in pairs:
+        if best in pair.names:
+            yield from pair.of_choice(size)
     for pair in pairs:
         yield from pair.history()
 

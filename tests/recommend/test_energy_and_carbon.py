@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from made_up_sweeps import sweep
 from test_by_device import question
+from test_on_spot import said
 from test_unlike_devices import fact, unlike
 
 from scalelab.errors import SpecError
 from scalelab.inputs.numerals import Interval
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
-from scalelab.recommend.answer.sentences import sentences
 from scalelab.recommend.answer.text import Answer, allocations
 from scalelab.recommend.by_device import answer
 from scalelab.recommend.question.objective import Constraints
@@ -48,10 +48,6 @@ def amount(row: OutlookRow, name: str) -> Interval:
     found = row.amounts[name]
     assert found is not None
     return found
-
-
-def said(found: Recommendation, *subjects: str) -> str:
-    return " ".join(text for each in subjects for text in sentences(found)[each])
 
 
 def test_they_follow_from_device_hours(asked: Asked) -> None:
@@ -142,6 +138,13 @@ def test_counters_count_for_more_than_the_site_and_scatter_as_they_did(
         spread = row.gpu_hours.hi / row.gpu_hours.lo
         assert used.hi / used.lo >= 0.99 * spread
     assert "Energy is measured: " in said(found, "electricity")
+
+
+def test_the_power_of_a_device_that_was_not_measured_is_refused(asked: Asked) -> None:
+    with pytest.raises(
+        SpecError, match=r"'p3': '3W'}: nothing was measured on p3. Val"
+    ):
+        asked(power=(("p3", 3.0),))
 
 
 def test_devices_have_powers_of_their_own_and_one_carbon_limit() -> None:

@@ -23,7 +23,6 @@ from scalelab.site.spot import Spot
 pytestmark = pytest.mark.slow
 
 ON_DEMAND = {"p2": 0.9}
-HOUR = 3600.0
 Asked = Callable[..., Recommendation]
 
 

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from scalelab.errors import SpecError
-from scalelab.inputs.problems import one_of
-from scalelab.inputs.wording import Option
 from scalelab.kinds.resources import MODELLED
 from scalelab.laws.interval import NUM_DRAWS, SEED, levels
 from scalelab.laws.rows import cells, numbers
@@ -85,15 +82,3 @@ def power_of(
 
 def _said(watts: float, said_by: str) -> Power:
     return Power(by_size={1.0: np.array([watts])}, source=MODELLED, said_by=said_by)
-
-
-def check_powers(
-    asked: Sequence[tuple[str, float]], known: Sequence[DeviceKind]
-) -> None:
-    """Refuse the power of a device that was not measured."""
-    for name, watts in asked:
-        if all(device.closeness(name) is None for device in known):
-            raise SpecError(
-                f"{Option('power', f'{watts:g}W', key=name)}: nothing was measured on "
-                f"{name}. {one_of([each.label for each in known], name)}"
-            )

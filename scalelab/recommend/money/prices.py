@@ -12,14 +12,13 @@ import numpy as np
 from scalelab.errors import SpecError
 from scalelab.inputs.money import USUAL, Per
 from scalelab.inputs.numerals import duration
-from scalelab.inputs.problems import one_of
 from scalelab.inputs.wording import Option
+from scalelab.recommend.question.devices import DeviceKind, refuse_unmeasured
 from scalelab.site.prices import PriceEntry
 from scalelab.site.spot import Spot, joined_terms
 
 if TYPE_CHECKING:
     from scalelab.recommend.money.history import PriceHistory
-    from scalelab.recommend.question.devices import DeviceKind
     from scalelab.site.profile import Site
 
 # Who says a price; of several that fit a device, the last one here counts
@@ -146,18 +145,13 @@ def check_prices(
     ``currency`` is that of a limit of money; empty: it says none.
     """
     for quote in quotes:
-        entry = quote.entry
-        is_asked = quote.rank == GIVEN and entry.device is not None
-        if is_asked and all(quote.fit(device) is None for device in known):
-            raise SpecError(
-                f"{Option('price', str(entry.on_demand), key=str(entry.device))}: "
-                f"nothing was measured on {entry.device}. "
-                f"{one_of([each.label for each in known], str(entry.device))}"
-            )
-    said = {f"the price of {n or UNNAMED}": prices[n].currency for n in prices}
-    said |= {"the limit": currency} if currency and prices else {}
-    if len({*said.values()}) > 1:
-        listed = ", ".join(f"{name} in {unit}" for name, unit in said.items())
+        if quote.rank == GIVEN and (name := quote.entry.device):
+            said = Option("price", str(quote.entry.on_demand), key=name)
+            refuse_unmeasured(name, said, known)
+    units = {f"the price of {n or UNNAMED}": prices[n].currency for n in prices}
+    units |= {"the limit": currency} if currency and prices else {}
+    if len({*units.values()}) > 1:
+        listed = ", ".join(f"{name} in {unit}" for name, unit in units.items())
         raise SpecError(
             f"Money of several currencies is not compared: {listed}. Say all of it in "
             f"one: {Option('price', '2usd', key='DEVICE')}."

@@ -6,7 +6,7 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.kinds.resources import CARBON, ENERGY, MONEY
-from scalelab.recommend.money.power import Power, check_powers, measured_power, power_of
+from scalelab.recommend.money.power import Power, measured_power, power_of
 from scalelab.recommend.money.prices import Price
 from scalelab.recommend.money.trials import in_all, trials_take
 from scalelab.recommend.question.devices import DeviceKind
@@ -90,14 +90,6 @@ def test_what_is_asked_counts_for_more_than_counters_and_those_than_the_site() -
     assert other is not None
     assert other.draws(np.array([8])).max() == 90.0
     assert power_of(C4, NONE, (), None) is None
-
-
-def test_the_power_of_what_was_not_measured_is_refused() -> None:
-    check_powers((("p2", 3.0), ("", 4.0)), [P2, C4])
-    with pytest.raises(
-        SpecError, match=r"'p3': '3W'}: nothing was measured on p3. Val"
-    ):
-        check_powers((("p3", 3.0),), [P2, C4])
 
 
 def test_energy_and_carbon_follow_from_power() -> None:
