@@ -393,7 +393,6 @@ class TestAQuestionAskedAgain:
         assert early.recommend().num_observations == 8
         assert load(store.directory).recommend().num_observations == 9
 
-    @pytest.mark.slow
     def test_needs_neither_pandas_nor_scipy(self, here: Path) -> None:
         path = measured_run(here / "run").directory
         load(path).recommend()

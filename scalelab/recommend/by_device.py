@@ -25,7 +25,13 @@ from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.joint import Joint
 from scalelab.recommend.knowledge import History, refuse_several, selected
 from scalelab.recommend.money.power import power_of
-from scalelab.recommend.money.prices import UNNAMED, Price, check_prices, price_of
+from scalelab.recommend.money.prices import (
+    UNNAMED,
+    Price,
+    check_prices,
+    price_of,
+    refuse_unmeasured,
+)
 from scalelab.recommend.money.trials import in_all, trials_take
 from scalelab.recommend.on_spot import OnSpot, beside_each_other, spot_facts
 from scalelab.recommend.question.candidates import UntoldByProgram
@@ -34,7 +40,6 @@ from scalelab.recommend.question.devices import (
     DeviceKind,
     has_value,
     kinds_of,
-    refuse_unmeasured,
 )
 from scalelab.recommend.question.objective import Constraints, RunSite
 from scalelab.records.columns import OPTION_PREFIX
@@ -50,7 +55,7 @@ def answer(
 ) -> Recommendation:
     """Answer for each kind of device that was measured, and choose among them all."""
     rows = prepared(observations)
-    select = {n: of for n, of in question.select.items() if n not in DEVICE_COLUMNS}
+    select = {n: v for n, v in question.select.items() if n not in DEVICE_COLUMNS}
     kinds = _kinds(rows.observations, question.select)
     if len(kinds) > 1:
         refuse_several(selected(rows.observations, select))

@@ -12,13 +12,14 @@ import numpy as np
 from scalelab.errors import SpecError
 from scalelab.inputs.money import USUAL, Per
 from scalelab.inputs.numerals import duration
+from scalelab.inputs.problems import one_of
 from scalelab.inputs.wording import Option
-from scalelab.recommend.question.devices import DeviceKind, refuse_unmeasured
 from scalelab.site.prices import PriceEntry
 from scalelab.site.spot import Spot, joined_terms
 
 if TYPE_CHECKING:
     from scalelab.recommend.money.history import PriceHistory
+    from scalelab.recommend.question.devices import DeviceKind
     from scalelab.site.profile import Site
 
 # Who says a price; of several that fit a device, the last one here counts
@@ -155,6 +156,15 @@ def check_prices(
         raise SpecError(
             f"Money of several currencies is not compared: {listed}. Say all of it in "
             f"one: {Option('price', '2usd', key='DEVICE')}."
+        )
+
+
+def refuse_unmeasured(name: str, said: Option, known: Sequence[DeviceKind]) -> None:
+    """Refuse what is said of a device that was not measured."""
+    if all(kind.closeness(name) is None for kind in known):
+        raise SpecError(
+            f"{said}: nothing was measured on {name}. "
+            f"{one_of([kind.label for kind in known], name)}"
         )
 
 

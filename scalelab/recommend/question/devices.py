@@ -6,10 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from scalelab.errors import SpecError
 from scalelab.inputs.document import Scalar
-from scalelab.inputs.problems import one_of
-from scalelab.inputs.wording import Option
 from scalelab.laws.rows import cells
 
 DEVICE_COLUMNS = ("node_group", "device_name", "device_type")
@@ -56,15 +53,6 @@ class DeviceKind:
 
 def _words(name: str) -> set[str]:
     return {*re.findall(r"[a-z0-9.]+", name.lower())}
-
-
-def refuse_unmeasured(name: str, said: Option, known: Sequence[DeviceKind]) -> None:
-    """Refuse what is said of a device that was not measured."""
-    if all(kind.closeness(name) is None for kind in known):
-        raise SpecError(
-            f"{said}: nothing was measured on {name}. "
-            f"{one_of([kind.label for kind in known], name)}"
-        )
 
 
 def kinds_of(frame: pd.DataFrame) -> tuple[DeviceKind, ...]:
