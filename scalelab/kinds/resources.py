@@ -114,8 +114,8 @@ class Resource:
         How much each allocation takes, shape of ``Usage.time_s``; None where it cannot
         be computed.
     missing
-        What is missing then, after "max_cost_usd=20 needs": a noun, a full stop and
-        what to do.
+        What is missing then, after "max_cost='20 usd' needs": a noun, a full stop
+        and what to do.
     unit
         The unit in which to write an amount: its size and its name, from the amount and
         the units of the answer.
@@ -186,6 +186,12 @@ def _carbon(usage: Usage) -> np.ndarray | None:
     return None if rate is None or kilowatt_hours is None else kilowatt_hours * rate
 
 
+def _energy_unit(amount: float, units: Units) -> tuple[float, str]:
+    scale, name = largest_unit(amount, ((1.0, "kWh"), (1e3, "MWh")))
+    is_modelled = units.energy_source == MODELLED
+    return scale, f"{name} ({MODELLED})" if is_modelled else name
+
+
 TIME = Resource(
     name="time",
     field="time_s",
@@ -226,14 +232,6 @@ MONEY = Resource(
     exact=lambda amount: Money(amount, USUAL),
     weight=2,
 )
-
-
-def _energy_unit(amount: float, units: Units) -> tuple[float, str]:
-    scale, name = largest_unit(amount, ((1.0, "kWh"), (1e3, "MWh")))
-    is_modelled = units.energy_source == MODELLED
-    return scale, f"{name} ({MODELLED})" if is_modelled else name
-
-
 _POWER = (
     "a power. Say power (--power on the command line), or write power_w in the site."
 )

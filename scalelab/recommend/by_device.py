@@ -113,7 +113,7 @@ def _kinds(
     observations: pd.DataFrame, select: Mapping[str, Scalar]
 ) -> tuple[DeviceKind, ...]:
     """Return the kinds of devices on which what was selected was timed."""
-    own = {name: of for name, of in select.items() if name in DEVICE_COLUMNS}
+    own = {name: v for name, v in select.items() if name in DEVICE_COLUMNS}
     frame = selected(observations, own)
     for name, value in select.items():
         column = name if name in frame.columns else OPTION_PREFIX + name

@@ -40,7 +40,7 @@ class Joint:
             for at in range(len(outlook.sizes))
         ]
         self.spent = _side_by_side([*kinds.values()], are_alike=self.are_alike)
-        known = {n: of for n, of in limits.limits.items() if n in self.spent.amounts}
+        known = {n: v for n, v in limits.limits.items() if n in self.spent.amounts}
         self.limits = replace(limits, limits=known)
         eligible = np.concatenate([each.is_eligible for each in outlooks])
         accurate = np.concatenate([each.frame["is_accurate"] for each in outlooks])

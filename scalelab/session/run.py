@@ -282,12 +282,14 @@ class Run(RunRecords):
             yield Quote(entry=entry, rank=TABLE, said_by="by the table")
 
     def _has_history(self, question: Question) -> bool:
-        said = [
-            question.spot,
-            *(quote.entry.spot for quote in question.quotes),
-            *(known.site.spot for known in self.sites.values()),
-        ]
-        return any(terms and terms.history for terms in said)
+        return any(
+            terms and terms.history
+            for terms in (
+                question.spot,
+                *(quote.entry.spot for quote in question.quotes),
+                *(known.site.spot for known in self.sites.values()),
+            )
+        )
 
     def _untold(self) -> UntoldByProgram:
         if self.experiment is None:

@@ -117,7 +117,7 @@ def test_the_least_that_can_be_met_is_said(asked: Asked) -> None:
 
 
 def test_a_limit_without_a_power_is_refused(asked: Asked) -> None:
-    with pytest.raises(SpecError, match=r"max_energy_kwh=3 needs a power. Say power"):
+    with pytest.raises(SpecError, match=r"max_energy='3 kWh' needs a power. Say power"):
         asked(limits={"energy": 3.0})
 
 

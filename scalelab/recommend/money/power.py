@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from scalelab.errors import SpecError
 from scalelab.kinds.resources import MODELLED
 from scalelab.laws.interval import NUM_DRAWS, SEED, levels
 from scalelab.laws.rows import cells, numbers
+from scalelab.recommend.money.prices import UNNAMED
 
 if TYPE_CHECKING:
     from scalelab.recommend.question.devices import DeviceKind
@@ -43,8 +45,10 @@ def measured_power(frame: pd.DataFrame) -> Power | None:
     The watts are those between the first and the last steps of a trial; of other
     programs' tables, joules over the time for which devices were held.
     """
-    names = ("device_power_w", "energy_j", "allocated_gpu_s", "world_size")
-    watts, joules, held_gpu_s, sizes = (numbers(frame, name) for name in names)
+    watts, joules, held_gpu_s, sizes = (
+        numbers(frame, name)
+        for name in ("device_power_w", "energy_j", "allocated_gpu_s", "world_size")
+    )
     is_foreign = np.array(cells(frame, "kind"), dtype=object) == "imported"
     watts = np.where(is_foreign & np.isnan(watts), joules / held_gpu_s, watts)
     is_known = np.isfinite(watts) & (watts > 0) & (sizes > 0)
@@ -64,14 +68,26 @@ def power_of(
     asked: Sequence[tuple[str, float]],
     site: Site | None,
 ) -> Power | None:
-    """Return the power of a kind of device: asked, else measured, else the site's."""
+    """Return the power of a kind of device: asked, else measured, else the site's.
+
+    Raises
+    ------
+    SpecError
+        If several that are asked name the device equally closely.
+    """
     named = [
         (closeness, watts)
         for name, watts in asked
         if (closeness := device.closeness(name)) is not None
     ]
     if named:
-        _, watts = max(named)
+        closest, _ = max(named)
+        watts, *others = sorted({each for near, each in named if near == closest})
+        if others:
+            raise SpecError(
+                f"{device.label or UNNAMED}: several powers are said, {watts:g} W and "
+                f"{others[0]:g} W. Keep one, or name the devices more closely."
+            )
         return _said(watts, "as given")
     if found := measured_power(frame):
         return found

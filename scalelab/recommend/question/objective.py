@@ -178,12 +178,14 @@ class Constraints:
             rates[CARBON_G_PER_KWH] = np.full(len(world_size), self.carbon_g_per_kwh)
         usage = replace(usage, rates=rates)
         amounts = {row.name: row.amount(usage) for row in RESOURCES}
+        units = self.units("")
         for resource, limit in self.limited:
             if amounts[resource.name] is None:
                 raise SpecError(
-                    f"{Option(resource.max_field)}={limit:g} needs {resource.missing}"
+                    f"{Option(resource.limit, resource.in_words(limit, units))} needs "
+                    f"{resource.missing}"
                 )
-        return Spending({name: of for name, of in amounts.items() if of is not None})
+        return Spending({n: each for n, each in amounts.items() if each is not None})
 
     def held(self, spent: Spending) -> np.ndarray:
         """Tell, draw by draw, whether every limit holds; shape of the spending."""

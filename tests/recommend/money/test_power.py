@@ -92,6 +92,15 @@ def test_what_is_asked_counts_for_more_than_counters_and_those_than_the_site() -
     assert power_of(C4, NONE, (), None) is None
 
 
+def test_several_powers_of_the_same_devices_are_refused() -> None:
+    for name in ("", "p2"):
+        with pytest.raises(SpecError, match=r"several powers .* 250 W"):
+            power_of(P2, rows(), ((name, 250.0), (name, 300.0)), SITE)
+    alike = power_of(P2, rows(), (("p2", 250.0), ("p2", 250.0), ("", 9.0)), SITE)
+    assert alike is not None
+    assert alike.draws(np.array([8])).max() == 250.0
+
+
 def test_energy_and_carbon_follow_from_power() -> None:
     limits = Constraints(power=said(250.0), pue=1.2, carbon_g_per_kwh=400.0)
     hours = np.array([[2.0, 1.0]] * 400)
@@ -110,10 +119,10 @@ def test_carbon_is_not_known_without_a_power_or_without_its_rate() -> None:
     only = Constraints(power=said(9.0)).spending(*place).known
     assert ENERGY in only
     assert CARBON not in only
-    with pytest.raises(SpecError, match=r"max_energy_kwh=3 needs a power. Say power"):
+    with pytest.raises(SpecError, match=r"max_energy='3 kWh' needs a power. Say power"):
         Constraints(limits={"energy": 3.0}).spending(*place)
     with pytest.raises(
-        SpecError, match=r"max_carbon_g=3 needs carbon_g_per_kwh of the"
+        SpecError, match=r"max_carbon='3 g CO2e' needs carbon_g_per_kwh of the"
     ):
         Constraints(limits={"carbon": 3.0}).spending(*place)
 

@@ -38,7 +38,7 @@ def test_wrong_limits_are_refused(limits: dict[str, Any], message: str) -> None:
 def test_a_limit_on_money_needs_a_price() -> None:
     ones = np.ones(2)
     with pytest.raises(
-        SpecError, match=r"max_cost_usd=20 needs a price\. .*\(--price on"
+        SpecError, match=r"max_cost='20 usd' needs a price\. .*\(--price on"
     ):
         Constraints(limits={"money": 20}).spending(ones, ones, ones)
 
