@@ -67,7 +67,7 @@ def test_two_groups_of_cpus_of_a_site_with_gpus_are_one_question(
     cpus = {"device_type": "cpu", "nodes": 2}
     groups = {
         "c4": {**cpus, "directives": ["--exclude=n3,n4"], "price_per_node_hour": 0.39},
-        "r4": {**cpus, "directives": ["--exclude=n1,n2"], "price_per_node_hour": 0.03},
+        "r4": {**cpus, "directives": ["--exclude=n1,n2"], "price_per_node_hour": 0.001},
     }
     swept = Swept(
         *(slurm, "cpu-groups", experiment, {**site, "device_type": "cuda"}),
@@ -79,7 +79,7 @@ def test_two_groups_of_cpus_of_a_site_with_gpus_are_one_question(
     assert set(rows["device_type"]) == {"cpu"}
     code, said = slurm.scalelab("recommend", "runs/cpu-groups")
     assert code == 0, said
-    # the nodes are alike, so that the cheaper group is chosen at whatever speed
+    # the nodes are alike: the far cheaper group is chosen, however noisy their times
     assert re.match(r"Use [12] CPU slots? \(1 r4 node x [12]\), global batch", said)
     text = " ".join(said.split())
     assert "Chance that r4 is faster than c4: " in text
