@@ -20,6 +20,7 @@ from scalelab.cli.answering import ANSWER, ERROR
 from scalelab.errors import ScaleLabError
 from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.spec import Experiment
+from scalelab.experiment.tuning import TuneKeys
 from scalelab.inputs.fields import Duration, Size
 from scalelab.inputs.numerals import duration
 from scalelab.inputs.placeholders import (
@@ -105,8 +106,12 @@ class Key(NamedTuple):
 
 def keys_of(model: type[BaseModel], within: str = "") -> Iterator[Key]:
     """Yield the keys of a section and of the sections inside it."""
-    for name, field in model.model_fields.items():
-        path = f"{within}{name}"
+    # what an experiment inherits comes last
+    of_search = [] if within else [*TuneKeys.model_fields]
+    own = [name for name in model.model_fields if name not in of_search]
+    for name in (*own, *(n for n in of_search if n in model.model_fields)):
+        field = model.model_fields[name]
+        path = f"{within}{field.alias or name}"
         yield Key(path, field.description or "", _default(field))
         inner = model_in(field.annotation)
         if inner is not None and name != "site":

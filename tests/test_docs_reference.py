@@ -10,6 +10,7 @@ import yaml
 
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
+from scalelab.experiment.tuning import TuneKeys
 from scalelab.inputs.placeholders import (
     LAYOUT_PLACEHOLDERS,
     PLACEHOLDERS,
@@ -48,6 +49,9 @@ def refusal(base: dict[str, Any], given: dict[str, Any]) -> str:
     devices = {} if {"gpus", "nodes"} & given.keys() else {"gpus": [1, 2]}
     swept = {"job": JOB} if {"measure", "learning_rate"} & given.keys() else {}
     values = {**base, **devices, **swept, **given}
+    if given.keys() & TuneKeys.model_fields:
+        one_place = {"gpus": 1, "measure": {"kind": "convergence"}, "job": JOB}
+        values = {"tune": {"dropout": [0.0, 0.1]}, **values, **one_place}
     if "command" in given:
         values.pop("workload", None)
     if {"workload", "program"} & given.keys():
@@ -95,6 +99,7 @@ def test_an_experiment_takes_each_example(path: str) -> None:
         assert is_short or name in inside
         inside = inside[name]
         inside = inside[0] if name == "program" else inside
+        inside = next(iter(inside.values())) if name == "tune" else inside
     refusals = [refusal(base, given) for base in BASES]
     assert "" in refusals, refusals
 

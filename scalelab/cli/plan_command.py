@@ -20,6 +20,7 @@ HEADER = (
 )
 IS_TEXT = (False, True, False, True, False, True)
 MAX_LEFT_OUT_SHOWN = 5
+_UNSAID = {"base rate", "warm-up"}  # where every trial has the same
 
 
 def run(
@@ -39,10 +40,14 @@ def run(
 def _trials(asked: Sweep) -> Iterator[str]:
     planned = asked.plan.trials
     what = counted(len(planned), "trial")
+    chosen = [*asked.source.describe()]
     if not asked.is_planned:
         name = asked.experiment.source.name
         what = f"source={name} chooses which trials run, of {what} or others"
+    if chosen:
+        what = f"trials of source={asked.experiment.source.name}"
     yield f"{asked.experiment.name} on site {asked.site.name}: {what}"
+    yield from chosen
     yield ""
     varied = [name for name, values in _axes(planned).items() if len(values) > 1]
     counts = Counter(_row(trial, varied) for trial in planned)  # of seeds and repeats
@@ -65,13 +70,16 @@ def _row(trial: Trial, varied: Sequence[str]) -> tuple[str, ...]:
 
 def _settings(trial: Trial) -> dict[str, str]:
     # Those other than devices and batch, by name.
-    rate = trial.learning_rate
-    return {
+    settings = {
         "precision": trial.precision,
         "parallelism": trial.parallelism,
         **{name: str(value) for name, value in trial.further_axes.items()},
-        **({"LR rule": rate.rule} if rate and rate.rule != "none" else {}),
     }
+    if (rate := trial.learning_rate) is None:
+        return settings
+    if rate.rule != "none":
+        settings["LR rule"] = rate.rule
+    return {**settings, "base rate": f"{rate.base:g}", "warm-up": rate.warmup or "none"}
 
 
 def _axes(planned: Iterable[Trial]) -> dict[str, set[str]]:
@@ -83,7 +91,9 @@ def _axes(planned: Iterable[Trial]) -> dict[str, set[str]]:
 def _notes(asked: Sweep) -> Iterator[str]:
     planned = asked.plan.trials
     axes = _axes(planned).items()
-    if same := [f"{name} {value}" for name, (value, *more) in axes if not more]:
+    tuned = asked.experiment.tune.keys() | _UNSAID
+    same = [f"{n} {of}" for n, (of, *more) in axes if not more and n not in tuned]
+    if same:
         yield f"Every trial: {', '.join(same)}."
     if asked.crowding:
         yield asked.crowding

@@ -203,6 +203,21 @@ def run(
         )
     found = load(run_directory)
     words = asked(**question)
+    if (result := found.search_result) is not None:
+        usual = asked()
+        if sbatch or any(each and each != usual.get(n) for n, each in words.items()):
+            raise SpecError(
+                f"{run_directory} is a search: it compares settings on one allocation, "
+                "so it answers no question of devices, times or prices. Ask a run "
+                "without tune."
+            )
+        if as_json:
+            about = {"command": "recommend", "run": run_directory}
+            print_json(about, text=result.sentences, facts=result.to_json())
+        else:
+            typer.echo("\n".join(result.sentences))
+        return
+
     answer = found.recommend(**words)
     if as_json:
         about = {"command": "recommend", "run": run_directory, **words}

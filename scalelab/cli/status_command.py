@@ -46,6 +46,7 @@ def run(run_directory: RunDirectory) -> None:
         if status.unreadable
         else "",
         run.accepted,
+        *(run.search_result.sentences if run.search_result else ()),
     ]
     if status.num_missing:
         lines.append(f"Not run yet: {counted(status.num_missing, 'trial')}")

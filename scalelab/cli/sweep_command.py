@@ -233,7 +233,10 @@ def _answer(directory: Path, *, is_quiet: bool) -> bool:
 
     finished = load(directory)
     report, answer = finished.write_report(), finished.answer()
-    print_answer(answer)
+    if result := finished.search_result:
+        typer.echo("\n".join(result.sentences))
+    else:
+        print_answer(answer)
     if isinstance(answer, Exception) and finished.accepted:
         typer.echo(finished.accepted)
     print_steadiness(finished.observations)

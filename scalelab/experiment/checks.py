@@ -7,6 +7,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.command_values import check_commands, naming, values_received
 from scalelab.experiment.fingerprint import ACCEPT
 from scalelab.experiment.keys import ExperimentKeys
+from scalelab.experiment.search_checks import check_search
 from scalelab.experiment.sections import AutoBatch, WorkloadChoice
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.document import Scalar
@@ -18,6 +19,12 @@ from scalelab.site.profile import Site
 
 def check_program(experiment: ExperimentKeys) -> None:
     """Refuse what a workload has no use for, or what a command cannot use."""
+    check_search(experiment)
+    if experiment.optimizer and not experiment.workload:
+        raise SpecError(
+            "optimizer belongs to a workload. For a command write options: "
+            "{optimizer: [...]}, and {optimizer} where its command line names it."
+        )
     check_commands(experiment)
     workload = experiment.workload
     if workload is None:
@@ -31,7 +38,7 @@ def check_program(experiment: ExperimentKeys) -> None:
     if found := find_trainer(name):
         trainer, own_name = found
         trainer.check_name(own_name)
-        trainer.check_keys(own_name, workload.parameters, experiment.options)
+        trainer.check_keys(own_name, workload.parameters, experiment.axes)
     facts = facts_of(name)
     if facts is None or not _evaluates(experiment):
         return
@@ -76,15 +83,21 @@ def check_kinds(experiment: ExperimentKeys) -> None:
 def _check_reported(experiment: ExperimentKeys) -> None:
     metrics = experiment.metrics
     target = experiment.job.target if experiment.job else None
-    if metrics is None or not metrics.groups or target is None:
+    if metrics is None or not metrics.groups or not _evaluates(experiment):
         return
-    if target.metric not in metrics.groups and _evaluates(experiment):
-        raise SpecError(
-            f"metrics.regex has no group named {target.metric}, the metric of "
-            "job.target, so no trial would reach it. It has: "
-            f"{', '.join(sorted(metrics.groups))}. Add an expression such as "
-            f"{target.metric} (?P<{target.metric}>\\S+)."
-        )
+    wanted = {}
+    if target is not None:
+        wanted[target.metric] = "the metric of job.target, so no trial would reach it"
+    for each in experiment.objective:
+        if not each.is_time:
+            wanted[each.metric] = "an objective, so no trial would be the best"
+    for metric, why in wanted.items():
+        if metric not in metrics.groups:
+            raise SpecError(
+                f"metrics.regex has no group named {metric}, {why}. It has: "
+                f"{', '.join(sorted(metrics.groups))}. Add an expression such as "
+                f"{metric} (?P<{metric}>\\S+)."
+            )
 
 
 def check_workload(asked: ExperimentKeys, site: Site, code_directory: Path) -> None:
@@ -98,11 +111,14 @@ def check_workload(asked: ExperimentKeys, site: Site, code_directory: Path) -> N
         return
     of_strategies = {o for each in asked.parallelism for o in STRATEGIES[each].options}
     name, given = asked.workload.name, asked.workload.parameters
-    axes = {axis: values[0] for axis, values in asked.options.items()}
+    axes = {axis: values[0] for axis, values in asked.axes.items()}
     given |= {axis: value for axis, value in axes.items() if axis not in of_strategies}
     names.check_parameters(name, given, trainer.process_parameters)
     if _evaluates(asked) and asked.job and asked.job.target:
         names.check_metric(name, asked.job.target.metric)
+    for objective in asked.objective:
+        if not objective.is_time:
+            names.check_metric(name, objective.metric, "objective")
     for condition in asked.accept:
         names.check_metric(name, condition.metric, ACCEPT)
 

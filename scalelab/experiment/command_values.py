@@ -8,6 +8,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.keys import ExperimentKeys
 from scalelab.experiment.sections import AutoBatch, LayoutAxes
 from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.experiment.tuning import RATE
 from scalelab.inputs.layout import MicroBatches
 from scalelab.inputs.placeholders import (
     LAYOUT_PLACEHOLDERS,
@@ -65,7 +66,7 @@ def variable_of(placeholder: str) -> str:
 def known_placeholders(experiment: ExperimentKeys) -> tuple[str, ...]:
     """Return the placeholders that the command of an experiment may use."""
     of_layout = LAYOUT_PLACEHOLDERS if experiment.layout else ()
-    return tuple(dict.fromkeys((*PLACEHOLDERS, *of_layout, *experiment.options)))
+    return tuple(dict.fromkeys((*PLACEHOLDERS, *of_layout, *experiment.axes)))
 
 
 def readable_variables(experiment: ExperimentKeys) -> dict[str, str]:
@@ -141,17 +142,21 @@ def _check_command(experiment: ExperimentKeys) -> None:
     received = values_received(experiment)
     if experiment.layout:
         _check_layout(experiment, experiment.layout, received)
-    for axis in experiment.options:
+    for axis in experiment.axes:
+        key = "tune" if axis in experiment.tune else "options"
         if axis in TRIAL_PLACEHOLDERS or (
             experiment.layout and axis in LAYOUT_PLACEHOLDERS
         ):
             raise SpecError(
-                f"options.{axis} is a placeholder of its own. Rename the axis, or use "
+                f"{key}.{axis} is a placeholder of its own. Rename the axis, or use "
                 "the experiment's own key."
             )
         if axis not in received:
-            raise _changes_nothing(f"options.{axis}", axis)
-    if experiment.learning_rate is None and (rates := sorted(received & _OF_RATE)):
+            raise _changes_nothing(f"{key}.{axis}", axis)
+    has_rate = experiment.rate_settings[0] is not None
+    if RATE in experiment.tune and not received & _OF_RATE:
+        raise _changes_nothing(f"tune.{RATE}", RATE)
+    if not has_rate and (rates := sorted(received & _OF_RATE)):
         raise SpecError(
             f"learning_rate is missing, but the command uses {{{rates[0]}}}. Add, for "
             "example, learning_rate: 0.1."
@@ -231,6 +236,8 @@ def _check_values(experiment: ExperimentKeys, trials: Sequence[Trial]) -> None:
         base = ["base_learning_rate"] if has_one_rule else []
         rated = (rate.value for rate in rates)
         _check_axis("learning_rate", rated, ["learning_rate", *base], received)
+    warmups = {rate.warmup for rate in rates}
+    _check_axis("warmup_samples", warmups, ["warmup_samples"], received)
     first: dict[object, Trial] = {}
     for trial in trials:  # on the same devices, batches must be told apart
         on_node = max(trial.allocation.devices_per_node)

@@ -1,15 +1,15 @@
 """The keys of an experiment's YAML: the type and the description of each."""
 
 import re
-from collections.abc import Iterable
-from typing import Annotated, Final, Literal, Self, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.experiment.measure import Measure, Metrics
-from scalelab.experiment.rates import Rates
+from scalelab.experiment.rates import Rates, RateSetting
 from scalelab.experiment.sections import (
     AutoBatch,
     Code,
@@ -21,7 +21,10 @@ from scalelab.experiment.sections import (
     WorkloadChoice,
 )
 from scalelab.experiment.trial import PROGRAM, TrialKind
+from scalelab.experiment.tuning import RATE, TuneKeys
+from scalelab.inputs.document import Scalar
 from scalelab.inputs.fields import (
+    AxisName,
     ConditionText,
     Count,
     DeviceCount,
@@ -36,7 +39,7 @@ from scalelab.inputs.fields import (
 )
 from scalelab.inputs.problems import shown
 from scalelab.kinds.launchers import TORCHRUN
-from scalelab.kinds.sources import PLANNED
+from scalelab.kinds.sources import OPTUNA, PLANNED, SOURCES
 from scalelab.kinds.strategies import DEFAULT_STRATEGY
 from scalelab.kinds.trainers import DEFAULT_TRAINER, TRAINERS, facts_of
 from scalelab.site.choice import AnySite
@@ -45,7 +48,6 @@ from scalelab.site.choice import AnySite
 PROBED: Final = "inside"
 
 Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-AxisName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 
 Names = TypeVar("Names", bound=Iterable[str])
 
@@ -101,7 +103,7 @@ class ProgramChoice(Section):
     )
 
 
-class ExperimentKeys(Section):
+class ExperimentKeys(TuneKeys):
     """The keys of an experiment's YAML, each checked alone."""
 
     name: Name = Field(
@@ -197,6 +199,13 @@ class ExperimentKeys(Section):
     learning_rate: Rates | None = Field(
         default=None, description="A number, or {base, at_batch, rule, warmup}."
     )
+    optimizer: OneOrMany[Word] | None = Field(
+        default=None,
+        description=(
+            "Optimisers of a workload: sgd, adam or adamw; default: its own. A command "
+            "names its own under options."
+        ),
+    )
     parallelism: OneOrMany[Text] = Field(
         default=(DEFAULT_STRATEGY,),
         description="Strategies that spread the training over ranks: ddp, fsdp, ...",
@@ -231,6 +240,26 @@ class ExperimentKeys(Section):
     confirm_above: ConfirmAbove = Field(
         default=ConfirmAbove(), description="Cost above which a sweep asks first."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_its_search(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        source = values.get("source")
+        if source is None:
+            return {**values, "source": OPTUNA.name} if "tune" in values else values
+        given = source if isinstance(source, Mapping) else {"name": source}
+        name = str(given.get("name"))
+        if name not in SOURCES.names or not SOURCES[name].tunes:
+            return values
+        keys = {key: value for key, value in given.items() if key != "name"}
+        for key in keys:
+            if key in values:
+                raise SpecError(
+                    f"{key} stands under source and beside it. Keep one of the two."
+                )
+        return {**values, **keys, "source": name}
 
     @model_validator(mode="after")
     def _runs_one_thing(self) -> Self:
@@ -317,8 +346,9 @@ class ExperimentKeys(Section):
                     f"{workload.name if workload else 'a command'} does not tell its "
                     "operations. Give both, or neither."
                 )
-        warmup = self.learning_rate and self.learning_rate.warmup
-        if warmup and warmup.epochs and not (job and job.samples_per_epoch):
+        warmups = self.learning_rate.warmup if self.learning_rate else ()
+        has_epochs = any(each and each.epochs for each in warmups)
+        if has_epochs and not (job and job.samples_per_epoch):
             raise SpecError(
                 "learning_rate.warmup.epochs needs job.samples_per_epoch. Add it, "
                 "or give the warm-up in samples."
@@ -329,7 +359,7 @@ class ExperimentKeys(Section):
                 "trials evaluate none. Add end_to_end to measure.kind, or remove "
                 "accept."
             )
-        self.measure.check(job)
+        self.measure.check(job, needs_target=not self.tune)
         return self
 
     @model_validator(mode="after")
@@ -338,6 +368,25 @@ class ExperimentKeys(Section):
         for metrics in filter(None, (self.metrics, *programs)):
             metrics.check_counts(is_probed=self.probe == PROBED)
         return self
+
+    @property
+    def axes(self) -> Mapping[str, tuple[Scalar, ...]]:
+        """The values of each further axis of trials, by name.
+
+        Of what a search chooses it is one value, in the middle of all.
+        """
+        optimizers = {"optimizer": self.optimizer} if self.optimizer else {}
+        tuned = {
+            name: (values.middle,) for name, values in self.tune.items() if name != RATE
+        }
+        return {**self.options, **optimizers, **tuned}
+
+    @property
+    def rate_settings(self) -> Sequence[RateSetting | None]:
+        """The ways to set the learning rate, at least one; None: nothing sets it."""
+        if RATE in self.tune:
+            return [RateSetting.plain(float(self.tune[RATE].middle))]
+        return self.learning_rate.settings() if self.learning_rate else [None]
 
     def by_program(self) -> dict[str | None, Self]:
         """Return the experiment as it would be for each of its programs alone, by name.

@@ -108,7 +108,7 @@ class Measure(Section):
         ),
     )
 
-    def check(self, job: Job | None) -> None:
+    def check(self, job: Job | None, *, needs_target: bool = True) -> None:
         """Refuse families of trials that would never end, given the job."""
         if self.max_samples and self.max_epochs:
             raise SpecError(
@@ -120,7 +120,8 @@ class Measure(Section):
             if kind is TrialKind.THROUGHPUT:
                 continue
             found = self.measurement(kind, job, global_batch_size=1)
-            if kind is TrialKind.CONVERGENCE and found.target is None:
+            is_aimless = kind is TrialKind.CONVERGENCE and found.target is None
+            if is_aimless and needs_target:
                 raise SpecError(
                     "measure.kind=convergence needs a metric to reach. Add, for "
                     "example, job.target: 'val_acc >= 0.75'."

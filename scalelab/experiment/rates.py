@@ -1,10 +1,13 @@
 """Learning rates: scaling with the global batch or staleness, and warm-up."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from itertools import product
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
 from scalelab.errors import SpecError
@@ -47,6 +50,10 @@ class Warmup(Section):
             raise SpecError("must have exactly one of epochs, samples and steps.")
         return self
 
+    def __str__(self) -> str:
+        ((unit, length),) = self.model_dump(exclude_none=True).items()
+        return f"{length:g} {unit}"
+
     def num_samples(self, global_batch_size: int, samples_per_epoch: int | None) -> int:
         """Return the length of the warm-up in training samples."""
         if self.steps:
@@ -54,12 +61,77 @@ class Warmup(Section):
         return self.samples or math.ceil((self.epochs or 0) * (samples_per_epoch or 0))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RateSetting:
+    """One way to set the learning rate: a base, a rule and a warm-up.
+
+    ``at_batch`` is the global batch that the base was tuned at; None: no rule scales.
+    """
+
+    base: float
+    at_batch: int | None
+    rule: LearningRateRule
+    warmup: Warmup | None
+
+    @classmethod
+    def plain(cls, rate: float) -> Self:
+        """Return a rate that nothing scales, without warm-up."""
+        return cls(base=rate, at_batch=None, rule=LearningRateRule.NONE, warmup=None)
+
+    def at(
+        self,
+        global_batch_size: int,
+        samples_per_epoch: int | None,
+        *,
+        steps_in_flight: int = 1,
+    ) -> LearningRate:
+        """Return the learning rate of a trial."""
+        length = 0
+        if self.warmup:
+            length = self.warmup.num_samples(global_batch_size, samples_per_epoch)
+        return LearningRate(
+            base=self.base,
+            at_batch=self.at_batch,
+            rule=self.rule.value,
+            warmup_samples=length,
+            warmup=str(self.warmup or ""),
+            value=scaled_rate(
+                self.base,
+                rule=self.rule,
+                at_batch=self.at_batch or global_batch_size,
+                global_batch_size=global_batch_size,
+                steps_in_flight=steps_in_flight,
+            ),
+        )
+
+
+NO_WARMUP = "none"
+
+
+def _warmup_or_none(value: Any) -> Any:
+    return None if value == NO_WARMUP else value
+
+
+WarmupOrNone = Annotated[
+    Warmup | None,
+    BeforeValidator(_warmup_or_none),
+    WithJsonSchema({"anyOf": [{"const": NO_WARMUP}, Warmup.model_json_schema()]}),
+]
+
+
 class Rates(Section):
-    """A learning rate, the batch it was tuned at, and the rules to follow."""
+    """Learning rates, the batch they were tuned at, the rules to follow, warm-ups.
 
-    shorthand: ClassVar[JsonSchemaValue | None] = {"type": "number"}
+    Bases, rules and warm-ups are axes: every combination is a setting of its own.
+    """
 
-    base: Positive = Field(description="Learning rate at at_batch.")
+    shorthand: ClassVar[JsonSchemaValue | None] = {
+        "anyOf": [{"type": "number"}, {"type": "array", "items": {"type": "number"}}]
+    }
+
+    base: OneOrMany[Positive] = Field(
+        description="Learning rate at at_batch, or a list of them."
+    )
     at_batch: Count | None = Field(
         default=None, description="Global batch size that base was tuned at."
     )
@@ -70,8 +142,11 @@ class Rates(Section):
             "communication_window."
         ),
     )
-    warmup: Warmup | None = Field(
-        default=None, description="{epochs: 5}, {samples: 10000} or {steps: 100}."
+    warmup: OneOrMany[WarmupOrNone] = Field(
+        default=(None,),
+        description=(
+            "none, {epochs: 5}, {samples: 10000} or {steps: 100}, or a list of them."
+        ),
     )
 
     @model_validator(mode="before")
@@ -79,11 +154,13 @@ class Rates(Section):
     def _from_number(cls, value: Any) -> Any:
         if isinstance(value, dict | cls):
             return value
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        listed = value if isinstance(value, list) else [value]
+        if all(type(each) in (int, float) for each in listed):
             return {"base": value}
         raise SpecError(
-            f"{shown(value)} is no learning rate. Write one number, or {{base: 0.1, "
-            "at_batch: 256, rule: [linear, sqrt]}: rules are an axis, rates are not."
+            f"{shown(value)} is no learning rate. Write a number, a list of them, or "
+            "{base: [0.05, 0.1], at_batch: 256, rule: [linear, sqrt], warmup: [none, "
+            "{steps: 100}]}."
         )
 
     @model_validator(mode="after")
@@ -102,31 +179,12 @@ class Rates(Section):
             )
         return self
 
-    def at(
-        self,
-        rule: LearningRateRule,
-        global_batch_size: int,
-        samples_per_epoch: int | None,
-        *,
-        steps_in_flight: int = 1,
-    ) -> LearningRate:
-        """Return the learning rate of a trial."""
-        length = 0
-        if self.warmup:
-            length = self.warmup.num_samples(global_batch_size, samples_per_epoch)
-        return LearningRate(
-            base=self.base,
-            at_batch=self.at_batch,
-            rule=rule.value,
-            warmup_samples=length,
-            value=scaled_rate(
-                self.base,
-                rule=rule,
-                at_batch=self.at_batch or global_batch_size,
-                global_batch_size=global_batch_size,
-                steps_in_flight=steps_in_flight,
-            ),
-        )
+    def settings(self) -> Sequence[RateSetting]:
+        """Return every combination of the listed bases, rules and warm-ups."""
+        return [
+            RateSetting(base=base, at_batch=self.at_batch, rule=rule, warmup=warmup)
+            for base, rule, warmup in product(self.base, self.rule, self.warmup)
+        ]
 
 
 def scaled_rate(

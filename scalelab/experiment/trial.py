@@ -43,6 +43,9 @@ class LearningRate:
     rule: str
     warmup_samples: int
     value: float
+    # The length of the warm-up as it was asked, such as "500 steps"; empty: none. Not
+    # part of the trial's identity, as its samples are
+    warmup: str = ""
 
     def at(self, samples: float) -> float:
         """Return the rate of the step that ends at this many samples.
@@ -189,7 +192,7 @@ class Trial:
         configuration["options"] = dict(self.options)
         configuration["allocation"] = {"devices_per_node": allocation.devices_per_node}
         configuration["learning_rate"] = rate and {
-            name: getattr(rate, name) for name in rate.__slots__
+            name: getattr(rate, name) for name in rate.__slots__ if name != "warmup"
         }
         canonical = json.dumps(configuration, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]

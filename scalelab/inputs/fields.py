@@ -203,6 +203,7 @@ Positive = Annotated[float, Field(strict=True, gt=0, le=1e18)]
 Fraction = Annotated[float, Field(strict=True, gt=0, lt=1)]
 Flag = Annotated[bool, Field(strict=True)]
 Text = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=8_000)]
+AxisName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 Word = Annotated[str, StringConstraints(strict=True, pattern=r"^\S{1,500}$")]
 OptionValue = Annotated[
     Scalar,

@@ -17,12 +17,19 @@ class Source:
         Path, ``module:attribute``, of what is called with the experiment, the site and
         the parameters given under ``source``; it returns a
         ``scalelab.plan.source.TrialSource``.
+    tunes
+        It searches the values under ``tune``: the keys of a search are its parameters,
+        and stand in the experiment, see ``scalelab.experiment.tuning.TuneKeys``.
     """
 
     name: str
     factory: str
+    tunes: bool = False
 
 
 PLANNED = Source(name="planned", factory="scalelab.plan.planned:PlannedTrials")
+OPTUNA = Source(
+    name="optuna", factory="scalelab.search.tuned_trials:TunedTrials", tunes=True
+)
 
-SOURCES = Registry("scalelab.sources", Source, key="source", built_in=(PLANNED,))
+SOURCES = Registry("scalelab.sources", Source, key="source", built_in=(PLANNED, OPTUNA))

@@ -271,7 +271,7 @@ def _num_combinations(experiment: Experiment) -> int:
         experiment.parallelism,
         experiment.node_group or (),
         experiment.program or (),
-        *experiment.options.values(),
+        *experiment.axes.values(),
         *(experiment.layout.axes().values() if experiment.layout else ()),
     ]
     return math.prod(max(1, len(axis)) for axis in axes)
@@ -316,10 +316,11 @@ def _axes(
         listed = {name: strategy_of(name).options for name in experiment.parallelism}
         own = listed.pop(parallelism)
         foreign = {name for options in listed.values() for name in options} - {*own}
-    names = sorted(experiment.options.keys() - foreign)
+    listed_axes = experiment.axes
+    names = sorted(listed_axes.keys() - foreign)
     axes = [
         tuple(zip(names, values, strict=True))
-        for values in product(*(experiment.options[name] for name in names))
+        for values in product(*(listed_axes[name] for name in names))
     ]
     if not experiment.workload:
         return axes

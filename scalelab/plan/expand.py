@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from scalelab.experiment.command_values import check_received
-from scalelab.experiment.rates import LearningRateRule
+from scalelab.experiment.rates import RateSetting
 from scalelab.experiment.sections import AutoBatch
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial, TrialKind, with_canaries
@@ -27,9 +27,12 @@ from scalelab.plan.configurations import (
 )
 from scalelab.site.profile import Site
 
-# Repeats, outermost so that they interleave, seeds, configurations and rules.
+# Repeats, outermost so that they interleave, seeds, configurations and rates.
 _Axes = tuple[
-    Sequence[int], Sequence[int], Sequence[Configuration], Sequence[LearningRateRule]
+    Sequence[int],
+    Sequence[int],
+    Sequence[Configuration],
+    Sequence[RateSetting | None],
 ]
 
 
@@ -68,9 +71,9 @@ def plan(
     refuse_above_limit(sum(math.prod(map(len, axes)) for _, axes in families))
     distinct: dict[str, Trial] = {}
     for kind, axes in families:
-        for repeat, seed, configuration, rule in product(*axes):
+        for repeat, seed, configuration, rate in product(*axes):
             trial = trial_of(
-                experiment, configuration, kind, rule=rule, seed=seed, repeat=repeat
+                experiment, configuration, kind, rate=rate, seed=seed, repeat=repeat
             )
             distinct.setdefault(trial.trial_id, trial)
     trials = with_canaries([*distinct.values()], experiment.measure.canary_every)
@@ -86,14 +89,13 @@ def plan(
 def _varied(
     experiment: Experiment, kind: TrialKind, feasible: Sequence[Configuration]
 ) -> _Axes:
-    rates, seeds = experiment.learning_rate, experiment.seed
-    rules = rates.rule if rates else (LearningRateRule.NONE,)
+    seeds, rates = experiment.seed, experiment.rate_settings
     if kind is TrialKind.CONVERGENCE and not experiment.product:
         feasible = _where_convergence_runs(experiment, feasible)
     elif not experiment.product:
-        seeds, rules = seeds[:1], rules[:1]
+        seeds, rates = seeds[:1], rates[:1]
     repeats = experiment.measure.repeats if kind is TrialKind.THROUGHPUT else 1
-    return range(repeats), seeds, feasible, rules
+    return range(repeats), seeds, feasible, rates
 
 
 def _where_convergence_runs(
@@ -147,14 +149,14 @@ def trial_of(
     configuration: Configuration,
     kind: TrialKind = TrialKind.THROUGHPUT,
     *,
-    rule: LearningRateRule | None = None,
+    rate: RateSetting | None = None,
     seed: int | None = None,
     repeat: int = 0,
 ) -> Trial:
-    """Return a trial of a configuration, by default with the first rule and seed."""
+    """Return a trial of a configuration, by default with the first rate and seed."""
     setup, allocation = configuration.setup, configuration.allocation
     total = configuration.global_batch_size
-    rates, job = experiment.learning_rate, experiment.job
+    job, rate = experiment.job, rate or experiment.rate_settings[0]
     measurement = experiment.measure.measurement(kind, job, global_batch_size=total)
     if kind is not TrialKind.THROUGHPUT:
         judged_by = tuple(dict.fromkeys(each.metric for each in experiment.accept))
@@ -166,15 +168,14 @@ def trial_of(
         local_batch_size=configuration.local_batch_size,
         gradient_accumulation_steps=configuration.gradient_accumulation_steps,
         learning_rate=(
-            rates.at(
-                rule or rates.rule[0],
+            rate.at(
                 total,
                 job.samples_per_epoch if job else None,
                 steps_in_flight=setup.strategy.steps_in_flight(
                     allocation.world_size, setup.options
                 ),
             )
-            if rates
+            if rate
             else None
         ),
         node_group=setup.node_group,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,6 +41,17 @@ class TrialSource(ABC):
     def name(self) -> str:
         """Name of the source in messages."""
         return type(self).__name__
+
+    def begin(self, directory: Path) -> None:  # noqa: B027
+        """Learn the run's directory, where a sweep runs: files may be kept there.
+
+        Called once by the one driver of the run, before the first ``ask``. Where it is
+        not, as for a plan or a status, nothing may be written.
+        """
+
+    def describe(self) -> Iterable[str]:
+        """Return what is being decided and how, in lines for whoever plans a sweep."""
+        return ()
 
     @abstractmethod
     def ask(self) -> Trial | None:

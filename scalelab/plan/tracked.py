@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from scalelab.errors import ScaleLabError, SpecError
@@ -123,6 +124,15 @@ class TrackedSource(TrialSource):
     def name(self) -> str:
         """Name of the source in the experiment."""
         return self._name
+
+    def begin(self, directory: Path) -> None:
+        """Tell the source the run's directory."""
+        with self._named("begin"):
+            self._source.begin(directory)
+
+    def describe(self) -> Iterable[str]:
+        """Return what the source says it decides."""
+        return self._source.describe()
 
     def ask(self) -> Trial | None:
         """Return the source's next trial."""

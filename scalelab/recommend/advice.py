@@ -320,7 +320,9 @@ def _answer(
         learning_rate=learning_rate(
             subject.frame,
             int(chosen.batch.global_batch_size),
-            str(outlook.frame["samples_rule"].iloc[choice.index]),
+            knowledge.need.rate_settings(
+                int(outlook.frame["samples_curve"].iloc[choice.index])
+            ),
         ),
         knee=None
         if not knowledge.compares_counts

@@ -15,7 +15,7 @@ from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import DeviceWords
 from scalelab.inputs.wording import Option
 from scalelab.kinds.resources import DEVICE_HOURS, MONEY
-from scalelab.laws.convergence.rows import RULE
+from scalelab.laws.convergence.rows import RATE_SETTINGS
 from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.advice import Considered, consider
@@ -115,9 +115,10 @@ def _kinds(
     """Return the kinds of devices on which what was selected was timed."""
     own = {name: v for name, v in select.items() if name in DEVICE_COLUMNS}
     frame = selected(observations, own)
+    of_no_device = {*RATE_SETTINGS, *CONFIGURATION, *own}
     for name, value in select.items():
         column = name if name in frame.columns else OPTION_PREFIX + name
-        if column in frame.columns and name not in (RULE, *CONFIGURATION, *own):
+        if column in frame.columns and name not in of_no_device:
             is_chosen = has_value(frame, column, value)
             # what is nowhere is refused later, with what is there
             frame = frame[is_chosen] if is_chosen.any() else frame

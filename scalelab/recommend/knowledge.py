@@ -15,7 +15,7 @@ from scalelab.inputs.links import Link
 from scalelab.inputs.numerals import counted, device_words
 from scalelab.inputs.support import Support
 from scalelab.inputs.wording import Option
-from scalelab.laws.convergence.rows import RULE, is_equal
+from scalelab.laws.convergence.rows import RATE_SETTINGS, is_equal
 from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw, measured_whole_runs
 from scalelab.laws.rows import (
@@ -102,8 +102,8 @@ def selected(observations: pd.DataFrame, select: Mapping[str, Scalar]) -> pd.Dat
             # what tells samples alone holds on any device
             chosen = chosen.union(frame.index[frame[name].isna()])
         is_timed = is_equal(frame, "kind", TrialKind.THROUGHPUT)
-        if name == RULE and not chosen.isin(frame.index[is_timed]).all():
-            # what tells times alone holds under any rule
+        if name in RATE_SETTINGS and not chosen.isin(frame.index[is_timed]).all():
+            # what tells times alone holds at any rate
             chosen = chosen.union(frame.index[is_timed])
         frame = frame.loc[chosen]
     return frame
@@ -388,9 +388,9 @@ class Knowledge:
         known = {
             name: config[name] for name in self.swept if not pd.isna(config.get(name))
         }
-        rules = {*self.need.rules(range(len(self.need.keys)))}
-        if len(rules) > 1 and "samples_rule" in config:
-            known[RULE] = config["samples_rule"]
+        if "samples_curve" in config:
+            rate = self.need.rate_settings(int(config["samples_curve"]))
+            known |= {name: rate.get(name, "none") for name in self.need.compared_rates}
         return {name.removeprefix(OPTION_PREFIX): known[name] for name in known}
 
     @property

@@ -13,7 +13,7 @@ from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.support import Support
 from scalelab.kinds.resources import TIME, Units
 from scalelab.kinds.strategies import strategy_of
-from scalelab.laws.convergence.rows import RULE
+from scalelab.laws.convergence.rows import RATE_SETTINGS
 from scalelab.laws.rows import CONFIGURATION, FitRows, cells, curve_columns, numbers
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
@@ -176,8 +176,8 @@ def _known_by_convergence(
     known |= {*need.pooled}
     strategy = strategy_of(settings.get("parallelism"))
     if strategy.is_synchronous:
-        return {RULE, *known, *strategy.altering_options(settings)}
-    return {RULE, *known, "parallelism", *strategy.options}
+        return {*RATE_SETTINGS, *known, *strategy.altering_options(settings)}
+    return {*RATE_SETTINGS, *known, "parallelism", *strategy.options}
 
 
 def contents_of_times(rows: FitRows) -> Contents:

@@ -68,7 +68,11 @@ COLUMNS = (
     _text("lr_rule", "none, linear, sqrt or staleness."),
     _number("base_learning_rate", "Rate before the rule."),
     _number("learning_rate", "Rate after the rule and warm-up."),
-    _text("schedule", "Shape of the rate over training."),
+    _text(
+        "warmup",
+        "Length over which the rate rises linearly at first, as asked: 500 steps.",
+    ),
+    _text("schedule", "Shape of the rate over training, after the warm-up."),
     _text("sample_order", "sharded: ranks draw from parts of the data; else missing."),
     _integer("planned_steps", "Optimiser steps the schedule was planned for."),
     _integer("seed", "Seed of every generator and of the sample order."),

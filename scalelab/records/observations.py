@@ -97,6 +97,7 @@ def _configuration(spec: AttemptSpec) -> dict[str, Any]:
             "lr_rule": rate.rule,
             "base_learning_rate": rate.base,
             "learning_rate": rate.value,
+            "warmup": rate.warmup or None,
         }
     if target := trial.measurement.target:
         values |= {

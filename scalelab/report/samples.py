@@ -14,6 +14,7 @@ from scalelab.inputs.numerals import (
 )
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.laws.convergence.rows import ATTEMPT, metric_curves
+from scalelab.recommend.answer.note_words import setting_in_words
 from scalelab.records.columns import OPTION_PREFIX, TARGET_COLUMNS
 from scalelab.report.style import (
     DASHES,
@@ -31,7 +32,7 @@ from scalelab.report.subject import ALLOCATION, Labels, ReportSubject, has_setti
 _TARGET = [*TARGET_COLUMNS]
 _COLUMNS = [
     "target",
-    "lr_rule",
+    "rate",
     "global_batch_size",
     "seed",
     "samples",
@@ -69,7 +70,18 @@ def _tried(subject: ReportSubject) -> pd.DataFrame:
     known = samples.gt(0) & (reached | censored.astype(bool))
     rows = observations.assign(samples=samples, is_lower_bound=~reached)[known]
     rows["lr_rule"] = rows["lr_rule"].fillna("none")
+    rows["rate"] = _rate_labels(rows)
     return rows.dropna(subset=[*_TARGET, "global_batch_size"])
+
+
+def _rate_labels(rows: pd.DataFrame) -> pd.Series:
+    """Return how the rate was set in words: its rule, and else what was varied."""
+    labels = rows["lr_rule"] + " LR rule"
+    by_batch = rows.groupby(["global_batch_size", "lr_rule"], dropna=False)
+    for name in ("base_learning_rate", "warmup"):
+        if (by_batch[name].nunique(dropna=False) > 1).any():
+            labels += f", {setting_in_words(name)} " + rows[name].astype(str)
+    return labels
 
 
 def samples_table(subject: ReportSubject) -> pd.DataFrame:
@@ -84,7 +96,7 @@ def samples_table(subject: ReportSubject) -> pd.DataFrame:
     rows = rows[is_same].assign(target=str(target))
     rows["is_planned_batch"] = rows["global_batch_size"].isin(chosen)
     rows = rows[_COLUMNS].astype({"samples": float, "global_batch_size": float})
-    order = ["lr_rule", "global_batch_size", "seed"]
+    order = ["rate", "global_batch_size", "seed"]
     return rows.sort_values(order, ignore_index=True)
 
 
@@ -93,8 +105,8 @@ def samples_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     seeds = counted(table["seed"].nunique(), "seed")
     facts = (labels.curve, seeds, "lines: medians of runs that reached it")
     figure = base_figure(f"Samples to {table['target'].iloc[0]}", facts, labels)
-    for index, (rule, rows) in enumerate(table.groupby("lr_rule")):
-        _draw_rule(figure, rows, f"{rule} LR rule", index)
+    for index, (rate, rows) in enumerate(table.groupby("rate")):
+        _draw_rule(figure, rows, str(rate), index)
     if table["is_lower_bound"].any():
         figure.add_trace(_lower_bounds(table[table["is_lower_bound"]]))
     for batch in table.loc[table["is_planned_batch"], "global_batch_size"].unique():

@@ -8,7 +8,7 @@ import pandas as pd
 
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import counted, device_words, number, percent
-from scalelab.laws.convergence.rows import RULE
+from scalelab.laws.convergence.rows import RATE_SETTINGS
 from scalelab.laws.rows import CurveKey, Observed, prepared
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.records.columns import OPTION_PREFIX
@@ -170,8 +170,9 @@ def _planned_by(recommendation: Recommendation, rows: pd.DataFrame) -> pd.DataFr
             equal = (rows[column] == getattr(recommendation, column)).fillna(False)
             is_same &= equal.astype(bool) | (not equal.any())
     rows = rows[is_same]
-    # step times do not depend on the rule
-    swept = {n for row in recommendation.alike for n in row.settings if n != RULE}
+    # step times do not depend on the rate
+    named = {name for row in recommendation.alike for name in row.settings}
+    swept = named - {*RATE_SETTINGS}
     planned = pd.Series(False, index=rows.index)
     for row in recommendation.alike:
         place = [row.world_size, row.num_nodes]
@@ -250,7 +251,7 @@ def _labels_of_answer(recommendation: Recommendation, rows: pd.DataFrame) -> Lab
         **{
             OPTION_PREFIX + name: value
             for name, value in recommendation.chosen.settings.items()
-            if name != RULE
+            if name not in RATE_SETTINGS
         },
     }
     return Labels(

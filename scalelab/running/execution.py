@@ -103,6 +103,7 @@ def _run_trials(
 ) -> SweepSummary:
     programs = _programs(sweep, store)
     source = sweep.source
+    source.begin(sweep.directory)
     first = FirstTrials(source, programs if sweep.checks_first else ())
     with _Events(sweep.directory, on_event, first) as events:
         frameworks = {framework_of(each) for each in programs.values()} - {""}

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptFiles, AttemptResult
@@ -20,11 +21,13 @@ from scalelab.site.choice import history_directory
 
 if TYPE_CHECKING:
     import pandas as pd
+    from optuna.study import Study
 
     from scalelab.experiment.spec import Experiment
     from scalelab.laws.rows import FitRows
     from scalelab.recommend.question.objective import RunSite
     from scalelab.running.status import RunStatus
+    from scalelab.search.result import SearchResult
 
 
 class RunRecords:
@@ -139,6 +142,36 @@ class RunRecords:
         from scalelab.running.status import status_of
 
         return status_of(self._reader, self.experiment)
+
+    @property
+    def search_result(self) -> SearchResult | None:
+        """What was best of a search, and how its trials ended; None: none was run."""
+        if self.experiment is None or not self.experiment.tune:
+            return None
+        from scalelab.search.result import SearchResult
+
+        return SearchResult.read(self.experiment, counting_rows(self._reader.rows()))
+
+    @property
+    def study(self) -> Study:
+        """The study of a search, for Optuna's own plots: a copy, in memory.
+
+        Raises
+        ------
+        SpecError
+            If the run has searched nothing.
+        """
+        if self.experiment is None or not self.experiment.tune:
+            raise SpecError(
+                f"{self.name} has no study: nothing was searched. Sweep an experiment "
+                "with tune."
+            )
+        from scalelab.search.tuned_trials import TunedTrials
+
+        search = TunedTrials(self.experiment, self.experiment.resolve_site())
+        for row in self._reader.finished(self._reader.rows()):
+            search.tell(row)
+        return search.copied_study(self.directory)
 
     @property
     def acceptance(self) -> dict[str, Any] | None:

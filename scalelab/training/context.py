@@ -21,6 +21,7 @@ from scalelab.errors import LaunchError
 from scalelab.launch.progress import StreamWriter
 from scalelab.launch.protocol import RankIdentity
 from scalelab.records.attempt import AttemptFiles
+from scalelab.training.rank_options import RankOptions
 
 with suppress(ImportError):
     # torch.load does, and reads its source: so once, before ranks are forked.
@@ -43,9 +44,8 @@ class RankContext:
     progress: Callable[[int], None] = field(repr=False)
     # When the attempt's time is up, on the monotonic clock; None: never.
     deadline_s: float | None = None
-    prefetch: int = 0
     pins_memory: bool = False
-    compiles: bool = False
+    options: RankOptions = field(default_factory=RankOptions)
     servers: ServerLink | None = field(default=None, repr=False)
 
     @property

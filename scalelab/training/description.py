@@ -38,7 +38,7 @@ def describe(
         "normalization_batch_size": normalization_batch_size(model, trial),
         "sequence_length": workload.tokens_per_sample,
         "optimizer": describe_optimizer(optimizer),
-        "schedule": describe_schedule(workload.schedule, trial),
+        "schedule": workload.schedule,
         "sample_order": "sharded" if workload.is_sharded else None,
     }
 
@@ -60,14 +60,6 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> str:
         f"{name}={defaults[name]}" for name in OPTIMIZER_TERMS if defaults.get(name)
     ]
     return f"{type(optimizer).__name__}({', '.join(terms)})"
-
-
-def describe_schedule(schedule: str, trial: Trial) -> str:
-    """Return the shape of the learning rate over training, warm-up included."""
-    rate = trial.learning_rate
-    if rate is None or not rate.warmup_samples:
-        return schedule
-    return f"linear warm-up over {rate.warmup_samples} samples, {schedule}"
 
 
 def device_name(device: torch.device) -> str:

@@ -73,9 +73,8 @@ def run_rank(
             stream=stream,
             progress=progress,
             deadline_s=spec.deadline_s,
-            prefetch=options.prefetch or 0,
             pins_memory=options.pins_memory(device.type),
-            compiles=options.compile,
+            options=options,
             servers=servers,
         )
         with memory_limit(options.memory_limit_bytes):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from scalelab.errors import SpecError
+from scalelab.inputs.problems import one_of, shown
+
+OPTIMIZERS = ("sgd", "adam", "adamw")
+OF_MODELS = ("compile", "optimizer", "momentum", "weight_decay")
+"""Options that act on a model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +29,8 @@ class RankOptions:
         a thread; None: 2 with processes, as a ``DataLoader`` does, else 0.
     pin_memory
         Copy batches to a CUDA device from page-locked memory; None: there, yes.
+    optimizer, momentum, weight_decay
+        What replaces the workload's own, see ``training.optimizers``; None: nothing.
     """
 
     memory_limit_bytes: int | None = None
@@ -30,6 +38,9 @@ class RankOptions:
     prefetch: int | None = None
     pin_memory: bool | None = None
     compile: bool = False
+    optimizer: str | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
 
     def __post_init__(self) -> None:
         counts = (("memory_limit_bytes", 1), ("loader_workers", 0), ("prefetch", 0))
@@ -43,12 +54,26 @@ class RankOptions:
             raise SpecError(f"compile={self.compile!r} must be true or false.")
         if not isinstance(self.pin_memory, bool | None):
             raise SpecError(f"pin_memory={self.pin_memory!r} must be true or false.")
+        self._check_optimizer()
         if self.loader_workers and self.prefetch == 0:
             raise SpecError(
                 f"prefetch=0 and loader_workers={self.loader_workers} contradict each "
                 "other: a loader process always reads ahead. Set prefetch to at least "
                 "1, or loader_workers to 0."
             )
+
+    def _check_optimizer(self) -> None:
+        if self.optimizer is not None and self.optimizer not in OPTIMIZERS:
+            known = one_of(OPTIMIZERS, str(self.optimizer))
+            raise SpecError(f"optimizer={shown(self.optimizer)} is not known. {known}")
+        for name, below in (("momentum", 1.0), ("weight_decay", math.inf)):
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (is_number and 0 <= value < below):
+                limit = " and below 1" if below == 1 else ""
+                raise SpecError(
+                    f"{name}={shown(value)} must be a number, at least 0{limit}."
+                )
 
     def pins_memory(self, device_type: str) -> bool:
         """Tell whether batches are copied from page-locked memory."""

@@ -21,7 +21,7 @@ from scalelab.kinds.trainers import (
     WorkloadNames,
 )
 from scalelab.training.engines.paths import ENGINES, engine_path
-from scalelab.training.rank_options import RankOptions
+from scalelab.training.rank_options import OF_MODELS, RankOptions
 from scalelab.training.workloads.introspection import names_of_built_in, names_of_own
 from scalelab.training.workloads.table import BUILT_IN_WORKLOADS
 
@@ -70,11 +70,12 @@ class TorchTrainer(Trainer):
         facts = self.workloads.get(workload)
         if facts is None or facts.trains_model:
             return
-        if "compile" in {*parameters, *options}:
-            raise SpecError(
-                f"workload={workload} has no model, so compile has nothing to compile. "
-                "Leave it out."
-            )
+        for name in OF_MODELS:
+            if name in {*parameters, *options}:
+                raise SpecError(
+                    f"workload={workload} has no model, so {name} has nothing to act "
+                    "on. Leave it out."
+                )
         if "slow_rank_factor" in options:
             raise SpecError(
                 f"workload={workload} computes nothing, so options.slow_rank_factor "
@@ -91,6 +92,7 @@ class TorchTrainer(Trainer):
         self, workload: str, parameters: Mapping[str, Any], demand: DataDemand
     ) -> None:
         """Refuse what a built-in workload cannot be made with."""
+        RankOptions.split(parameters)
         built_in = BUILT_IN_WORKLOADS.get(workload)
         if built_in and built_in.check:
             imported(built_in.check)(parameters, demand)

@@ -1,5 +1,8 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from gang import throughput_trial
 
 from scalelab.errors import SpecError
 from scalelab.experiment.rates import LearningRateRule, scaled_rate
@@ -87,17 +90,17 @@ def experiment(learning_rate: str) -> Experiment:
     ("warmup", "samples"), [("epochs: 1.5", 150), ("samples: 7", 7), ("steps: 3", 192)]
 )
 def test_warm_up_is_counted_in_samples(warmup: str, samples: int) -> None:
-    rates = experiment(f"{{base: 0.1, warmup: {{{warmup}}}}}").learning_rate
-    assert rates is not None
+    (rate,) = experiment(f"{{base: 0.1, warmup: {{{warmup}}}}}").rate_settings
+    assert rate is not None
 
-    assert rates.at(NONE, 64, samples_per_epoch=100).warmup_samples == samples
+    assert rate.at(64, samples_per_epoch=100).warmup_samples == samples
 
 
 def test_a_number_alone_is_a_rate_without_a_rule() -> None:
-    rates = experiment("1e-3").learning_rate
-    assert rates is not None
+    (rate,) = experiment("1e-3").rate_settings
+    assert rate is not None
 
-    assert rates.at(NONE, 64, None) == LearningRate(
+    assert rate.at(64, None) == LearningRate(
         base=0.001, at_batch=None, rule="none", warmup_samples=0, value=0.001
     )
 
@@ -109,3 +112,37 @@ def test_a_rule_needs_the_batch_it_scales_from() -> None:
         r"Add at_batch, a global batch size\.",
     ):
         experiment("{base: 0.1, rule: [none, sqrt]}")
+
+
+def test_bases_rules_and_warm_ups_are_axes() -> None:
+    asked = experiment(
+        "{base: [0.05, 0.1], at_batch: 8, rule: [none, linear], "
+        "warmup: [none, {steps: 500}]}"
+    )
+    rates = [rate.at(16, None) for rate in asked.rate_settings if rate]
+
+    assert [(r.base, r.rule, r.warmup, r.value) for r in rates] == [
+        (0.05, "none", "", 0.05),
+        (0.05, "none", "500 steps", 0.05),
+        (0.05, "linear", "", 0.1),
+        (0.05, "linear", "500 steps", 0.1),
+        (0.1, "none", "", 0.1),
+        (0.1, "none", "500 steps", 0.1),
+        (0.1, "linear", "", 0.2),
+        (0.1, "linear", "500 steps", 0.2),
+    ]
+    assert rates[1].warmup_samples == 8000
+
+
+def test_a_list_alone_is_one_of_rates() -> None:
+    rates = experiment("[0.1, 0.2]").rate_settings
+    assert [rate.base for rate in rates if rate] == [0.1, 0.2]
+
+
+def test_how_a_warm_up_was_asked_is_no_part_of_a_trials_identity() -> None:
+    rate = LearningRate(
+        base=0.1, at_batch=None, rule="none", warmup_samples=64, value=0.1
+    )
+    trial = throughput_trial("digits_mlp", learning_rate=rate)
+    named = replace(trial, learning_rate=replace(rate, warmup="1 steps"))
+    assert named.trial_id == trial.trial_id

@@ -79,7 +79,7 @@ def test_options_of_argparse_become_placeholders(tmp_path: Path) -> None:
     assert experiment.local_batch_size == (48,)
     assert experiment.gradient_accumulation_steps == 2
     assert experiment.learning_rate is not None
-    assert experiment.learning_rate.base == 3e-4
+    assert experiment.learning_rate.base == (3e-4,)
     assert experiment.seed == (7,)
     assert experiment.precision == ("bf16",)
     assert experiment.job is None

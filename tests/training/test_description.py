@@ -1,15 +1,11 @@
-from dataclasses import replace
-
 import pytest
 import torch
 from gang import throughput_trial
 from torch import nn
 
-from scalelab.experiment.trial import LearningRate
 from scalelab.inputs.allocation import Allocation
 from scalelab.training.description import (
     describe_optimizer,
-    describe_schedule,
     device_name,
     normalization_batch_size,
 )
@@ -43,16 +39,6 @@ def test_optimizer_is_described_by_class_and_terms() -> None:
     adam = torch.optim.AdamW(parameters, lr=0.1, betas=(0.8, 0.99))
     assert describe_optimizer(sgd) == "SGD()"
     assert describe_optimizer(adam) == "AdamW(betas=(0.8, 0.99), weight_decay=0.01)"
-
-
-def test_schedule_tells_its_warm_up() -> None:
-    rate = LearningRate(
-        base=0.1, at_batch=None, rule="none", warmup_samples=500, value=0.1
-    )
-    trial = replace(TRIAL, learning_rate=rate)
-    expected = "linear warm-up over 500 samples, constant"
-    assert describe_schedule("constant", trial) == expected
-    assert describe_schedule("constant", TRIAL) == "constant"
 
 
 def test_device_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:

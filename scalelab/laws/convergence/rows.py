@@ -32,6 +32,9 @@ from scalelab.records.columns import OPTION_PREFIX, TARGET_COLUMNS
 
 RULE = "lr_rule"
 """Key of the learning-rate rule that a curve was measured with."""
+BASE = "base_learning_rate"
+RATE_SETTINGS = (RULE, BASE, "warmup")
+"""Keys of the ways to set the learning rate; no step time depends on them."""
 WORKERS = "workers"
 """Key of the curves whose convergence depends on the number of workers."""
 ALTERING_OPTIONS = "altering_options"
@@ -44,6 +47,7 @@ _COLUMNS = (
     "optimizer",
     "schedule",
     RULE,
+    "warmup",
     *TARGET_COLUMNS,
 )
 # reasons that make step times unfit, but not the number of samples a run needs
@@ -86,8 +90,20 @@ def _columns_of(frame: pd.DataFrame) -> list[str]:
         if not strategy.is_synchronous
         for option in strategy.options
     }
-    names = (*_COLUMNS, WORKERS, ALTERING_OPTIONS, *sorted(options))
+    rates = [BASE] if _lists_rates(frame) else []
+    names = (*_COLUMNS, *rates, WORKERS, ALTERING_OPTIONS, *sorted(options))
     return [name for name in names if name in frame.columns]
+
+
+def _lists_rates(frame: pd.DataFrame) -> bool:
+    """Tell whether a batch was tried with several base rates, all else alike.
+
+    If so they are a setting; else each batch has the one rate that it was given.
+    """
+    if BASE not in frame.columns:
+        return False
+    names = ["global_batch_size", *(n for n in _COLUMNS if n in frame.columns)]
+    return bool((frame.groupby(names, dropna=False)[BASE].nunique() > 1).any())
 
 
 def is_learnt_so(key: CurveKey, asked: pd.DataFrame) -> np.ndarray:

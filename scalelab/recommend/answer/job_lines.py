@@ -12,7 +12,7 @@ from typing import Self
 from scalelab.errors import SpecError
 from scalelab.experiment.command_values import placeholder_values, readable_variables
 from scalelab.experiment.hidden import is_hidden
-from scalelab.experiment.rates import LearningRateRule
+from scalelab.experiment.rates import NO_WARMUP, RateSetting
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import PROGRAM, LearningRate, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
@@ -173,7 +173,7 @@ def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
     programs = list(experiment.by_program())
     program = next((n for n in programs if n == held.get(PROGRAM)), programs[0])
     parallelism = str(value("parallelism", experiment.parallelism))
-    options = {name: value(name, each) for name, each in experiment.options.items()}
+    options = {name: value(name, each) for name, each in experiment.axes.items()}
     in_flight = strategy_of(parallelism).steps_in_flight(row.world_size, options)
     return Trial(
         kind=TrialKind.THROUGHPUT,
@@ -207,11 +207,22 @@ def _layout(experiment: Experiment, held: Mapping[str, Scalar]) -> Layout | None
 def _rate(
     experiment: Experiment, answer: Recommendation, steps_in_flight: int
 ) -> LearningRate | None:
-    rates, job, advised = experiment.learning_rate, experiment.job, answer.learning_rate
-    if rates is None:
+    job, advised = experiment.job, answer.learning_rate
+    settings = {**answer.held, **answer.chosen.settings}
+
+    def num_agreeing(rate: RateSetting) -> int:
+        return sum(
+            (
+                advised is not None and rate.rule == advised.rule,
+                rate.base == settings.get("base_learning_rate"),
+                str(rate.warmup or NO_WARMUP) == settings.get("warmup"),
+            )
+        )
+
+    known = [rate for rate in experiment.rate_settings if rate is not None]
+    if not known:
         return None
-    return rates.at(
-        LearningRateRule(advised.rule) if advised else rates.rule[0],
+    return max(known, key=num_agreeing).at(
         answer.chosen.batch.global_batch_size,
         job.samples_per_epoch if job else None,
         steps_in_flight=steps_in_flight,

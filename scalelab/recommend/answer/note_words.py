@@ -71,10 +71,13 @@ def accepted_in_words(values: Mapping[str, Any]) -> str:
     return f"{accepted:,} of {counted(judged, 'trial')} {verb} accepted: {what}."
 
 
+_RATES = {"lr_rule": "rule", "base_learning_rate": "base rate", "warmup": "warm-up"}
+
+
 def setting_in_words(name: str) -> str:
     """Return what a setting is called."""
     short = name.removeprefix(OPTION_PREFIX)
-    return "rule" if short == "lr_rule" else short
+    return _RATES.get(short, short)
 
 
 def settings_in_words(settings: Mapping[str, Scalar]) -> list[str]:

@@ -1,6 +1,6 @@
 """What training needs: samples, a learning rate, and time beside its steps."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from scalelab.inputs.numerals import every
 from scalelab.inputs.support import Support
 from scalelab.inputs.target import Target
 from scalelab.laws.convergence.law import BatchCurve, ConvergenceLaw
-from scalelab.laws.convergence.rows import RULE, is_equal, is_learnt_so
+from scalelab.laws.convergence.rows import RATE_SETTINGS, is_equal, is_learnt_so
 from scalelab.laws.interval import NUM_DRAWS
 from scalelab.laws.rows import CurveKey, cells, numbers
 from scalelab.records.columns import OPTION_PREFIX
@@ -182,17 +182,23 @@ class SampleNeed:
         Where no curve has the value of a setting, those of other values stand in.
         """
         own = np.array([is_learnt_so(key, asked) for key in self.tried])
-        names = {name for key in self.tried for name, _ in key if name != RULE}
+        names = {name for key in self.tried for name, _ in key} - {*RATE_SETTINGS}
         for name in sorted(names & {*map(str, asked.columns)}):
             same = [is_equal(asked, name, dict(key).get(name)) for key in self.tried]
             preferred = own & np.array(same)
             own = np.where(preferred.any(axis=0), preferred, own)
         return own
 
-    def rules(self, curve: Iterable[int]) -> list[str]:
-        """Return the learning-rate rule of each curve; empty where none is known."""
-        own = [str(dict(key).get(RULE, "")) for key in self.keys] or [""]
-        return [own[place] for place in curve]
+    def rate_settings(self, place: int) -> dict[str, Scalar]:
+        """Return how the learning rate was set on a curve, as far as that is known."""
+        own = dict(self.keys[place]) if self.keys else {}
+        return {name: own[name] for name in RATE_SETTINGS if name in own}
+
+    @property
+    def compared_rates(self) -> list[str]:
+        """The ways to set the learning rate in which the curves differ."""
+        every = [self.rate_settings(place) for place in range(len(self.keys))]
+        return [n for n in RATE_SETTINGS if len({each.get(n) for each in every}) > 1]
 
     def support(self, asked: pd.DataFrame, curve: np.ndarray) -> np.ndarray:
         """Return the :class:`Support` of the samples of each pair, as text."""

@@ -48,10 +48,9 @@ class Outlook:
     """The best configuration of each world size, and draws of its time and cost."""
 
     # One row per world size: configuration, curve columns, ``samples_curve`` (the place
-    # of the convergence curve used) and its ``samples_rule``, ``support``,
-    # ``step_time_s``, ``step_time_lo_s``, ``step_time_hi_s``,
-    # ``throughput_samples_per_s``, ``is_allowed_batch``, ``is_tried`` (its allocation
-    # was measured), ``is_accurate``, ``is_eligible``
+    # of the convergence curve used), ``support``, ``step_time_s``, ``step_time_lo_s``,
+    # ``step_time_hi_s``, ``throughput_samples_per_s``, ``is_allowed_batch``,
+    # ``is_tried`` (its allocation was measured), ``is_accurate``, ``is_eligible``
     frame: pd.DataFrame
     questions: pd.DataFrame
     samples: np.ndarray
@@ -142,7 +141,6 @@ def look_ahead(
     answered = answered.assign(
         support=weakest(answered["support"].to_numpy(), of_samples),
         samples_curve=curve,
-        samples_rule=need.rules(curve),
         is_allowed_batch=is_allowed,
         is_tried=knowledge.has_tried(answered),
         is_accurate=knowledge.accuracy.suffices(answered),

@@ -1,11 +1,13 @@
 """Learning rates and their rules: the one to use, and what was measured of each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
 from scalelab.experiment.rates import LearningRateRule, scaled_rate
+from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import Interval
 from scalelab.kinds.resources import DEVICE_HOURS, Units
 from scalelab.laws.convergence.law import parameter_rows
@@ -22,11 +24,14 @@ _MOST_NAMED = 3  # of the batches at which runs missed the target
 
 
 def learning_rate(
-    frame: pd.DataFrame, global_batch_size: int, rule: str = ""
+    frame: pd.DataFrame,
+    global_batch_size: int,
+    settings: Mapping[str, Scalar] = MappingProxyType({}),
 ) -> LearningRatePlan | None:
     """Return the learning rate at a batch: measured, or scaled by its rule.
 
-    It is scaled from the measured rate at the nearest batch.
+    It is scaled from the measured rate at the nearest batch. ``settings`` are the ways
+    to set the rate that are known, see ``RATE_SETTINGS``.
     """
     rate, batch = numbers(frame, "learning_rate"), numbers(frame, "global_batch_size")
     known = np.isfinite(rate) & (batch > 0)
@@ -34,8 +39,12 @@ def learning_rate(
         return None
     rules = frame["lr_rule"].fillna("none").astype(str)
     trained = known & ~is_equal(frame, "kind", "throughput")
-    wanted = rule or str(rules[trained if trained.any() else known].mode().iloc[0])
-    same = np.flatnonzero(known & (rules == wanted))
+    usual = rules[trained if trained.any() else known].mode().iloc[0]
+    wanted = str(settings.get(RULE, usual))
+    is_so = known & (rules == wanted)
+    for name in settings.keys() - {RULE}:
+        is_so &= is_equal(frame, name, settings[name])
+    same = np.flatnonzero(is_so)
     if not len(same):
         return None
     nearest = same[np.abs(np.log(batch[same] / global_batch_size)).argmin()]
@@ -153,5 +162,5 @@ def critical_batch(need: SampleNeed, place: int) -> Iterator[Fact]:
         row for row in rows if row[0] == "critical_batch_size"
     )
     if is_known:
-        (rule,) = need.rules([place])
+        rule = str(need.rate_settings(place).get(RULE, ""))
         yield Fact.of("critical_batch", value=value, lo=lo, hi=hi, rule=rule)

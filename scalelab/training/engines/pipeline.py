@@ -171,7 +171,7 @@ class PipelineEngine(TrainingEngine):
         context = self.context
         with (
             compiling(self._model, context)
-            if context.compiles
+            if context.options.compile
             else unchanged(self._model, context.device)
         ):
             self._scaler.scale(torch.zeros((), device=context.device))

@@ -18,6 +18,7 @@ from scalelab.training.engines.compiling import compiled, compiling
 from scalelab.training.engines.slow_rank import SlowRank
 from scalelab.training.engines.spread import Observers, SpreadModel
 from scalelab.training.feeding.node_copy import CopiedData, copy_to_node
+from scalelab.training.optimizers import optimizer_of
 from scalelab.training.order import Share
 from scalelab.training.probes.meter import Phase, StepClock
 from scalelab.training.probes.noise_scale import NoiseProbe
@@ -174,12 +175,14 @@ class TrainingEngine:
         )
         # Inside what spreads it: there torch splits the graph where gradients are
         # exchanged, and evaluation takes the model as it is.
-        trained = compiled(self._model) if self.context.compiles else self._model
+        trained = compiled(self._model) if self.context.options.compile else self._model
         self._spread = self.spread(trained, observers)
         self._exchanging = False
         rate = trial.learning_rate
         self._rate = rate.value if rate else self.workload.default_learning_rate
-        self._optimizer = self.workload.build_optimizer(self._model, self._rate)
+        self._optimizer = optimizer_of(
+            self.workload, self._model, self._rate, self.context.options
+        )
         # Groups keep their relation to the trial's rate whatever that becomes.
         self._rate_ratios = [
             group["lr"] / self._rate for group in self._optimizer.param_groups
@@ -190,7 +193,7 @@ class TrainingEngine:
 
         That is a pass in which the model is compiled.
         """
-        if not self.context.compiles:
+        if not self.context.options.compile:
             return
         batch = next(self._feed(0))
         with compiling(self._model, self.context):
@@ -200,7 +203,8 @@ class TrainingEngine:
         self._optimizer.zero_grad(set_to_none=True)
 
     def _start_feed(self, step: int) -> None:
-        self._batches = self._feed(step, self._loader_workers, self.context.prefetch)
+        prefetch = self.context.options.prefetch or 0
+        self._batches = self._feed(step, self._loader_workers, prefetch)
 
     def _feed(
         self, step: int, loader_workers: int = 0, prefetch: int = 0

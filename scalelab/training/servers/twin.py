@@ -127,7 +127,7 @@ def _row(program: WorkloadProgram, trial: Trial) -> TwinRow:
 
 
 def _job(program: WorkloadProgram, trial: Trial) -> VirtualJob:
-    workload, _ = workload_of(program, trial)
+    workload, options = workload_of(program, trial)
     batch = trial.local_batch_size * trial.gradient_accumulation_steps
     limits = (MOST_STEPS * batch, trial.measurement.max_samples)
     max_samples = min(limit for limit in limits if limit)
@@ -140,6 +140,7 @@ def _job(program: WorkloadProgram, trial: Trial) -> VirtualJob:
         evaluate_every_samples=max(max_samples // _NUM_EVALUATIONS, 1),
         seed=trial.seed,
         precision=trial.precision,
+        options=options,
     )
 
 

@@ -16,7 +16,9 @@ from torch import nn
 from scalelab.errors import SpecError
 from scalelab.training import feed
 from scalelab.training.engines.training import NumberFormat
+from scalelab.training.optimizers import optimizer_of
 from scalelab.training.order import SampleOrder, Share
+from scalelab.training.rank_options import RankOptions
 from scalelab.training.seeds import MODEL_STREAM, rank_stream, seed_everything
 from scalelab.training.servers.rules import Rule
 from scalelab.training.servers.served import (
@@ -58,6 +60,7 @@ class VirtualJob:
     evaluate_every_samples: int
     seed: int = 0
     precision: str = "fp32"
+    options: RankOptions = field(default_factory=RankOptions)
 
     def __post_init__(self) -> None:
         if self.workload.held_out_data() is None:
@@ -149,7 +152,9 @@ class _Worker:
         seed_everything(job.seed, MODEL_STREAM)
         self.model = job.workload.build_model()
         self.parameters = list(self.model.parameters())
-        self._optimizer = job.workload.build_optimizer(self.model, job.learning_rate)
+        self._optimizer = optimizer_of(
+            job.workload, self.model, job.learning_rate, job.options
+        )
         self._batches = _batches(job, rank, num_workers)
         self._fetched, self._version = flat(self.parameters), 0
 

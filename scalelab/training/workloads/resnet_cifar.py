@@ -34,8 +34,6 @@ class ResnetCifar(Workload):
     sync_batch_norm
         Normalise over the local batches of all ranks, so that convergence does not
         depend on how many there are; CUDA only.
-    momentum, weight_decay
-        Of SGD; the defaults are those of He et al.
 
     References
     ----------
@@ -52,8 +50,6 @@ class ResnetCifar(Workload):
         data_dir: str | None = None,
         sync_batch_norm: bool = False,
         schedule: str = "constant",
-        momentum: float = 0.9,
-        weight_decay: float = 1e-4,
     ) -> None:
         if depth not in DEPTHS:
             raise SpecError(f"depth={depth!r} must be one of {DEPTHS}.")
@@ -62,8 +58,6 @@ class ResnetCifar(Workload):
         self.directory = Path(data_dir) if data_dir else default_directory("cifar10")
         self.sync_batch_norm = sync_batch_norm
         self.schedule = schedule
-        self.momentum = momentum
-        self.weight_decay = weight_decay
 
     def build_model(self) -> nn.Module:
         """Return the network."""
@@ -112,12 +106,9 @@ class ResnetCifar(Workload):
     def build_optimizer(
         self, model: nn.Module, learning_rate: float
     ) -> torch.optim.Optimizer:
-        """Return SGD with momentum and weight decay."""
+        """Return SGD with momentum and weight decay, as He et al. have it."""
         return torch.optim.SGD(
-            model.parameters(),
-            lr=learning_rate,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
+            model.parameters(), lr=learning_rate, momentum=0.9, weight_decay=1e-4
         )
 
     def learning_rate_factor(self, fraction: float) -> float:

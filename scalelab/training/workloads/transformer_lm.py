@@ -28,11 +28,6 @@ _SHAPE, _TEXT = TransformerShape(), Text()
 class TransformerLm(Workload):
     """Predicts the next byte of a text; a sample is one sequence.
 
-    Parameters
-    ----------
-    weight_decay
-        Of AdamW, for matrices only; not for biases and the gains of norms.
-
     Notes
     -----
     ``val_loss`` is the mean cross entropy in nats per byte.
@@ -51,7 +46,6 @@ class TransformerLm(Workload):
         held_out_fraction: float = _TEXT.held_out_fraction,
         activation_checkpointing: bool = False,
         schedule: str = "constant",
-        weight_decay: float = 0.1,
     ) -> None:
         check_schedule(schedule)
         if not isinstance(activation_checkpointing, bool):
@@ -65,7 +59,6 @@ class TransformerLm(Workload):
         self.text = Text(data=data, held_out_fraction=held_out_fraction)
         self.activation_checkpointing = activation_checkpointing
         self.schedule = schedule
-        self.weight_decay = weight_decay
         self.dataset_name = self.text.name
         self.tokens_per_sample = sequence_length
         self.flops_per_sample = self.shape.flops_per_sample
@@ -112,7 +105,7 @@ class TransformerLm(Workload):
     def build_optimizer(
         self, model: nn.Module, learning_rate: float
     ) -> torch.optim.Optimizer:
-        """Return AdamW."""
+        """Return AdamW, whose weight decay spares biases and the gains of norms."""
         matrices = [p for p in model.parameters() if p.dim() >= 2]
         vectors = [p for p in model.parameters() if p.dim() < 2]
         groups: list[dict[str, Any]] = [
@@ -123,7 +116,7 @@ class TransformerLm(Workload):
             groups,
             lr=learning_rate,
             betas=BETAS,
-            weight_decay=self.weight_decay,
+            weight_decay=0.1,
         )
 
     def learning_rate_factor(self, fraction: float) -> float:

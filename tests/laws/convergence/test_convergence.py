@@ -213,6 +213,28 @@ def test_runs_without_a_rule_are_a_curve_of_their_own(rng: np.random.Generator) 
     assert law.predict(asked(256, lr_rule="sqrt"))["samples_to_target"].notna().all()
 
 
+def rated(base: float, warmup: str | None, rng: np.random.Generator) -> pd.DataFrame:
+    rows = trials(rng=rng)
+    return rows.assign(base_learning_rate=base, warmup=warmup, lr_rule="none")
+
+
+def test_base_rates_and_warm_ups_of_one_batch_are_fitted_apart(
+    rng: np.random.Generator,
+) -> None:
+    several = [rated(base, w, rng) for base in (0.1, 0.4) for w in (None, "9 steps")]
+    law = ConvergenceLaw.fit(pd.concat(several, ignore_index=True))
+    found = {(dict(k)["base_learning_rate"], dict(k).get("warmup")) for k in law.curves}
+    assert found == {(0.1, None), (0.1, "9 steps"), (0.4, None), (0.4, "9 steps")}
+
+
+def test_a_rate_that_each_batch_has_of_its_own_tells_no_curves_apart(
+    rng: np.random.Generator,
+) -> None:
+    rows = rated(0.1, None, rng)
+    rows["base_learning_rate"] = rows["global_batch_size"] / 1000
+    assert len(ConvergenceLaw.fit(rows).curves) == 1
+
+
 def test_only_marks_that_spoil_convergence_leave_rows_out(
     rng: np.random.Generator,
 ) -> None:

@@ -49,7 +49,7 @@ def test_unknown_parameter_is_refused_with_the_valid_ones() -> None:
         r"hidden=3 is no parameter of workload 'digits_mlp'. "
         r"It takes: hidden_sizes, batch_norm, dropout; "
         r"every workload takes: memory_limit_bytes, loader_workers, prefetch, "
-        r"pin_memory, compile\."
+        r"pin_memory, compile, optimizer, momentum, weight_decay\."
     )
     with pytest.raises(SpecError, match=message):
         build_workload("digits_mlp", {"hidden": 3})
