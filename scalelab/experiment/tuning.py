@@ -113,13 +113,14 @@ class TunedValues(Section):
     def holds(self, value: object) -> bool:
         """Tell whether a value is one of these."""
         if self.choices:
-            return any(
-                type(value) is type(choice) and value == choice
-                for choice in self.choices
-            )
+            is_flag = isinstance(value, bool)
+            alike = [c for c in self.choices if isinstance(c, bool) == is_flag]
+            return value in alike
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
         low, high = self.log or self.between or self.whole or (0, 0)
-        kind = int if self.whole else float
-        return type(value) is kind and low <= value <= high
+        is_of_kind = not self.whole or float(value).is_integer()
+        return is_of_kind and low <= value <= high
 
     def __str__(self) -> str:
         if self.choices:

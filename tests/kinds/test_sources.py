@@ -1,5 +1,10 @@
-import pytest
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+import pytest
+from searched import SEARCH, completed, row
+
+from scalelab.experiment.trial import Trial
 from scalelab.kinds.sources import SOURCES, Source
 from scalelab.testing.sources import SourceContract
 
@@ -8,3 +13,17 @@ class TestPlanned(SourceContract):
     @pytest.fixture
     def row(self) -> Source:
         return SOURCES["planned"]
+
+
+class TestOptuna(SourceContract):
+    experiment: ClassVar[str] = SEARCH
+    parameters: ClassVar[Mapping[str, Any]] = {
+        "tune": {"dropout": [0.0, 0.1, 0.2], "optimizer": ["sgd", "adamw"]}
+    }
+
+    @pytest.fixture
+    def row(self) -> Source:
+        return SOURCES["optuna"]
+
+    def observation(self, trial: Trial) -> Mapping[str, Any]:
+        return {**super().observation(trial), **row(trial, completed(trial))}

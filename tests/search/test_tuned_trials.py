@@ -165,3 +165,10 @@ def test_optuna_is_imported_where_a_search_runs_only() -> None:
     subprocess.run(
         [sys.executable, "-c", code], check=True, cwd=folder.rpartition("/")[0]
     )
+
+
+def test_a_rate_may_be_chosen_from_a_list_of_whole_numbers_too() -> None:
+    source = search("tune: {learning_rate: [1, 0.1], batch_norm: [true, false]}\n")
+    rows = swept(source)
+    assert Counter(each["learning_rate"] for each in rows) == {1.0: 2, 0.1: 2}
+    assert source.remaining == 0
