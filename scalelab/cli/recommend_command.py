@@ -204,8 +204,7 @@ def run(
     found = load(run_directory)
     words = asked(**question)
     if (result := found.search_result) is not None:
-        usual = asked()
-        if sbatch or any(each and each != usual.get(n) for n, each in words.items()):
+        if sbatch or any(v and v != asked().get(name) for name, v in words.items()):
             raise SpecError(
                 f"{run_directory} is a search: it compares settings on one allocation, "
                 "so it answers no question of devices, times or prices. Ask a run "

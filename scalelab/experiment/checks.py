@@ -116,11 +116,12 @@ def check_workload(asked: ExperimentKeys, site: Site, code_directory: Path) -> N
     names.check_parameters(name, given, trainer.process_parameters)
     if _evaluates(asked) and asked.job and asked.job.target:
         names.check_metric(name, asked.job.target.metric)
-    for objective in asked.objective:
-        if not objective.is_time:
-            names.check_metric(name, objective.metric, "objective")
-    for condition in asked.accept:
-        names.check_metric(name, condition.metric, ACCEPT)
+    wanted = [
+        *((each.metric, "objective") for each in asked.objective if not each.is_time),
+        *((each.metric, ACCEPT) for each in asked.accept),
+    ]
+    for metric, key in wanted:
+        names.check_metric(name, metric, key)
 
 
 def check_trials(asked: ExperimentKeys, site: Site, trials: Iterable[Trial]) -> None:

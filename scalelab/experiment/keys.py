@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.experiment.measure import Measure, Metrics
+from scalelab.experiment.rates import LearningRateRule as Rule
 from scalelab.experiment.rates import Rates, RateSetting
 from scalelab.experiment.sections import (
     AutoBatch,
@@ -39,7 +40,7 @@ from scalelab.inputs.fields import (
 )
 from scalelab.inputs.problems import shown
 from scalelab.kinds.launchers import TORCHRUN
-from scalelab.kinds.sources import OPTUNA, PLANNED, SOURCES
+from scalelab.kinds.sources import OPTUNA, PLANNED, SOURCES, TUNED_RATES
 from scalelab.kinds.strategies import DEFAULT_STRATEGY
 from scalelab.kinds.trainers import DEFAULT_TRAINER, TRAINERS, facts_of
 from scalelab.site.choice import AnySite
@@ -247,11 +248,16 @@ class ExperimentKeys(TuneKeys):
         if not isinstance(values, Mapping):
             return values
         source = values.get("source")
+        rates = values.get("learning_rate")
+        is_tuned = isinstance(rates, Mapping) and rates.get("rule") == Rule.TUNED
+        if source is None and ("tune" in values or is_tuned):
+            found = OPTUNA if "tune" in values else TUNED_RATES
+            return {**values, "source": found.name}
         if source is None:
-            return {**values, "source": OPTUNA.name} if "tune" in values else values
+            return values
         given = source if isinstance(source, Mapping) else {"name": source}
         name = str(given.get("name"))
-        if name not in SOURCES.names or not SOURCES[name].tunes:
+        if name not in SOURCES.names or SOURCES[name].chooses != "settings":
             return values
         keys = {key: value for key, value in given.items() if key != "name"}
         for key in keys:

@@ -25,13 +25,15 @@ class LearningRateRule(StrEnum):
     ``sqrt``: A. Krizhevsky (2014), One weird trick, section 5; E. Hoffer et al. (2017),
     Train longer, generalize better, section 4. ``staleness``: S. Gupta, W. Zhang,
     F. Wang (2016), Model Accuracy and Runtime Tradeoff in Distributed Deep Learning:
-    the rate is divided by the mean staleness of gradients.
+    the rate is divided by the mean staleness of gradients. ``tuned`` is no rule: the
+    rate of each batch is searched.
     """
 
     NONE = "none"
     LINEAR = "linear"
     SQRT = "sqrt"
     STALENESS = "staleness"
+    TUNED = "tuned"
 
 
 class Warmup(Section):
@@ -139,7 +141,7 @@ class Rates(Section):
         default=(LearningRateRule.NONE,),
         description=(
             "none, linear or sqrt, or a list of them; staleness: base over workers x "
-            "communication_window."
+            "communication_window; tuned: searched for each batch."
         ),
     )
     warmup: OneOrMany[WarmupOrNone] = Field(
@@ -165,7 +167,13 @@ class Rates(Section):
 
     @model_validator(mode="after")
     def _scales_from_somewhere(self) -> Self:
-        of_batch = (LearningRateRule.LINEAR, LearningRateRule.SQRT)
+        tuned = LearningRateRule.TUNED
+        if tuned in self.rule and len(self.base) + len(self.rule) > 2:
+            raise SpecError(
+                "rule=tuned searches the rate from one base, and the answer says what "
+                "linear and sqrt would have come to. Leave one base and no other rule."
+            )
+        of_batch = (LearningRateRule.LINEAR, LearningRateRule.SQRT, tuned)
         scaling = [rule for rule in self.rule if rule in of_batch]
         if scaling and self.at_batch is None:
             raise SpecError(

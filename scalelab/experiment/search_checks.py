@@ -5,6 +5,7 @@ from typing import Any
 
 from scalelab.errors import SpecError
 from scalelab.experiment.keys import ExperimentKeys
+from scalelab.experiment.rates import LearningRateRule as Rule
 from scalelab.experiment.sections import AutoBatch
 from scalelab.experiment.trial import TrialKind
 from scalelab.experiment.tuning import RATE
@@ -14,38 +15,50 @@ from scalelab.kinds.sources import SOURCES
 
 def check_search(experiment: ExperimentKeys) -> None:
     """Refuse a search that cannot tell what its settings change, or what is best."""
-    name = experiment.source.name
-    searches = name in SOURCES.names and SOURCES[name].tunes
-    if searches and not experiment.tune:
+    rates, name = experiment.learning_rate, experiment.source.name
+    asked = {"tune": "settings"} if experiment.tune else {}
+    if rates and Rule.TUNED in rates.rule:
+        asked["rule: tuned"] = "rates"
+    chooses = SOURCES[name].chooses if name in SOURCES.names else ""
+    if chooses and not asked:
         raise SpecError(
             f"source={name} searches, and nothing says what. Add, for example, tune: "
-            "{weight_decay: {log: [1.0e-5, 0.1]}}."
+            "{weight_decay: {log: [1.0e-5, 0.1]}}, or learning_rate: {base: 0.1, "
+            "at_batch: 32, rule: tuned}."
         )
-    if not experiment.tune:
-        return
-    if not searches:
+    if asked and [*asked.values()] != [chooses]:
+        first, other, *_ = [*asked, f"source: {name}"]
         raise SpecError(
-            f"tune and source={name} both propose trials, each its own. "
-            f"{_two_runs(experiment, f'source: {name}')}"
+            f"{first} and {other} both propose trials, each its own. "
+            f"{_two_runs(experiment, other)}"
         )
-
-    _check_names(experiment)
-    _check_place(experiment)
-    target = experiment.job.target if experiment.job else None
-    if not experiment.objectives(target):
-        raise SpecError(
-            "tune does not say what is best. Add objective: val_acc, or another metric "
-            "that trials report, or job.target."
-        )
+    if experiment.tune:
+        _check_names(experiment)
+        _check_place(experiment)
+    elif asked:
+        _check_rates(experiment)
 
 
 def _two_runs(experiment: ExperimentKeys, other: str) -> str:
-    names = " and ".join(experiment.tune)
+    key = "tune" if experiment.tune else "rule: tuned"
+    names = " and ".join(experiment.tune) or "rate of each batch"
     return (
-        f"Make two runs: one with tune and without {other}, which finds {names}; then "
-        f"one under another name, with {other}, the {names} that was found, and "
-        "without tune."
+        f"Make two runs: one with {key} and without {other}; then one under another "
+        f"name, with {other} and the {names} that was found, and without {key}."
     )
+
+
+def _check_rates(experiment: ExperimentKeys) -> None:
+    asked = {*experiment.measure.kind}
+    is_auto = isinstance(experiment.local_batch_size, AutoBatch)
+    if is_auto or TrialKind.CONVERGENCE not in asked or TrialKind.END_TO_END in asked:
+        kinds = f"measure.kind: {_listed(experiment.measure.kind)}"
+        other = "local_batch_size: auto" if is_auto else kinds
+        raise SpecError(
+            "rule: tuned searches by convergence trials of known batches, beside "
+            "throughput trials at most, so it needs measure.kind: [throughput, "
+            f"convergence]. {_two_runs(experiment, other)}"
+        )
 
 
 def _check_names(experiment: ExperimentKeys) -> None:
@@ -91,6 +104,12 @@ def _check_place(experiment: ExperimentKeys) -> None:
                 "allocation, one batch and one value of every other axis. "
                 f"{_two_runs(experiment, other)}"
             )
+    target = experiment.job.target if experiment.job else None
+    if not experiment.objectives(target):
+        raise SpecError(
+            "tune does not say what is best. Add objective: val_acc, or another metric "
+            "that trials report, or job.target."
+        )
 
 
 def _axes(experiment: ExperimentKeys) -> Mapping[str, Sequence[Any]]:
@@ -98,16 +117,16 @@ def _axes(experiment: ExperimentKeys) -> Mapping[str, Sequence[Any]]:
         *("gpus", "nodes", "gpus_per_node", "node_group", "global_batch_size"),
         *("local_batch_size", "precision", "parallelism", "seed", "optimizer"),
     )
-    axes = {name: getattr(experiment, name) or () for name in names}
-    axes["program"] = [each.name for each in experiment.program or ()]
-    for name, values in experiment.options.items():
-        axes[f"options.{name}"] = values
-    if layout := experiment.layout:
-        axes |= {f"layout.{name}": values for name, values in layout.axes().items()}
-    if rates := experiment.learning_rate:
-        for name in ("base", "rule", "warmup"):
-            axes[f"learning_rate.{name}"] = getattr(rates, name)
-    return axes
+    layout, rates = experiment.layout, experiment.learning_rate
+    degrees = layout.axes() if layout else {}
+    of_rates = ("base", "rule", "warmup") if rates else ()
+    return {
+        **{name: getattr(experiment, name) or () for name in names},
+        "program": [each.name for each in experiment.program or ()],
+        **{f"options.{name}": each for name, each in experiment.options.items()},
+        **{f"layout.{name}": values for name, values in degrees.items()},
+        **{f"learning_rate.{name}": getattr(rates, name) for name in of_rates},
+    }
 
 
 def _listed(values: Sequence[Any]) -> str:

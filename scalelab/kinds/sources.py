@@ -17,19 +17,30 @@ class Source:
         Path, ``module:attribute``, of what is called with the experiment, the site and
         the parameters given under ``source``; it returns a
         ``scalelab.plan.source.TrialSource``.
-    tunes
-        It searches the values under ``tune``: the keys of a search are its parameters,
-        and stand in the experiment, see ``scalelab.experiment.tuning.TuneKeys``.
+    chooses
+        What of trials it chooses as they end: ``settings``, those under ``tune``, whose
+        keys (``scalelab.experiment.tuning.TuneKeys``) are its parameters; ``rates``,
+        for ``rule: tuned``; empty: nothing.
     """
 
     name: str
     factory: str
-    tunes: bool = False
+    chooses: str = ""
 
 
 PLANNED = Source(name="planned", factory="scalelab.plan.planned:PlannedTrials")
 OPTUNA = Source(
-    name="optuna", factory="scalelab.search.tuned_trials:TunedTrials", tunes=True
+    name="optuna",
+    factory="scalelab.search.tuned_trials:TunedTrials",
+    chooses="settings",
 )
 
-SOURCES = Registry("scalelab.sources", Source, key="source", built_in=(PLANNED, OPTUNA))
+TUNED_RATES = Source(
+    name="tuned_rates",
+    factory="scalelab.search.tuned_rates:TunedRates",
+    chooses="rates",
+)
+
+SOURCES = Registry(
+    "scalelab.sources", Source, key="source", built_in=(PLANNED, OPTUNA, TUNED_RATES)
+)

@@ -77,6 +77,7 @@ from scalelab.recommend.prediction.rates import (
     learning_rate,
     measured_rates,
     missed,
+    rates_found,
 )
 from scalelab.recommend.question.batches import AskedBatch, BatchRule
 from scalelab.recommend.question.candidates import (
@@ -350,6 +351,7 @@ def _answer(
             *accuracy,
             *assumptions(knowledge, chosen, config, accuracy),
             *knowledge.memory.notes(outlook.questions.iloc[[choice.index]]),
+            *rates_found(measured, chosen.batch.global_batch_size),
             *critical_batch(need, config["samples_curve"]),
             *cut_to_an_epoch(rule),
             *about_efficiency(table, base.world_size),

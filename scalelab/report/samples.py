@@ -13,7 +13,7 @@ from scalelab.inputs.numerals import (
     number,
 )
 from scalelab.inputs.target import MetricMode, Target
-from scalelab.laws.convergence.rows import ATTEMPT, metric_curves
+from scalelab.laws.convergence.rows import ATTEMPT, at_best_rates, metric_curves
 from scalelab.recommend.answer.note_words import setting_in_words
 from scalelab.records.columns import OPTION_PREFIX, TARGET_COLUMNS
 from scalelab.report.style import (
@@ -69,6 +69,7 @@ def _tried(subject: ReportSubject) -> pd.DataFrame:
     samples = samples.where(reached, seen)
     known = samples.gt(0) & (reached | censored.astype(bool))
     rows = observations.assign(samples=samples, is_lower_bound=~reached)[known]
+    rows = at_best_rates(rows)
     rows["lr_rule"] = rows["lr_rule"].fillna("none")
     rows["rate"] = _rate_labels(rows)
     return rows.dropna(subset=[*_TARGET, "global_batch_size"])

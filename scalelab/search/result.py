@@ -15,8 +15,6 @@ from scalelab.plan.source import Observation
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.records.ledger import final_metrics
 
-_MOST_NAMED = 5  # of a Pareto front
-
 
 def settings_of(
     row: Observation, tune: Mapping[str, TunedValues]
@@ -59,7 +57,7 @@ def _training_s(row: Observation) -> float | None:
     return None if held is None else float(held / row["world_size"])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TunedTrial:
     """A completed trial of a search: its settings, and a value of each objective."""
 
@@ -94,10 +92,7 @@ class SearchResult:
             outcomes[str(row["outcome"])] += 1
             results = results_of(row, objectives)
             if results is not None:
-                trial = TunedTrial(
-                    trial_id=row["trial_id"], settings=settings, results=results
-                )
-                completed.append(trial)
+                completed.append(TunedTrial(row["trial_id"], settings, results))
         signs = [1.0 if each.is_smaller_better else -1.0 for each in objectives]
 
         def losses(trial: TunedTrial) -> list[float]:
@@ -124,15 +119,14 @@ class SearchResult:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The result in sentences: the best, how all ended, what it does not tell."""
-        wanted = " and ".join(map(str, self.objectives))
-        ended = counted(self.num_ended, "trial")
         ends = ", ".join(
             f"{count:,} {outcome.replace('_', ' ')}"
             for outcome, count in self.outcomes.items()
         )
         left = self.num_trials - self.num_ended
         to_come = f"; {left:,} to come" if left > 0 else ""
-        lines = [f"Search for {wanted}: {ended} ended ({ends or 'none'}){to_come}."]
+        ended = f"{counted(self.num_ended, 'trial')} ended ({ends or 'none'}){to_come}"
+        lines = [f"Search for {' and '.join(map(str, self.objectives))}: {ended}."]
         if not self.best:
             return (*lines, "No trial has completed, so none is the best yet.")
 
@@ -141,9 +135,7 @@ class SearchResult:
         else:
             front = counted(len(self.best), "trial")
             lines.append(f"Pareto front: {front}, none of which another beats in all.")
-            lines += [f"  {self._in_words(each)}" for each in self.best[:_MOST_NAMED]]
-        if more := len(self.best[_MOST_NAMED:]):
-            lines.append(f"  ... and {more:,} more")
+            lines += [f"  {self._in_words(each)}" for each in self.best]
         if self.outcomes.get(Outcome.COMPLETED, 0) > 1:
             lines.append(
                 "Each setting was run once, with one seed, so the best of them is "
@@ -153,25 +145,27 @@ class SearchResult:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the result as facts."""
-        goals = [
-            {"metric": each.metric, "mode": str(each.mode)} for each in self.objectives
-        ]
-        counts = {"num_trials": self.num_trials, "num_ended": self.num_ended}
-        outcomes = {"outcomes": dict(self.outcomes)}
-        ended = {"kind": "search", "objectives": goals, **counts, **outcomes}
         metrics = [each.metric for each in self.objectives]
-        return [
-            ended,
-            *(
-                {
-                    "kind": "best_of_search",
-                    "trial_id": each.trial_id,
-                    "settings": dict(each.settings),
-                    "results": dict(zip(metrics, each.results, strict=True)),
-                }
-                for each in self.best
-            ),
+        best = [
+            {
+                "kind": "best_of_search",
+                "trial_id": each.trial_id,
+                "settings": dict(each.settings),
+                "results": dict(zip(metrics, each.results, strict=True)),
+            }
+            for each in self.best
         ]
+        ended = {
+            "kind": "search",
+            "objectives": [
+                {"metric": each.metric, "mode": str(each.mode)}
+                for each in self.objectives
+            ],
+            "num_trials": self.num_trials,
+            "num_ended": self.num_ended,
+            "outcomes": dict(self.outcomes),
+        }
+        return [ended, *best]
 
     def _in_words(self, trial: TunedTrial) -> str:
         results = ", ".join(

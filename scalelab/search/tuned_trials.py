@@ -141,8 +141,7 @@ class TunedTrials(TrialSource):
         """
         from scalelab.search.journal import JOURNAL, copied
 
-        found = copied(directory / JOURNAL)
-        return found or self._kept(None, directory).study
+        return copied(directory / JOURNAL) or self._kept(None, directory).study
 
     def _opened(self) -> KeptStudy:
         if self._study is None:
@@ -253,12 +252,11 @@ class TunedTrials(TrialSource):
 
     def _refuse_unknown(self, row: Observation) -> None:
         metrics = final_metrics(row)
-        if row["outcome"] != Outcome.COMPLETED or not metrics:
-            return
-        for each in self.objectives:
-            if not each.is_time and each.metric not in metrics:
-                raise SpecError(
-                    f"objective={each.metric} is no metric that trials report: "
-                    f"{', '.join(sorted(metrics))}. Name one of these; what has ended "
-                    "is recorded and does not run again."
-                )
+        wanted = [each.metric for each in self.objectives if not each.is_time]
+        missing = [name for name in wanted if name not in metrics]
+        if row["outcome"] == Outcome.COMPLETED and metrics and missing:
+            raise SpecError(
+                f"objective={missing[0]} is no metric that trials report: "
+                f"{', '.join(sorted(metrics))}. Name one of these; what has ended is "
+                "recorded and does not run again."
+            )

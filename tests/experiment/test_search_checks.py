@@ -6,6 +6,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.target import MetricMode
 
+TUNED = "{base: 0.1, at_batch: 32, rule: tuned}"
 TUNE = "tune: {weight_decay: {log: [1.0e-5, 0.1]}}\n"
 HEAD = """\
 name: a
@@ -67,9 +68,8 @@ def test_what_is_best_is_the_metric_of_the_target_by_default() -> None:
             HEAD + MEASURE + TUNE + "gpus: [1, 2]\nlocal_batch_size: 32",
             "gpus: [1, 2] and tune cannot go together: a search compares trials of one "
             "allocation, one batch and one value of every other axis. Make two runs: "
-            "one with tune and without gpus: [1, 2], which finds weight_decay; then "
-            "one under another name, with gpus: [1, 2], the weight_decay that was "
-            "found, and without tune.",
+            "one with tune and without gpus: [1, 2]; then one under another name, with "
+            "gpus: [1, 2] and the weight_decay that was found, and without tune.",
         ),
         (
             HEAD + MEASURE + TUNE + "gpus: 1\nlocal_batch_size: [16, 32]",
@@ -93,16 +93,43 @@ def test_what_is_best_is_the_metric_of_the_target_by_default() -> None:
             HEAD + PLACE + TUNE,
             "tune compares what training comes to, so it needs measure: {kind: "
             "convergence} and nothing else. Make two runs: one with tune and without "
-            "measure.kind: [throughput], which finds weight_decay;",
+            "measure.kind: [throughput]; then one under another name,",
         ),
         (
             ONE + TUNE + "source: planned",
-            "tune and source=planned both propose trials, each its own. Make two runs",
+            "tune and source: planned both propose trials, each its own. Make two runs",
         ),
         (ONE + "source: optuna", "source=optuna searches, and nothing says what. Add"),
         (
             ONE + TUNE + "source: {name: optuna, tune: {dropout: [0.1, 0.2]}}",
             "tune stands under source and beside it. Keep one of the two.",
+        ),
+        (
+            ONE + TUNE + f"learning_rate: {TUNED}",
+            "tune and rule: tuned both propose trials, each its own. Make two runs: "
+            "one with tune and without rule: tuned; then one under another name, with "
+            "rule: tuned and the weight_decay that was found, and without tune.",
+        ),
+        (
+            ONE + f"learning_rate: {TUNED}\nsource: planned",
+            "rule: tuned and source: planned both propose trials",
+        ),
+        (
+            HEAD + PLACE + f"learning_rate: {TUNED}",
+            "so it needs measure.kind: [throughput, convergence]. Make two runs: one "
+            "with rule: tuned and without measure.kind: [throughput]; then one under",
+        ),
+        (
+            HEAD + MEASURE + f"gpus: 1\nlocal_batch_size: auto\nlearning_rate: {TUNED}",
+            "with local_batch_size: auto and the rate of each batch that was found,",
+        ),
+        (
+            ONE + "learning_rate: {base: [1, 2], at_batch: 32, rule: tuned}",
+            "rule=tuned searches the rate from one base, and the answer says what",
+        ),
+        (
+            ONE + "learning_rate: {base: 0.1, rule: tuned}",
+            "rule=tuned scales base from the batch it was tuned at. Add at_batch",
         ),
         (ONE + "trials: 3", "trials belongs to a search. Add what it chooses, such as"),
         (

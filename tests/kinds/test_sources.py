@@ -27,3 +27,16 @@ class TestOptuna(SourceContract):
 
     def observation(self, trial: Trial) -> Mapping[str, Any]:
         return {**super().observation(trial), **row(trial, completed(trial))}
+
+
+class TestTunedRates(SourceContract):
+    experiment: ClassVar[str] = (
+        SEARCH + "learning_rate: {base: 0.1, at_batch: 32, rule: tuned}\n"
+    )
+
+    @pytest.fixture
+    def row(self) -> Source:
+        return SOURCES["tuned_rates"]
+
+    def observation(self, trial: Trial) -> Mapping[str, Any]:
+        return {**super().observation(trial), "samples_to_target": 5000}

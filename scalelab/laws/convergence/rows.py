@@ -11,11 +11,14 @@ left out.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError
+from scalelab.experiment.rates import LearningRateRule
+from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.target import Target
 from scalelab.laws.convergence.pooling import settings_in_question, split_by
 from scalelab.laws.rows import (
@@ -150,7 +153,7 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     samples it needs. A row that is given twice (same run, trial and attempt) counts
     once.
     """
-    observations = told_apart(_once(observations))
+    observations = at_best_rates(told_apart(_once(observations)))
     columns, settings = _columns_of(observations), settings_in_question(observations)
     rows = observations[[*dict.fromkeys([*columns, *settings])]]
     if not {"target_metric", "samples_to_target"} & set(observations.columns):
@@ -188,6 +191,54 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
         columns=[*columns, *found],
         pooled=[n for n in settings if n not in found and rows[n].nunique() > 1],
     )
+
+
+ALIKE = 0.1
+"""Costs whose logarithms differ by no more are told apart by further seeds only."""
+_GAP_OF_NO_METRIC = 1e9
+
+
+def run_cost(row: Mapping[Any, Any]) -> float:
+    """Return what a run needed to its target, in samples, for comparison.
+
+    One that missed it counts as twice as long as it was, and once more for every tenth
+    of the target by which it missed; one that measured nothing as infinite.
+    """
+    if not Outcome(row["outcome"]).is_measurement:
+        return float("inf")
+    reached, seen = row.get("samples_to_target"), row.get("num_samples")
+    if _is_number(reached):
+        return float(reached)
+    if not _is_number(seen):
+        return float("inf")
+    last, wanted = row.get("final_metric"), row.get("target_value")
+    gap = _GAP_OF_NO_METRIC
+    if _is_number(last) and _is_number(wanted):
+        gap = abs(last - wanted) / max(abs(wanted), 1e-9)
+    return 2.0 * seen * (1 + 10 * gap)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and np.isfinite(value)
+
+
+def at_best_rates(frame: pd.DataFrame) -> pd.DataFrame:
+    """Leave out the runs of a search at all rates of a batch but the best."""
+    is_searched = is_equal(frame, RULE, LearningRateRule.TUNED.value)
+    is_searched &= is_equal(frame, "kind", "convergence")
+    if not is_searched.any():
+        return frame
+    runs = frame[is_searched]
+    names = [
+        *("global_batch_size", *(name for name in _COLUMNS if name in frame.columns)),
+        *(name for name in map(str, frame) if name.startswith(OPTION_PREFIX)),
+    ]
+    costs = [run_cost(row) for row in runs.to_dict("records")]
+    by_rate = runs.assign(cost=costs).groupby([*names, BASE], dropna=False)["cost"]
+    ranks = {"cost": by_rate.transform("median"), "fewness": -by_rate.transform("size")}
+    ranked = runs.assign(**ranks).sort_values([*ranks, BASE])
+    best = ranked.groupby(names, dropna=False)[BASE].transform("first")
+    return frame.drop(index=runs.index[runs[BASE] != best[runs.index]])
 
 
 def is_spoilt(frame: pd.DataFrame) -> np.ndarray:

@@ -33,7 +33,7 @@ _PARTS: Mapping[str, NotedPart] = {
     "ruled_out_elsewhere": "accuracy",
     "ruled_out": "accuracy",
     "missed": "accuracy",
-    "critical_batch": "rates",
+    **dict.fromkeys(("critical_batch", "rates_found"), "rates"),
     "efficiency": "efficiency",
     "efficiency_within": "efficiency",
     "above_ideal_on_fewer": "efficiency",

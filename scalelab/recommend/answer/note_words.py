@@ -10,7 +10,7 @@ from scalelab.inputs.numerals import counted, duration, number, percent
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.support import Support
 from scalelab.inputs.wording import Option
-from scalelab.recommend.answer import spot_words
+from scalelab.recommend.answer import rate_words, spot_words
 from scalelab.recommend.answer.comparing_words import (
     against_devices,
     faster_device,
@@ -123,19 +123,6 @@ def _ruled_out(note: _Note) -> str:
     where = f" on {', '.join(note.of['names'])}" if "names" in note.of else ""
     ways = [f"{way} ({why})" for way, why in note.of["reasons"].items()]
     return f"Ruled out by accuracy{where}: {', '.join(ways)}."
-
-
-def _critical_batch(note: _Note) -> str:
-    of = note.of
-    rule = f" with rule {of['rule']}" if of["rule"] else ""
-    value, lo, hi = (
-        f"{float(f'{of[name]:.2g}'):,.0f}" for name in ("value", "lo", "hi")
-    )
-    return (
-        f"Critical batch{rule}: about {value} samples [{lo}-{hi}]. Up to there, "
-        "twice the batch nearly halves the steps; beyond it, more and more of the "
-        "samples are wasted."
-    )
 
 
 def _uneven(note: _Note) -> str:
@@ -294,7 +281,8 @@ _CONFIGURATION = (
 SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "failures": _failures,
     "missed": _missed,
-    "critical_batch": _critical_batch,
+    "critical_batch": lambda note: rate_words.critical_batch(note.of),
+    "rates_found": lambda note: rate_words.found(note.of),
     "incomplete_sweep": "The sweep is not complete: {num_trials:n trial} to come.",
     "accepted": lambda note: accepted_in_words(note.of),
     "asked_job": "Asked of {has_own:another job: |a job of }{job:and}.",

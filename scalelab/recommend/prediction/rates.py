@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,14 @@ from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import Interval
 from scalelab.kinds.resources import DEVICE_HOURS, Units
 from scalelab.laws.convergence.law import parameter_rows
-from scalelab.laws.convergence.rows import RULE, is_equal
+from scalelab.laws.convergence.rows import (
+    ALIKE,
+    BASE,
+    RULE,
+    at_best_rates,
+    is_equal,
+    run_cost,
+)
 from scalelab.laws.rows import CurveKey, numbers
 from scalelab.recommend.answer.evidence import RateRow
 from scalelab.recommend.answer.facts import Fact
@@ -20,6 +28,7 @@ from scalelab.recommend.evidence import median_of
 from scalelab.recommend.prediction.needs import SampleNeed
 from scalelab.records.columns import OPTION_PREFIX, TARGET_COLUMNS
 
+_NEAR = np.log(1.25)  # between rates that stand for each other
 _MOST_NAMED = 3  # of the batches at which runs missed the target
 
 
@@ -33,13 +42,15 @@ def learning_rate(
     It is scaled from the measured rate at the nearest batch. ``settings`` are the ways
     to set the rate that are known, see ``RATE_SETTINGS``.
     """
+    frame = at_best_rates(frame)
     rate, batch = numbers(frame, "learning_rate"), numbers(frame, "global_batch_size")
     known = np.isfinite(rate) & (batch > 0)
     if not known.any() or "lr_rule" not in frame.columns:
         return None
     rules = frame["lr_rule"].fillna("none").astype(str)
     trained = known & ~is_equal(frame, "kind", "throughput")
-    usual = rules[trained if trained.any() else known].mode().iloc[0]
+    known = trained if trained.any() else known
+    usual = rules[known].mode().iloc[0]
     wanted = str(settings.get(RULE, usual))
     is_so = known & (rules == wanted)
     for name in settings.keys() - {RULE}:
@@ -52,7 +63,7 @@ def learning_rate(
         return None
     value, at_batch = float(rate[nearest]), int(batch[nearest])
     if at_batch != global_batch_size:
-        if wanted not in list(LearningRateRule):
+        if wanted not in {*LearningRateRule} - {LearningRateRule.TUNED}:
             return None
         value = scaled_rate(
             value,
@@ -164,3 +175,64 @@ def critical_batch(need: SampleNeed, place: int) -> Iterator[Fact]:
     if is_known:
         rule = str(need.rate_settings(place).get(RULE, ""))
         yield Fact.of("critical_batch", value=value, lo=lo, hi=hi, rule=rule)
+
+
+def rates_found(measured: pd.DataFrame, global_batch_size: int) -> Iterator[Fact]:
+    """Note the rates that a search found, and what rules make of the smallest batch's.
+
+    The rules are those at ``global_batch_size``, or at the largest batch where that is
+    the smallest itself.
+    """
+    is_searched = is_equal(measured, RULE, LearningRateRule.TUNED)
+    runs = measured[is_searched & is_equal(measured, "kind", "convergence")]
+    if runs.empty:
+        return
+    costs = pd.Series(map(run_cost, runs.to_dict("records")), index=runs.index)
+    medians = costs.groupby([runs["global_batch_size"], runs[BASE]]).median()
+    best = at_best_rates(runs).groupby("global_batch_size")[BASE].first()
+    tried = {int(batch): medians.loc[batch] for batch in best.index}
+    found = [_found(batch, tried[batch], float(best[batch])) for batch in tried]
+    first, last = found[0], max(tried)
+    is_beyond = first["global_batch_size"] < global_batch_size in tried
+    at_batch = global_batch_size if is_beyond else last
+    yield Fact.of(
+        "rates_found",
+        found=found,
+        at_batch=at_batch,
+        rules=[
+            _beside(rule, first, at_batch, tried[at_batch])
+            for rule in (LearningRateRule.LINEAR, LearningRateRule.SQRT)
+            if len(tried) > 1
+        ],
+    )
+
+
+def _found(batch: int, costs: pd.Series, rate: float) -> dict[str, Any]:
+    alike = costs.index[_are_alike(costs)]
+    return {
+        "global_batch_size": batch,
+        "rate": rate,
+        "lo": float(alike.min()),
+        "hi": float(alike.max()),
+        "num_rates": len(costs),
+    }
+
+
+def _are_alike(costs: pd.Series) -> np.ndarray:
+    return np.asarray(np.log(costs / costs.min()) <= ALIKE)
+
+
+def _beside(
+    rule: LearningRateRule, first: Mapping[str, Any], batch: int, costs: pd.Series
+) -> dict[str, Any]:
+    """Tell what a rule comes to, and how the nearest rate did that was tried."""
+    at_first = first["global_batch_size"]
+    rate = scaled_rate(
+        first["rate"], rule=rule, at_batch=at_first, global_batch_size=batch
+    )
+    apart = np.abs(np.log(costs.index.to_numpy(float) / rate))
+    nearest = int(apart.argmin())
+    verdict = "holds" if _are_alike(costs)[nearest] else "fails"
+    if apart[nearest] > _NEAR:
+        verdict = "open"
+    return {"rule": rule.value, "rate": rate, "verdict": verdict}

@@ -371,6 +371,23 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "samples are wasted.",
     ),
     (
+        "rates_found",
+        {
+            "found": [
+                dict(global_batch_size=32, rate=0.1, lo=0.1, hi=0.1, num_rates=8),
+                dict(global_batch_size=512, rate=0.5656, lo=0.4, hi=0.8, num_rates=5),
+            ],
+            "at_batch": 512,
+            "rules": [
+                {"rule": "linear", "rate": 1.6, "verdict": "open"},
+                {"rule": "sqrt", "rate": 0.4, "verdict": "holds"},
+            ],
+        },
+        "Learning rates found: 0.1 at batch 32 (best of 8); 0.566 at batch 512 (best "
+        "of 5, 0.4 to 0.8 did as well). From that at batch 32, rules come at batch "
+        "512: linear to 1.6, which was not tried, and sqrt to 0.4, which did as well.",
+    ),
+    (
         "target_not_measured",
         {"target": "val_acc >= 0.9", "amount": "90 epochs"},
         "Not measured: samples to val_acc >= 0.9; assumes 90 epochs suffice.",

@@ -3,7 +3,8 @@
 import pandas as pd
 import pytest
 
-from scalelab.recommend.prediction.rates import learning_rate
+from scalelab.laws.convergence.law import ConvergenceLaw
+from scalelab.recommend.prediction.rates import learning_rate, rates_found
 
 
 def rows(rule: str | None = "linear", rate: float | None = 0.1) -> pd.DataFrame:
@@ -60,3 +61,78 @@ def test_a_rate_is_that_of_its_base_and_its_warm_up() -> None:
     assert plan is not None
     assert plan.value == pytest.approx(2.0)
     assert learning_rate(table, 128, {**settings, "warmup": "8 s"}) is None
+
+
+def searched(costs: dict[int, dict[float, list[int | None]]]) -> pd.DataFrame:
+    """Return the runs of a search: samples to the target by batch and rate."""
+    runs = [
+        {
+            "kind": "convergence",
+            "outcome": "completed" if samples else "target_not_reached",
+            "global_batch_size": batch,
+            "lr_rule": "tuned",
+            "base_learning_rate": rate,
+            "learning_rate": rate,
+            "samples_to_target": samples,
+            "reached_target": samples is not None,
+            "num_samples": samples or 50_000,
+            "seed": seed,
+            "target_metric": "val_acc",
+            "metric_mode": "max",
+            "target_value": 0.95,
+            "final_metric": 0.95 if samples else 0.9,
+        }
+        for batch, rates in costs.items()
+        for rate, every in rates.items()
+        for seed, samples in enumerate(every)
+    ]
+    timed = {"kind": "throughput", "lr_rule": "tuned", "learning_rate": 0.1}
+    return pd.DataFrame([*runs, {**timed, "global_batch_size": 256}])
+
+
+COSTS: dict[int, dict[float, list[int | None]]] = {
+    32: {0.05: [9000], 0.1: [5000, 5200, 5100], 0.2: [8000]},
+    128: {
+        0.1: [9000],
+        0.2: [6000, 6300, 6200],
+        0.28: [6400, 6100, 6300],
+        0.4: [12000, None],
+    },
+}
+
+
+def test_of_a_search_only_the_best_rate_of_a_batch_counts() -> None:
+    frame = searched(COSTS)
+    (curve,) = ConvergenceLaw.fit(frame).curves.values()
+    assert sorted(curve.runs["samples"]) == [5000, 5100, 5200, 6000, 6200, 6300]
+    plan = learning_rate(frame, 128, {"lr_rule": "tuned"})
+    assert plan is not None
+    assert (plan.rule, plan.value) == ("tuned", 0.2)
+    assert learning_rate(frame, 256, {"lr_rule": "tuned"}) is None
+
+
+def test_what_rules_would_have_said_stands_beside_what_was_found() -> None:
+    (fact,) = rates_found(searched(COSTS), 128)
+    assert fact.values["found"] == [
+        dict(global_batch_size=32, rate=0.1, lo=0.1, hi=0.1, num_rates=3),
+        dict(global_batch_size=128, rate=0.2, lo=0.2, hi=0.28, num_rates=4),
+    ]
+    assert fact.values["at_batch"] == 128
+    assert fact.values["rules"] == [
+        {"rule": "linear", "rate": 0.4, "verdict": "fails"},
+        {"rule": "sqrt", "rate": pytest.approx(0.2), "verdict": "holds"},
+    ]
+
+
+def test_a_rate_that_nobody_tried_is_said_to_be_open() -> None:
+    costs = {**COSTS, 512: {0.3: [9000], 0.6: [7000], 1.2: [None]}}
+    (fact,) = rates_found(searched(costs), 512)
+    assert [each["verdict"] for each in fact.values["rules"]] == ["open", "open"]
+    (fact,) = rates_found(searched(costs), 32)  # the first: rules are at the largest
+    assert fact.values["at_batch"] == 512
+
+
+def test_one_batch_tells_nothing_of_rules() -> None:
+    (fact,) = rates_found(searched({32: COSTS[32]}), 32)
+    assert fact.values["rules"] == []
+    assert [*rates_found(rows(), 64)] == []
