@@ -42,12 +42,15 @@ def wanted_runs(costs: Costs, num_seeds: int) -> list[tuple[int, int]]:
         return [(place, 0) for place in first]
 
     best = best_place(costs)
-    gaps = {side: _gap(costs, best, side) for side in (-1, 1)}
-    for side, gap in gaps.items():
-        outer = best + 2 * _WIDTH * side
-        if not gap and abs(outer) <= _FARTHEST:
+    for side in (-1, 1):
+        beyond = [place for place in costs if side * (place - best) > 0]
+        # Rates that all diverge, say, cost alike too, and are no minimum.
+        is_open = all(_are_alike(costs, place, best) for place in beyond)
+        outer = side * (2 * _WIDTH + max(side * each for each in [best, *beyond]))
+        if is_open and abs(outer) <= _FARTHEST:
             return [(outer, 0)]
 
+    gaps = {side: _gap(costs, best, side) for side in (-1, 1)}
     ends = [best + side * gap for side, gap in gaps.items() if gap]
     rivals = [place for place in ends if _are_alike(costs, place, best)]
     alike = [best, *rivals]
