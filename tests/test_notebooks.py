@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from nbclient import NotebookClient
 
+import scalelab
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.expand import plan
@@ -174,3 +175,32 @@ def test_notebooks_run_from_top_to_bottom(
         assert shown.count("plotly-graph-div") >= 5
     if "which_law" in path.stem:
         assert shown.count("No contest. No curve can spare") == missing
+
+
+SEARCHED = """\
+name: searched
+workload: {name: digits_mlp, hidden_sizes: [32]}
+measure: {kind: [throughput, convergence], warmup_steps: 2, steps: 40, repeats: 2}
+job: {epochs: 30, samples_per_epoch: 1437, target: val_acc >= 0.9}
+gpus: [1, 2]
+global_batch_size: [32, 128]
+learning_rate: {base: 0.1, at_batch: 32, rule: tuned}
+site: {device_type: cpu, gpus_per_node: 2}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@JUPYTER_WARNS_ABOUT_ITS_EVENT_LOOP
+@JUPYTER_WARNS_ABOUT_ITS_DIRECTORIES
+def test_rates_that_a_sweep_has_searched_stand_beside_the_rules(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "searched.yaml").write_text(SEARCHED)
+    scalelab.sweep(tmp_path / "searched.yaml", directory=tmp_path / "searched")
+    (path,) = (path for path in NOTEBOOKS if "learning_rate" in path.stem)
+    shown = executed(path, tmp_path / "searched")
+    assert "Learning rates found: " in shown
+    assert "rule linear" in shown
+    assert "Samples to val_acc" in shown
+    assert "critical_batch_size" in shown

@@ -42,15 +42,16 @@ def wanted_runs(costs: Costs, num_seeds: int) -> list[tuple[int, int]]:
         return [(place, 0) for place in first]
 
     best = best_place(costs)
+    gaps: dict[int, int] = {}
     for side in (-1, 1):
-        beyond = [place for place in costs if side * (place - best) > 0]
+        beyond = [side * (place - best) for place in costs if side * (place - best) > 0]
         # Rates that all diverge, say, cost alike too, and are no minimum.
-        is_open = all(_are_alike(costs, place, best) for place in beyond)
-        outer = side * (2 * _WIDTH + max(side * each for each in [best, *beyond]))
+        is_open = all(_are_alike(costs, best + side * gap, best) for gap in beyond)
+        outer = best + side * (2 * _WIDTH + max(beyond, default=0))
         if is_open and abs(outer) <= _FARTHEST:
             return [(outer, 0)]
+        gaps[side] = min(beyond, default=0)
 
-    gaps = {side: _gap(costs, best, side) for side in (-1, 1)}
     ends = [best + side * gap for side, gap in gaps.items() if gap]
     rivals = [place for place in ends if _are_alike(costs, place, best)]
     alike = [best, *rivals]
@@ -62,12 +63,6 @@ def wanted_runs(costs: Costs, num_seeds: int) -> list[tuple[int, int]]:
     if gaps[side] > 1 and len(rivals) < 2:
         return [(best + side * max(1, round(_GOLDEN * gaps[side])), 0)]
     return [(best, seed) for seed in range(len(costs[best]), num_seeds)]
-
-
-def _gap(costs: Costs, best: int, side: int) -> int:
-    """Return how far the next place is on one side; 0: there is none."""
-    beyond = [abs(place - best) for place in costs if side * (place - best) > 0]
-    return min(beyond, default=0)
 
 
 def _are_alike(costs: Costs, place: int, other: int) -> bool:

@@ -27,15 +27,15 @@ def found(note: Mapping[str, Any]) -> str:
     """Say which rate was found for each batch, and what the rules would have said."""
     said = f"Learning rates found: {'; '.join(map(_found, note['found']))}."
     rules = ", and ".join(
-        f"{each['rule']} to {each['rate']:.3g}, {_VERDICTS[each['verdict']]}"
+        f"{each['rate']:.3g} from {each['rule']}, {_VERDICTS[each['verdict']]}"
         for each in note["rules"]
     )
     if not rules:
         return said
     first = note["found"][0]["global_batch_size"]
     return (
-        f"{said} From that at batch {first:,}, rules come at batch "
-        f"{note['at_batch']:,}: {rules}."
+        f"{said} By the rate of batch {first:,}, batch {note['at_batch']:,} would get "
+        f"{rules}."
     )
 
 

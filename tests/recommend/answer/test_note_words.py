@@ -384,8 +384,8 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
             ],
         },
         "Learning rates found: 0.1 at batch 32 (best of 8); 0.566 at batch 512 (best "
-        "of 5, 0.4 to 0.8 did as well). From that at batch 32, rules come at batch "
-        "512: linear to 1.6, which was not tried, and sqrt to 0.4, which did as well.",
+        "of 5, 0.4 to 0.8 did as well). By the rate of batch 32, batch 512 would get "
+        "1.6 from linear, which was not tried, and 0.4 from sqrt, which did as well.",
     ),
     (
         "target_not_measured",
