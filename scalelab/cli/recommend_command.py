@@ -203,16 +203,14 @@ def run(
         )
     found = load(run_directory)
     words = asked(**question)
-    if (result := found.search_result) is not None:
-        if sbatch or any(v and v != asked().get(name) for name, v in words.items()):
-            raise SpecError(
-                f"{run_directory} is a search: it compares settings on one allocation, "
-                "so it answers no question of devices, times or prices. Ask a run "
-                "without tune."
-            )
+    asks_more = sbatch or any(v and v != asked().get(n) for n, v in words.items())
+    if (result := found.search_result) and not asks_more:
         if as_json:
-            about = {"command": "recommend", "run": run_directory}
-            print_json(about, text=result.sentences, facts=result.to_json())
+            print_json(
+                {"command": "recommend", "run": run_directory},
+                text=result.sentences,
+                facts=result.to_json(),
+            )
         else:
             typer.echo("\n".join(result.sentences))
         return

@@ -174,6 +174,12 @@ class Run(RunRecords):
                 "refuses.",
                 "Give one of the two.",
             )
+        if (result := self.search_result) is not None:
+            raise SpecError(
+                f"{' '.join(result.sentences)} {self.name} is a search: it compares "
+                "settings on one allocation, so it answers no question of devices, "
+                "times or prices. Ask a run without tune."
+            )
         from scalelab.recommend.answer.kept import Question
         from scalelab.recommend.answer.text import Answer
         from scalelab.recommend.question.batches import AskedBatch

@@ -15,6 +15,7 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
+from scalelab.errors import SpecError
 from scalelab.records.store import RunReader
 from scalelab.search.journal import JOURNAL
 from scalelab.session import load
@@ -154,6 +155,12 @@ def test_a_search_that_is_killed_again_and_again_has_each_trial_once(
     answer = json.loads(scalelab("recommend", str(run), "--json").stdout)
     assert answer["facts"] == found.to_json()
     assert [*found.sentences] == answer["text"]
+
+    with pytest.raises(SpecError, match="is a search: it compares settings on one"):
+        load(run).recommend()
+    page = (run / "report.html").read_text()
+    assert found.best[0].trial_id in page
+    assert "No recommendation" in page
 
     (run / JOURNAL).unlink()  # made anew, intermediate values too
     again = load(run).study
