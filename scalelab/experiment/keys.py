@@ -249,7 +249,10 @@ class ExperimentKeys(TuneKeys):
             return values
         source = values.get("source")
         rates = values.get("learning_rate")
-        is_tuned = isinstance(rates, Mapping) and rates.get("rule") == Rule.TUNED
+        is_tuned = isinstance(rates, Mapping) and rates.get("rule") in (
+            Rule.TUNED,
+            [Rule.TUNED],
+        )
         if source is None and ("tune" in values or is_tuned):
             found = OPTUNA if "tune" in values else TUNED_RATES
             return {**values, "source": found.name}

@@ -21,8 +21,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.storages import InMemoryStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend
-from optuna.storages.journal._file import BaseJournalFileLock
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
@@ -72,7 +71,7 @@ class Ending:
         )
 
 
-class _Leased(BaseJournalFileLock):
+class _Leased(JournalFileOpenLock):
     # The run's lease stands for a lock of the file, and cannot be left by who died.
     def acquire(self) -> bool:
         return True
@@ -98,7 +97,7 @@ class KeptStudy:
         self, study: Study, keys: TuneKeys, identify: Callable[[Settings], str]
     ) -> None:
         self.study = study
-        self._space = space_of(keys.tune)
+        self._space = {name: _range(values) for name, values in keys.tune.items()}
         self._identify = identify
         self._known = {each.user_attrs[_TRIAL_ID] for each in _trials(study)}
 
@@ -182,12 +181,13 @@ class KeptStudy:
 
     def report(self, trial_id: str, step: int, value: float) -> bool:
         """Record an evaluation; return whether the trial is to end."""
-        for frozen in self._unended(trial_id):
-            trial = Trial(self.study, frozen._trial_id)
-            if step not in frozen.intermediate_values:
-                trial.report(value, step)
-            return trial.should_prune()
-        return False
+        frozen = next(iter(self._unended(trial_id)), None)
+        if frozen is None:
+            return False
+        trial = Trial(self.study, frozen._trial_id)
+        if step not in frozen.intermediate_values:
+            trial.report(value, step)
+        return trial.should_prune()
 
     def _unended(self, trial_id: str) -> list[FrozenTrial]:
         running = _trials(self.study, TrialState.RUNNING)
@@ -206,12 +206,7 @@ def copied(journal: Path) -> Study | None:
     return None
 
 
-def space_of(tune: Mapping[str, TunedValues]) -> dict[str, BaseDistribution]:
-    """Return the distributions of what is tuned, by name."""
-    return {name: _distribution(values) for name, values in tune.items()}
-
-
-def _distribution(values: TunedValues) -> BaseDistribution:
+def _range(values: TunedValues) -> BaseDistribution:
     if values.choices:
         return CategoricalDistribution(values.choices)
     if values.whole:
@@ -243,7 +238,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _storage(journal: Path) -> JournalStorage:
-    return JournalStorage(JournalFileBackend(str(journal), _Leased()))
+    return JournalStorage(JournalFileBackend(str(journal), _Leased(str(journal))))
 
 
 def _read(journal: Path, definition: Mapping[str, Any]) -> Study | None:

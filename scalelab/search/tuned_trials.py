@@ -134,14 +134,9 @@ class TunedTrials(TrialSource):
         for name, values in self._experiment.tune.items():
             yield f"  {name}: {values}"
 
-    def copied_study(self, directory: Path) -> Study:
-        """Return the study of a run in memory, as its journal or its attempts have it.
-
-        Nothing is written, so that it may be asked for while a driver searches.
-        """
-        from scalelab.search.journal import JOURNAL, copied
-
-        return copied(directory / JOURNAL) or self._kept(None, directory).study
+    def study(self, directory: Path) -> Study:
+        """Return the study of a run, made anew in memory from what its trials left."""
+        return self._kept(None, directory).study
 
     def _opened(self) -> KeptStudy:
         if self._study is None:

@@ -194,3 +194,9 @@ def test_a_command_takes_what_is_tuned_in_placeholders() -> None:
     (rate,) = asked.rate_settings
     assert rate is not None
     assert rate.base == pytest.approx(0.1)
+
+
+def test_a_tuned_rule_names_its_source() -> None:
+    for rule in ("tuned", "[tuned]"):
+        rates = f"learning_rate: {{base: 0.1, at_batch: 32, rule: {rule}}}\n"
+        assert Experiment.from_text(ONE + rates).source.name == "tuned_rates"

@@ -14,7 +14,7 @@ from optuna.storages.journal import JournalFileBackend
 from searched import RANGES, completed, reached, row, search, swept
 
 from scalelab.plan.source import Observation
-from scalelab.search.journal import JOURNAL
+from scalelab.search.journal import JOURNAL, copied
 from scalelab.search.tuned_trials import TunedTrials
 
 
@@ -184,7 +184,7 @@ def test_a_copy_changes_nothing_in_the_run(tmp_path: Path) -> None:
     swept(source, lambda trial: reached(0.5), most=3)
     before = (tmp_path / JOURNAL).read_bytes()
 
-    study: Any = search().copied_study(tmp_path)
+    study: Any = copied(tmp_path / JOURNAL)
     study.set_user_attr("mine", 1)
     study.ask()
     assert counts(study)["COMPLETE"] == 3

@@ -115,7 +115,7 @@ def test_optuna_learns_how_each_trial_ended(
 ) -> None:
     source = search(directory=tmp_path)
     swept(source, lambda trial: end, most=1)
-    first = source.copied_study(tmp_path).trials[0]
+    first = source.study(tmp_path).trials[0]
     assert (first.state.name, first.constraints) == (state, constraint)
 
 
