@@ -8,7 +8,7 @@ from functools import partial
 
 from scalelab.experiment.trial import PROGRAM
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 OPTION_PREFIX = "options."
 PROGRAM_COLUMN = f"{OPTION_PREFIX}{PROGRAM}"
 

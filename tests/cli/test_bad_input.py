@@ -154,7 +154,7 @@ def header_text(text: bytes) -> Callable[[Path], None]:
 
 def newer_row(run: Path) -> None:
     ledger = (run / "ledger.jsonl").read_text()
-    newer = ledger.replace('"schema_version":3', '"schema_version":99')
+    newer = ledger.replace('"schema_version":4', '"schema_version":99')
     assert newer != ledger
     (run / "ledger.jsonl").write_text(newer)
 

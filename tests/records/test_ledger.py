@@ -74,10 +74,10 @@ def test_a_damaged_line_is_noticed(
 def test_a_newer_row_is_refused(
     ledger: Ledger, make_spec: Callable[..., Any], measured: AttemptResult
 ) -> None:
-    newer = {**row(make_spec(), measured), "schema_version": 4}
+    newer = {**row(make_spec(), measured), "schema_version": 5}
     ledger.path.write_text(json.dumps({"event": "end", "row": newer}) + "\n")
     with pytest.raises(
-        SchemaError, match=r"schema_version=4; this ScaleLab reads up to 3\. Install"
+        SchemaError, match=r"schema_version=5; this ScaleLab reads up to 4\. Install"
     ):
         ledger.read()
 

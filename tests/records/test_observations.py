@@ -32,7 +32,7 @@ def test_a_row_has_every_column_and_nothing_invented(
         "options.compile",
     }
     expected = {
-        "schema_version": 3,
+        "schema_version": 4,
         "run": "a run",
         "trial_id": spec.trial.trial_id,
         "repeat": 0,
@@ -259,9 +259,9 @@ def test_an_older_row_is_read_and_a_newer_one_refused(
     older = {n: v for n, v in observation.items() if n != "energy_source"}
     assert frame([{**older, "schema_version": 0}])["energy_source"].isna().all()
     with pytest.raises(
-        SchemaError, match=r"schema_version=4; this ScaleLab reads up to"
+        SchemaError, match=r"schema_version=5; this ScaleLab reads up to"
     ):
-        frame([{**observation, "schema_version": 4}])
+        frame([{**observation, "schema_version": 5}])
 
 
 @pytest.mark.parametrize(

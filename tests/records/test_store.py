@@ -90,9 +90,9 @@ def test_a_broken_header_is_said(store: RunStore, content: str) -> None:
 def test_a_newer_run_is_refused(store: RunStore) -> None:
     path = store.directory / "run.json"
     path.write_text(
-        path.read_text().replace('"schema_version":3', '"schema_version":4')
+        path.read_text().replace('"schema_version":4', '"schema_version":5')
     )
-    with pytest.raises(SchemaError, match=r"schema_version=4; .* up to 3\. Install"):
+    with pytest.raises(SchemaError, match=r"schema_version=5; .* up to 4\. Install"):
         RunStore.open(store.directory)
 
 
