@@ -88,11 +88,6 @@ class TunedValues(Section):
         return self
 
     @property
-    def is_range(self) -> bool:
-        """Whether its ends stand for the values."""
-        return not self.choices
-
-    @property
     def num_values(self) -> int | None:
         """The number of values; None: there is no end of them."""
         return None if self.log or self.between else len(self.listed())
@@ -208,7 +203,7 @@ class TuneKeys(Section):
             return self
 
         for name, values in self.tune.items():
-            if values.is_range:
+            if not values.choices:
                 raise SpecError(
                     f"sampler=grid tries every combination, and tune.{name} is a range "
                     f"({values}). List its values, or use sampler: random."

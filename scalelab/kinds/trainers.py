@@ -88,8 +88,15 @@ class WorkloadNames:
     def check_parameters(
         self, workload: str, given: Mapping[str, Any], of_every: Sequence[str] = ()
     ) -> None:
-        """Refuse unknown or missing parameters; ``of_every`` workload takes others."""
-        own = {name: given[name] for name in given if name not in of_every}
+        """Refuse unknown or missing parameters; ``of_every`` workload takes others.
+
+        One of these that the workload itself takes is its own.
+        """
+        own = {
+            name: value
+            for name, value in given.items()
+            if name not in of_every or name in self.parameters
+        }
         unknown = [] if self.is_open else sorted(set(own) - set(self.parameters))
         if unknown:
             raise SpecError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,12 +85,20 @@ class RankOptions:
         return is_cuda and self.pin_memory is not False
 
     @classmethod
-    def split(cls, parameters: Mapping[str, Any]) -> tuple[RankOptions, dict[str, Any]]:
+    def split(
+        cls, parameters: Mapping[str, Any], of_workload: Collection[str] = ()
+    ) -> tuple[RankOptions, dict[str, Any]]:
         """Return the rank's options and the parameters left for the workload.
+
+        A name that the workload itself takes is the workload's.
 
         >>> RankOptions.split({"loader_workers": 2, "depth": 20})[1]
         {'depth': 20}
         """
-        own = {name: parameters[name] for name in cls.__slots__ if name in parameters}
+        own = {
+            name: parameters[name]
+            for name in cls.__slots__
+            if name in parameters and name not in of_workload
+        }
         rest = {name: parameters[name] for name in parameters if name not in own}
         return cls(**own), rest

@@ -92,8 +92,9 @@ class TorchTrainer(Trainer):
         self, workload: str, parameters: Mapping[str, Any], demand: DataDemand
     ) -> None:
         """Refuse what a built-in workload cannot be made with."""
-        RankOptions.split(parameters)
         built_in = BUILT_IN_WORKLOADS.get(workload)
+        if built_in:  # a class of the user's own may take such names itself
+            RankOptions.split(parameters)
         if built_in and built_in.check:
             imported(built_in.check)(parameters, demand)
 

@@ -61,7 +61,8 @@ def workload_of(program: WorkloadProgram, trial: Trial) -> tuple[Workload, RankO
     axes = {
         name: value for name, value in trial.options.items() if name not in of_strategy
     }
-    options, parameters = RankOptions.split({**program.parameters, **axes})
+    own = names_of(find_workload(program.name, program.code_directory)).parameters
+    options, parameters = RankOptions.split({**program.parameters, **axes}, own)
     return build_workload(program.name, parameters, program.code_directory), options
 
 

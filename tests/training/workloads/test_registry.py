@@ -3,11 +3,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from gang import HERE
+from gang import HERE, throughput_trial
 
 from scalelab.errors import SpecError
+from scalelab.experiment.program import WorkloadProgram
 from scalelab.training.workloads.base import Workload
-from scalelab.training.workloads.registry import build_workload, find_workload
+from scalelab.training.workloads.digits_mlp import DigitsMlp
+from scalelab.training.workloads.registry import (
+    build_workload,
+    find_workload,
+    workload_of,
+)
 from scalelab.training.workloads.table import BUILT_IN_WORKLOADS
 
 
@@ -93,3 +99,21 @@ def test_driver_side_modules_do_not_import_torch() -> None:
         "sys.exit('torch' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class Decaying(DigitsMlp):
+    def __init__(self, weight_decay: float) -> None:
+        super().__init__()
+        self.weight_decay = weight_decay
+
+
+def test_a_class_keeps_a_parameter_that_ranks_have_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "decaying", sys.modules[__name__])
+    program = WorkloadProgram(name="decaying:Decaying", parameters={"momentum": 0.5})
+    trial = throughput_trial("decaying:Decaying", options={"weight_decay": 0.25})
+    workload, options = workload_of(program, trial)
+    assert isinstance(workload, Decaying)
+    assert workload.weight_decay == 0.25
+    assert (options.weight_decay, options.momentum) == (None, 0.5)
