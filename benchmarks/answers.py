@@ -86,7 +86,7 @@ class Asked:
     def minimised(self) -> str:
         return OTHER[self.limited]
 
-    def answer(self, seen: pd.DataFrame, home: Path) -> Answer:
+    def answer(self, seen: pd.DataFrame, home: Path, **options: Any) -> Answer:
         """Import rows and ask; a refusal is an answer."""
         limits: dict[str, Any] = (
             {"max_time": f"{self.limit * 3600:.6g}s"}
@@ -98,6 +98,7 @@ class Asked:
                 job={"samples": int(self.samples)},
                 gpus=sorted({int(size) for size in self.curve.rows["gpus"]}),
                 **limits,
+                **options,
             )
         except ScaleLabError as error:
             return error

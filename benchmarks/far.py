@@ -43,7 +43,10 @@ PER_NODE, SIZES, KNOWN = 8, 2 ** np.arange(10), (16, 32, 64)
 PLACEMENT_SCATTER, SCATTER, PASS_S = 0.03, 0.015, 0.3
 MASSES = (0.5, 0.8, 0.95)
 LAW = "law"
-KEY = ["workload", "gpu_type", "setting", "precision", "splits"]
+KEY = ["workload", "gpu_type", "framework", "setting", "precision", "splits"]
+UNSAID_BATCH = 64  # of tables that publish none: a unit, the same for all their rows
+# two cells of the source are typing errors
+MISTYPED = {"workload": "DeepLabV3P", "framework": "NGC PyTorch", "gpus": 32}
 
 
 def ring(members: float) -> float:
@@ -83,16 +86,19 @@ def made_up(family: str, seed: int) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*names.split(), "step_time_s"])
 
 
-def published(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the curves of the tables that have at least four device counts."""
+def published(folder: Path, fewest: int = 4) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the curves of the tables that have so many device counts."""
     for path in sorted(folder.glob("*.csv")):
         table = pd.read_csv(path)
-        if not {"gpus", "samples_per_s", "local_batch"} <= set(table):
+        if not {"gpus", "nodes", "samples_per_s", "local_batch"} <= set(table):
             continue
-        table = table.dropna(subset=["gpus", "samples_per_s", "local_batch"])
-        table["splits"] = ""
-        for name in ("setting", "precision"):
+        if table["local_batch"].isna().all():
+            table["local_batch"] = UNSAID_BATCH
+        table = table.dropna(subset=["gpus", "nodes", "samples_per_s", "local_batch"])
+        for name in ("framework", "setting", "precision"):
             table[name] = table[name].fillna("") if name in table else ""
+        is_wrong = np.all([table[n] == value for n, value in MISTYPED.items()], axis=0)
+        table = table[~is_wrong].assign(splits="")
         accumulation = table.get("accum_steps", pd.Series(1.0, table.index)).fillna(1)
         table["accum_steps"] = accumulation
         if "global_batch" in table:
@@ -100,22 +106,23 @@ def published(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
             splits = table["local_batch"].astype(str) + " x " + accumulation.astype(str)
             table["splits"] = splits.where(grows, "")
         for _, rows in table.groupby(KEY):
-            if rows["gpus"].nunique() >= 4:
-                replicas = rows["local_batch"] * rows["accum_steps"] * rows["gpus"]
-                yield (
-                    path.stem,
-                    pd.DataFrame(
-                        {
-                            "world_size": rows["gpus"].astype(int),
-                            "num_nodes": rows["nodes"].astype(int),
-                            "local_batch_size": rows["local_batch"].astype(int),
-                            "gradient_accumulation_steps": accumulation[
-                                rows.index
-                            ].astype(int),
-                            "step_time_s": replicas / rows["samples_per_s"],
-                        }
-                    ),
-                )
+            if rows["gpus"].nunique() >= fewest:
+                yield path.stem, _in_our_columns(rows)
+
+
+def _in_our_columns(rows: pd.DataFrame) -> pd.DataFrame:
+    replicas = rows["local_batch"] * rows["accum_steps"] * rows["gpus"]
+    counts = {
+        "world_size": rows["gpus"],
+        "num_nodes": rows["nodes"],
+        "local_batch_size": rows["local_batch"],
+        "gradient_accumulation_steps": rows["accum_steps"],
+    }
+    return (
+        pd.DataFrame(counts)
+        .astype(int)
+        .assign(step_time_s=replicas / rows["samples_per_s"])
+    )
 
 
 def predicted(curve: pd.DataFrame, known: int) -> pd.DataFrame:

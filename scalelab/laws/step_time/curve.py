@@ -7,6 +7,7 @@ from typing import Self
 import numpy as np
 import pandas as pd
 
+from scalelab.kinds.strategies import strategy_of
 from scalelab.laws.interval import SEED, normals
 from scalelab.laws.rows import CONFIGURATION, CurveKey
 from scalelab.laws.step_time.ensemble import Ensemble
@@ -22,6 +23,12 @@ from scalelab.laws.support import Coverage, Gap
 # measured range, calibrated on published curves of machines that were left out of the
 # prior; each doubling of devices errs anew, so that their errors add up as squares do
 _DRIFT, _DRIFT_POWER = np.array([0.06, 0.04]), np.array([0.5, 1.0])
+# A cliff: from somewhere beyond the measured devices on, further devices gain nothing.
+# Its chance for each doubling of devices; the same where all workers ask the same
+# servers, or where the last measured doubling gave less than so many times the samples
+# per second; and the chance that a doubted slow row of the most devices was right
+_CLIFF, _LIKELY_CLIFF, _GAINED_LITTLE, _RIGHT_AFTER_ALL = 0.03, 0.1, 1.5, 0.3
+_GAINLESS = float(np.log(2.0))  # log of what a doubling costs that gains nothing
 # a row is doubted whose log time differs by so much, and either by so many deviations,
 # or so that the fit has given its point so many times the variance of others
 _DOUBTFUL, _FAR, _HARDLY_COUNTS = np.log(1.2), 4.0, 100.0
@@ -69,6 +76,8 @@ class Curve(FittedCurve):
     """The default law fitted to one curve; ``ensemble`` holds the shapes."""
 
     ensemble: Ensemble
+    # Chance of a cliff for each doubling of devices beyond the measured ones
+    cliff: float
 
     @classmethod
     def fit(cls, key: CurveKey, frame: pd.DataFrame, prior: StepTimePrior) -> Self:
@@ -80,6 +89,7 @@ class Curve(FittedCurve):
             coverage=Coverage.of(frame, informed),
             ensemble=Ensemble.fit(points, prior.of_curve(key, points)),
             doubted=frame.iloc[:0],
+            cliff=_chance_of_cliff(key, points),
         )
         doubted = curve._doubted(frame)
         # a further run may be like a row that was doubted, if it is not far off
@@ -96,7 +106,25 @@ class Curve(FittedCurve):
         """Return the predictive distribution of log expected step times (s)."""
         at = Configurations.of(frame, self.points.batch_unit)
         drift = (self._drift(frame) ** 2).sum(axis=1)
-        return self.ensemble.mixture(at).moved(np.log(self.points.time_unit_s), drift)
+        likely = self.ensemble.mixture(at).moved(np.log(self.points.time_unit_s), drift)
+        doublings = np.log2(at.world_size / self.points.at.world_size.max())
+        doublings = np.maximum(doublings, 0.0)
+        if not doublings.any():
+            return likely
+        share, lost = 1 - (1 - self.cliff) ** doublings, _GAINLESS * doublings
+        late = self._late_at_most
+        if late:
+            share = np.where(doublings > 0, np.maximum(share, _RIGHT_AFTER_ALL), 0.0)
+        # a cliff begins anywhere up to the asked devices
+        return likely.with_tail(share, late + lost / 2, lost**2 / 12)
+
+    @property
+    def _late_at_most(self) -> float:
+        """Log of how late a doubted row of the most devices is; 0: none is."""
+        sizes = self.doubted["world_size"]
+        last = self.doubted[sizes == self.points.at.world_size.max()]
+        late = np.log(last["step_time_s"] / last["predicted_s"])
+        return max(0.0, float(late.max())) if len(last) else 0.0
 
     def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
         """Draw log expected step times (s) jointly, (n_draws, n_configurations)."""
@@ -141,3 +169,23 @@ class Curve(FittedCurve):
     def parameters(self, interval: float) -> pd.DataFrame:
         """Return name, value, lo, hi, unit, identified and remedy of each parameter."""
         return parameter_table(self.ensemble, self.points, self.gaps, interval)
+
+
+def _chance_of_cliff(key: CurveKey, points: Points) -> float:
+    """Return the chance of a cliff for each doubling beyond the measured devices."""
+    strategy = strategy_of(dict(key).get("parallelism"))
+    if strategy.num_servers(2, {}):
+        return _LIKELY_CLIFF
+    at, gains = points.at, []
+    steps = np.column_stack([at.samples, at.accumulation])
+    for step in np.unique(steps, axis=0):
+        alike = np.flatnonzero((steps == step).all(axis=1))
+        sizes = np.unique(at.world_size[alike])[-2:]
+        if sizes[-1] == at.world_size.max() and len(sizes) > 1:
+            before, last = (
+                points.log_time[alike][at.world_size[alike] == size].min()
+                for size in sizes
+            )
+            gains.append(1 - (last - before) / np.log(sizes[1] / sizes[0]))
+    is_little = len(gains) and np.median(gains) < np.log2(_GAINED_LITTLE)
+    return _LIKELY_CLIFF if is_little else _CLIFF

@@ -48,6 +48,23 @@ class Mixture:
             self, means=self.means + offset, variances=self.variances + variance
         )
 
+    def with_tail(
+        self, share: np.ndarray, offset: np.ndarray, variance: np.ndarray
+    ) -> Self:
+        """Return the mixture in which some of it is slower, with the same median.
+
+        The share (n,) is slower by a normal offset (n,) of this variance (n,) in logs.
+        """
+        slower = (self.mean + offset, self.variance + variance)
+        weights = np.broadcast_to(self.weights, self.means.shape)
+        tailed = replace(
+            self,
+            weights=np.append((1 - share) * weights, share[None], axis=0),
+            means=np.append(self.means, slower[0][None], axis=0),
+            variances=np.append(self.variances, slower[1][None], axis=0),
+        )
+        return tailed.moved(self.quantile(0.5) - tailed.quantile(0.5), 0.0)
+
     def of_one_run(self, scale: np.ndarray, freedom: np.ndarray) -> Self:
         """Return the mixture for one further run, which scatters like Student's t."""
         return replace(self, scale=scale, freedom=freedom)

@@ -36,7 +36,7 @@ _MOST_RELATIVES = 24  # further ones would cost time and hardly change the prior
 _OF_MACHINE = {
     "batch_exponent": 0.2,
     "batch_sharpness": 0.2,
-    "exchange": 0.2,
+    "exchange": 0.5,
     "growth": 0.9,
     "growth_per_node": 0.95,
     "growth_nodes": 0.95,

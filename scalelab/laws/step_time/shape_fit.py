@@ -30,8 +30,8 @@ _LEAST_WEIGHT = 0.02
 _MAJORITY = 6  # points; among fewer, outliers are found by their evidence alone
 # A row that is wrong by a factor: its log probability, the factor on the variance of
 # its point, how far it lies from the others, and how many there may be
-_ODD_LOG, _ODD_FACTOR, _SURPRISING = np.log(0.05), 3000.0, 4.0
-_FEWEST_WITH_ODD, _POINTS_PER_ODD, _NUM_SUSPECTS = 4, 10, 4
+_ODD_LOG, _ODD_FACTOR, _SURPRISING = np.log(0.1), 600.0, 2.5
+_FEWEST_WITH_ODD, _POINTS_PER_ODD, _NUM_SUSPECTS = 3, 10, 4
 # An unmeasured cost of the second node can make a step slower, but never faster than
 # its computation: it is integrated in steps, up to so many deviations and of this width
 _JUMP_REACH, _JUMP_STEP, _LEAST_JUMPS = 2.0, 0.8, 4

@@ -26,20 +26,20 @@ _USUAL = {
     # larger batches use a device a little better
     "batch_exponent": (0.95, 0.09),
     # fixed cost and arithmetic nearly add up, or the larger of the two decides
-    "batch_sharpness": (-0.3, 1.0),
-    # 40% of a pass between two devices, within a factor of three
-    "exchange": (-0.9, 1.0),
+    "batch_sharpness": (-1.0, 1.0),
+    # a quarter of a pass between two devices, within a factor of four
+    "exchange": (-1.3, 1.1),
     # a ring is done growing after eight devices; latency and stragglers add a little
-    "growth": (0.15, 0.2),
+    "growth": (0.05, 0.1),
     # the slowest link decides, and links between nodes are a quarter slower or twice
     "node_jump": (0.25, 0.5),
-    "growth_per_node": (-0.05, 0.22),
-    # congestion: 6% more for each doubling of nodes
-    "growth_nodes": (0.08, 0.22),
+    "growth_per_node": (0.0, 0.22),
+    # congestion: 11% more for each doubling of nodes
+    "growth_nodes": (0.15, 0.2),
     # that exactly two nodes are special is a quirk of a few machines, no trend of all
     "second_node": (0.0, 0.32),
-    # more than half of a short exchange hides behind the computation
-    "overlap": (0.5, 0.8),
+    # of an exchange as long as the computation, more than half hides behind it
+    "overlap": (0.0, 1.0),
     # the slowest of several devices is 3% behind, within a factor of three
     "imbalance": (-3.5, 1.2),
     # devices of a node are hardly ever in each other's way; where they are, it shows
@@ -49,27 +49,12 @@ _USUAL = {
 }
 """Mean and standard deviation of each of ``PARAMETERS``."""
 _OWN = {
-    Shape.TIERS: {
-        # the ring in the node is short; the node boundary is a term of its own, and
-        # may cost a few times as much as that ring or hardly anything
-        "exchange": (-1.3, 1.1),
-        "node_jump": (0.2, 1.15),
-        # several devices of a node share its link to others
-        "growth_per_node": (0.12, 0.25),
-        "growth_nodes": (0.33, 0.2),
-        "overlap": (0.2, 1.0),
-    },
+    # the node boundary is a term of its own, and may cost a few times as much as the
+    # ring in the node or hardly anything
+    Shape.TIERS: {"node_jump": (0.2, 1.15)},
     Shape.ONE_RING: {},
-    # what defines this shape: hardly any growth, and nothing is hidden
-    Shape.SATURATED: {
-        "exchange": (-1.3, 1.1),
-        "growth": (0.0, 0.05),
-        "node_jump": (0.35, 0.6),
-        "growth_per_node": (0.0, 0.1),
-        "growth_nodes": (0.15, 0.12),
-        "overlap": (-2.0, 0.5),
-        "contention": (-7.0, 1.0),
-    },
+    # what defines this shape: hardly anything is hidden
+    Shape.EXPOSED: {"node_jump": (0.35, 0.6), "overlap": (-2.0, 0.5)},
 }
 # the discrepancy: smooth in all axes, of a batch, of a placement, of a configuration
 _AMPLITUDE_MEAN = np.log([0.05, 0.04, 0.03, 0.025])

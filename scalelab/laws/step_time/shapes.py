@@ -19,8 +19,7 @@ between machines, so there are three shapes:
 boundary; ``S = scale exchange ring(n) (n/2)^growth`` within a node, times
 ``jump k^per_node (m/2)^nodes`` across nodes.
 
-``SATURATED``: the formula of ``ONE_RING`` under a prior with hardly any growth and no
-overlap.
+``EXPOSED``: the formula of ``ONE_RING`` under a prior with hardly any overlap.
 
 ``ring(k) = 2 (k - 1) / k``. Exactly two nodes may differ from more by a factor
 ``second_node``. All parameters are logarithms, exponents or log odds, so that their
@@ -95,7 +94,7 @@ class Shape(StrEnum):
 
     TIERS = "tiers"
     ONE_RING = "one_ring"
-    SATURATED = "saturated"
+    EXPOSED = "exposed"
 
 
 def log_time(

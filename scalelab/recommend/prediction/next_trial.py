@@ -98,8 +98,9 @@ def next_trial(
     if can_run[at] and is_contradicted[at]:
         return trials.measuring(chosen, _CONTRADICTED)
     uneven = knowledge.rows.frame.loc[[*knowledge.uneven]]
-    if (again := can_run & is_among(outlook.frame, uneven)).any():
-        return trials.measuring(rows[again.argmax()], _UNEVEN)
+    for odd, why in ((doubted, _DOUBTED), (uneven, _UNEVEN)):
+        if (again := can_run & is_among(outlook.frame, odd)).any():
+            return trials.measuring(rows[again.argmax()], why)
     is_known = np.array([row.basis == Support.MEASURED for row in rows])
     could_win = outlook.is_allowed_batch & (is_contradicted | ~is_known) & can_run
     affordable = _AFFORDABLE * chosen.gpu_hours.value

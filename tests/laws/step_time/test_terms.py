@@ -51,7 +51,7 @@ def machine() -> np.ndarray:
 @pytest.mark.parametrize(
     ("shape", "intra", "inter"),
     # tiers: 0.4 * 3/2 in the node and 0.4 * 2 between; a ring of eight: 0.4 * 7/4 * 2
-    [(Shape.TIERS, 0.6, 0.8), (Shape.ONE_RING, 0.7, 0.7), (Shape.SATURATED, 0.7, 0.7)],
+    [(Shape.TIERS, 0.6, 0.8), (Shape.ONE_RING, 0.7, 0.7), (Shape.EXPOSED, 0.7, 0.7)],
 )
 def test_a_hand_worked_step(shape: Shape, intra: float, inter: float) -> None:
     parts = split(machine(), at([8], [2]), shape)

@@ -62,17 +62,20 @@ def test_what_was_measured_again_is_believed() -> None:
     assert found((25.65, 121, 243), repeats=2) == []
 
 
-def test_it_is_the_next_trial() -> None:
-    answer = recommend(table((61, 60, 243)), Job(samples=10**6))
-    (said,) = (fact for fact in answer.facts if fact.kind == "uneven")
-    assert said.values["allocation"] == "2x8"
+@pytest.mark.parametrize(
+    ("rates", "kind"), [((61, 60, 243), "doubted"), ((61, 85, 243), "uneven")]
+)
+def test_it_is_the_next_trial(rates: Sequence[float], kind: str) -> None:
+    answer = recommend(table(rates), Job(samples=10**6))
+    (said,) = (fact for fact in answer.facts if fact.kind in ("doubted", "uneven"))
+    assert (said.kind, said.values["allocation"]) == (kind, "2x8")
     assert answer.next_trial is not None
     assert answer.next_trial.world_size == 16
     assert answer.next_trial.batch.local_batch_size == 32
 
 
 def test_only_the_curve_of_the_odd_row_is_measured_again() -> None:
-    odd = table((61, 60, 243)).assign(parallelism="ddp")
+    odd = table((61, 85, 243)).assign(parallelism="ddp")
     even = table((81, 161, 320)).assign(parallelism="fsdp")
     rows = pd.concat([odd, even], ignore_index=True)
     answer = recommend(rows, Job(samples=10**6))

@@ -1,0 +1,215 @@
+"""How often choices hold that are said to hold with some chance.
+
+    python benchmarks/chances.py [--data DIR] [--generated 1] [--each 6] [--rows CSV]
+
+Part of a measured table is imported as a user would, and asked for random deadlines and
+budgets at a random confidence, ``--each`` of either: a deadline between 0.9 times the
+least time of the table within the batches seen and 1.1 times the least that was
+measured, so that measured rows mostly miss it; a budget of 1.02 to 2 times the fewest
+device-hours. Known are, of dense tables, one node, up to two or four nodes, or five
+probes; of others all device counts but the largest, or but the two largest. What is
+said of the chosen row is held against the rest of the table (``answer_truths.py``).
+DIR holds published tables, as in ``second_node.py``; ``--generated N`` adds N machines
+of each kind.
+
+Printed by tenths of what is said: the mean of what is said, the share that held, with
+as many answers; the Brier score; and the exponent of the odds that would say it best
+(``laws/interval.py``), fitted to all and leaving each source out. CSV gets the answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from itertools import chain
+from multiprocessing import Pool
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from answer_truths import (
+    CONFIGURATION,
+    Curve,
+    Published,
+    configuration,
+    generated_curves,
+    published_curves,
+    views,
+)
+from answers import OTHER, Asked, known_truths
+from far import published
+from scipy.optimize import minimize_scalar
+from scipy.special import expit, logit
+
+from scalelab.recommend.answer.recommendation import Recommendation
+
+CONFIDENCES = (0.5, 0.95)
+SURE = 1e-3  # draws are few: a chance nearer to 0 or 1 than this is taken for this
+
+
+def sparse_curves(data: Path) -> Iterator[tuple[str, Curve]]:
+    """Yield source and curve of tables that measured few configurations."""
+    table = pd.read_csv(data / "throughput.csv")
+    dense = {curve.name for curve in published_curves(table)}
+    for name, rows in table[~table["curve_id"].isin(dense)].groupby("curve_id"):
+        if rows["gpus"].nunique() > 2:
+            source = str(rows["source"].iloc[0])
+            yield source, Published(name=str(name), rows=rows.reset_index(drop=True))
+    for number, (source, rows) in enumerate(published(data / "far", fewest=3)):
+        named = rows.rename(columns=OURS).reset_index(drop=True)
+        total = named[["gpus", "local_batch", "accum_steps"]].prod(axis=1)
+        named = named.assign(workload=source, gpu_type=source, global_batch=total)
+        yield source, Published(name=f"{source} {number}", rows=named)
+
+
+OURS = {
+    "world_size": "gpus",
+    "num_nodes": "nodes",
+    "local_batch_size": "local_batch",
+    "gradient_accumulation_steps": "accum_steps",
+}
+
+
+def known_parts(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return what is known of a curve, by name."""
+    sizes = sorted(rows["gpus"].unique())
+    parts = views(rows) if len(rows) > 6 * len(sizes) else {}
+    for count in (1, 2):
+        seen = rows[rows["gpus"] <= sizes[-1 - count]] if len(sizes) > count + 1 else []
+        if not parts.keys() & {"five probes"} and len(seen) > 1:
+            parts[f"all but {count}"] = seen
+    return parts
+
+
+def questions(curve: Curve, each: int) -> Iterator[tuple[str, Asked, float]]:
+    """Yield the name of what is known, what is asked, and how sure it must be."""
+    samples = float(curve.rows["global_batch"].max() * 2000)
+    full = known_truths(curve, samples)
+    for view, seen in known_parts(curve.rows).items():
+        name = f"{curve.name} {view}".encode()
+        rng = np.random.default_rng(int(hashlib.sha256(name).hexdigest()[:12], 16))
+        inside = full[full["global_batch"] <= seen["global_batch"].max()]
+        measured = inside.merge(seen[CONFIGURATION].drop_duplicates())
+        for limited in list(OTHER) * each:
+            least = float(inside[limited].min())
+            ends = (1.02 * least, 2.0 * least)
+            if limited == "hours":
+                ends = (0.9 * least, 1.1 * float(measured[limited].min()))
+            asked = Asked(
+                curve=curve,
+                seen=seen,
+                samples=samples,
+                inside=inside,
+                limited=limited,
+                limit=float(np.exp(rng.uniform(*np.log(ends)))),
+            )
+            yield view, asked, float(rng.uniform(*CONFIDENCES))
+
+
+def answers(job: tuple[str, Curve, int]) -> pd.DataFrame:
+    """Return what is said of each chosen row, and the share of runs that held."""
+    source, curve, each = job
+    warnings.simplefilter("ignore")
+    found = []
+    with tempfile.TemporaryDirectory() as home:
+        for view, asked, sure in questions(curve, each):
+            answer = asked.answer(asked.seen, Path(home), confidence=sure)
+            if not isinstance(answer, Recommendation):
+                continue
+            at = configuration(answer.chosen)
+            amounts = asked.amounts(at)
+            if amounts is None:
+                continue
+            found.append(
+                {
+                    "source": source,
+                    "curve": curve.name,
+                    "view": view,
+                    "basis": str(answer.chosen.basis),
+                    "meets": answer.meets_constraints,
+                    "said": answer.chosen.probability,
+                    "held": float(np.mean(amounts[asked.limited] <= asked.limit)),
+                }
+            )
+    return pd.DataFrame(found)
+
+
+def sharpened(said: pd.Series, power: float) -> np.ndarray:
+    """Return chances whose odds are those that were said, to a power."""
+    return np.asarray(expit(power * logit(said.clip(SURE, 1 - SURE))))
+
+
+def best_power(rows: pd.DataFrame) -> float:
+    """Return the power of the odds that makes what held most probable."""
+
+    def loss(power: float) -> float:
+        chance = sharpened(rows["said"], power)
+        logs = rows["held"] * np.log(chance) + (1 - rows["held"]) * np.log1p(-chance)
+        return -float(np.average(logs, weights=rows["weight"]))
+
+    return float(minimize_scalar(loss, bounds=(0.2, 5.0), method="bounded").x)
+
+
+def show(rows: pd.DataFrame) -> None:
+    """Print the reliability of chances, and the power that would mend it."""
+    sizes = rows.groupby("source")["said"].transform("size")
+    rows = rows.assign(weight=1 / sizes)
+    tenth = np.minimum(np.floor(rows["said"] * 10), 9).astype(int)
+    table = rows.groupby(tenth).agg(
+        said=("said", "mean"), held=("held", "mean"), answers=("held", "size")
+    )
+    print(table.round(3).to_string())
+    print(f"Brier {((rows['said'] - rows['held']) ** 2).mean():.4f}")
+    for basis, each in rows.groupby("basis"):
+        sharp = best_power(each)
+        print(f"{basis}: {len(each)}, said {each['said'].mean():.3f}, ", end="")
+        print(f"held {each['held'].mean():.3f}, power {sharp:.2f}")
+    print(f"power of the odds, all sources alike: {best_power(rows):.2f}")
+    for source in rows["source"].unique():
+        rest, own = rows[rows["source"] != source], rows[rows["source"] == source]
+        power = best_power(rest) if len(rest) else np.nan
+        brier = [
+            float(((said - own["held"]) ** 2).mean())
+            for said in (own["said"], sharpened(own["said"], power))
+        ]
+        print(
+            f"without {source}: {power:.2f}; its Brier {brier[0]:.4f}, {brier[1]:.4f}"
+        )
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--generated", type=int, default=0, metavar="N")
+    parser.add_argument("--each", type=int, default=6)
+    parser.add_argument("--rows", type=Path)
+    asked = parser.parse_args()
+    jobs: list[tuple[str, Curve, int]] = []
+    if asked.data:
+        dense = published_curves(pd.read_csv(asked.data / "throughput.csv"))
+        near = ((curve.name.split("|")[0], curve) for curve in dense)
+        jobs = [(*each, asked.each) for each in chain(near, sparse_curves(asked.data))]
+    made = generated_curves(asked.generated)
+    jobs += [("generated", curve, asked.each) for curve in made]
+    if not jobs:
+        parser.error("nothing to judge: give --data DIR, --generated N, or both")
+    with Pool(2) as pool:
+        found = []
+        for job, rows in zip(jobs, pool.imap(answers, jobs), strict=True):
+            found.append(rows)
+            print(job[1].name, len(rows), file=sys.stderr, flush=True)
+    table = pd.concat(found, ignore_index=True)
+    if asked.rows:
+        table.to_csv(asked.rows, index=False)
+    show(table)
+
+
+if __name__ == "__main__":
+    main()
