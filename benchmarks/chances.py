@@ -4,11 +4,13 @@
 
 Part of a measured table is imported as a user would, and asked for random deadlines and
 budgets at a random confidence, ``--each`` of either: a deadline between 0.9 times the
-least time of the table within the batches seen and 1.1 times the least that was
-measured, so that measured rows mostly miss it; a budget of 1.02 to 2 times the fewest
+least time of the table within the batches seen and the least that was measured,
+so that measured rows miss it; a budget of 1.02 to 2 times the fewest
 device-hours. Known are, of dense tables, one node, up to two or four nodes, or five
 probes; of others all device counts but the largest, or but the two largest. What is
-said of the chosen row is held against the rest of the table (``answer_truths.py``).
+said of the chosen row is held against the rest of the table (``answer_truths.py``),
+unless it was measured: its row is all that a published table knows of it, so that it
+would be held against itself.
 DIR holds published tables, as in ``second_node.py``; ``--generated N`` adds N machines
 of each kind.
 
@@ -25,7 +27,6 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from itertools import chain
 from multiprocessing import Pool
 from pathlib import Path
 
@@ -45,6 +46,7 @@ from far import published
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit
 
+from scalelab.inputs.support import Support
 from scalelab.recommend.answer.recommendation import Recommendation
 
 CONFIDENCES = (0.5, 0.95)
@@ -98,7 +100,7 @@ def questions(curve: Curve, each: int) -> Iterator[tuple[str, Asked, float]]:
             least = float(inside[limited].min())
             ends = (1.02 * least, 2.0 * least)
             if limited == "hours":
-                ends = (0.9 * least, 1.1 * float(measured[limited].min()))
+                ends = (0.9 * least, max(1.1 * least, float(measured[limited].min())))
             asked = Asked(
                 curve=curve,
                 seen=seen,
@@ -122,7 +124,8 @@ def answers(job: tuple[str, Curve, int]) -> pd.DataFrame:
                 continue
             at = configuration(answer.chosen)
             amounts = asked.amounts(at)
-            if amounts is None:
+            is_measured = answer.chosen.basis == Support.MEASURED
+            if amounts is None or (is_measured and isinstance(curve, Published)):
                 continue
             found.append(
                 {
@@ -194,8 +197,9 @@ def main() -> None:
     jobs: list[tuple[str, Curve, int]] = []
     if asked.data:
         dense = published_curves(pd.read_csv(asked.data / "throughput.csv"))
-        near = ((curve.name.split("|")[0], curve) for curve in dense)
-        jobs = [(*each, asked.each) for each in chain(near, sparse_curves(asked.data))]
+        jobs = [(curve.name.split("|")[0], curve, asked.each) for curve in dense]
+        fewer = max(1, asked.each // 3)  # of small tables there are many
+        jobs += [(*each, fewer) for each in sparse_curves(asked.data)]
     made = generated_curves(asked.generated)
     jobs += [("generated", curve, asked.each) for curve in made]
     if not jobs:

@@ -3,15 +3,18 @@
 import socket
 from contextlib import suppress
 from ipaddress import ip_address
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
 
 from scalelab.errors import ClusterError
+from scalelab.inputs.numerals import counted
 from scalelab.kinds.launchers.launcher import bracketed
 from scalelab.launch.rendezvous import family_of
 
 LOOPBACK = "127.0.0.1"
+_RDMA = Path("/sys/class/infiniband")  # of RoCE, too
 
 
 def address_of_interface(name: str) -> str:
@@ -78,6 +81,25 @@ def port_text(server: socket.socket) -> str:
     """Return where a socket listens, such as ``10.0.0.7:41000``."""
     address, port = server.getsockname()[:2]
     return f"{bracketed(address)}:{port}"
+
+
+def link_to_nodes(address: str, rdma: Path = _RDMA) -> tuple[str, float] | None:
+    """Return by what this host sends to others, and its Gbit/s; None: it is not said.
+
+    NCCL uses all active RDMA ports at once, and where there are none the interface that
+    has the host's address.
+    """
+    ports = [
+        float(rate.read_text().split()[0])
+        for rate in rdma.glob("*/ports/*/rate")
+        if "ACTIVE" in (rate.parent / "state").read_text()
+    ]
+    if ports:
+        return counted(len(ports), "RDMA port"), sum(ports)
+    names = (name for name, has in _addresses().items() if address in has)
+    name = next(names, "")
+    speed = psutil.net_if_stats()[name].speed if name else 0
+    return (name, speed / 1000) if speed > 0 else None
 
 
 def _addresses() -> dict[str, list[str]]:

@@ -236,6 +236,14 @@ def _findings(
             "what binds it in the site's directives.",
         )
     yield _submission(site, found)
+    if site.links is None and site.nodes != 1 and found.get("link"):
+        by, gbit_per_s = found["link"]
+        yield note(
+            "link of nodes",
+            f"{host} has {gbit_per_s:g} Gbit/s by {by}. Where no trial ran on several "
+            "nodes, recommend takes it from the site: links: {between_nodes: "
+            f"{{bandwidth: {gbit_per_s:g}Gbit/s}}}}.",
+        )
 
 
 def _calls(found: Mapping[str, Any], listener: _Listener) -> Iterator[Finding]:

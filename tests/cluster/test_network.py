@@ -1,5 +1,6 @@
 import socket
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from scalelab.cluster.network import (
     address_of_interface,
     address_towards,
+    link_to_nodes,
     listening,
     own_address,
     port_text,
@@ -90,3 +92,29 @@ def test_a_free_port_is_listened_at_and_named(address: str, host: str) -> None:
 def test_no_way_to_the_driver_is_an_error() -> None:
     with pytest.raises(ClusterError, match="has no route to the driver at tls://255"):
         address_towards("tls://255.255.255.255:1")
+
+
+class TestTheLinkToOtherNodes:
+    def test_active_ports_add_up(self, tmp_path: Path) -> None:
+        states = ("4: ACTIVE", "4: ACTIVE", "1: DOWN")
+        for number, state in enumerate(states):
+            port = tmp_path / f"mlx5_{number}/ports/1"
+            port.mkdir(parents=True)
+            (port / "rate").write_text("200 Gb/sec (4X HDR)\n")
+            (port / "state").write_text(f"{state}\n")
+        assert link_to_nodes("10.1.0.5", tmp_path) == ("2 RDMA ports", 400.0)
+
+    @pytest.mark.parametrize(("speed", "said"), [(25000, ("eth0", 25.0)), (0, None)])
+    def test_without_any_the_interface_counts(
+        self,
+        interfaces: Callable[..., Any],
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+        speed: int,
+        said: tuple[str, float] | None,
+    ) -> None:
+        interfaces(ONE)
+        stats = {name: SimpleNamespace(speed=speed) for name in ONE}
+        monkeypatch.setattr(psutil, "net_if_stats", lambda: stats)
+        assert link_to_nodes("10.1.0.5", tmp_path) == said
+        assert link_to_nodes("10.9.9.9", tmp_path) is None

@@ -43,6 +43,8 @@ def test_a_profile_from_sinfo_is_checked_and_swept_with(slurm: ThrowawaySlurm) -
     assert found["driver to node"][1].startswith("reached 10.77.0.")
     assert found["node's clock"][0] == "ok"
     assert "CUDA_VISIBLE_DEVICES is 0,1" in found["devices"][1]
+    # a pair of virtual interfaces says 10 Gbit/s
+    assert "has 10 Gbit/s by " in found["link of nodes"][1]
     assert not list(slurm.home.glob("**/.scalelab-doctor*"))
     swept = Swept(slurm, "surveyed", {**EMULATED, "gpus": [2, 4]})
     code, said = slurm.scalelab("sweep", "surveyed.yaml", "--site", "throwaway")

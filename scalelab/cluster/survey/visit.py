@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.cluster.devices import granted_devices
-from scalelab.cluster.network import address_of_node, listening
+from scalelab.cluster.network import address_of_node, link_to_nodes, listening
 from scalelab.errors import ScaleLabError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.records.attempt_io import encode_json, write_atomically
@@ -101,6 +101,11 @@ def _submission(task: Task) -> Task:
     return {"may_submit": ended.returncode == 0, "submission_words": words}
 
 
+def _link(task: Task) -> Task:
+    address = address_of_node(task["interface"], f"tls://{task['url']}")
+    return {"link": link_to_nodes(address)}
+
+
 _LOOKS: Mapping[str, Callable[[Task], Task]] = {
     "call": _call,
     "torch": _torch,
@@ -108,6 +113,7 @@ _LOOKS: Mapping[str, Callable[[Task], Task]] = {
         "devices": granted_devices(task["device_type"], task["num_devices"])
     },
     "submission": _submission,
+    "link": _link,
 }
 
 

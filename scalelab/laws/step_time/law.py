@@ -67,9 +67,9 @@ class StepTimeLaw:
     reference: ClassVar[str] = (
         "T = (A-1) C + (C^g + S^g)^(1/g); C = (share + (1-share) b^(qp))^(1/q) "
         "(1 + imbalance + contention (k-1)); S grows as a ring in the node and links "
-        "between nodes, as one ring, or saturates: averaged, with a Gaussian process "
-        "for the rest; never shorter than a shared source of samples takes (Patarasuk "
-        "and Yuan 2009; Qiao et al. 2021; Kennedy and O'Hagan 2001)"
+        "between nodes, or as one ring, hidden or not: averaged, with a Gaussian "
+        "process for the rest; never shorter than a shared source of samples takes "
+        "(Patarasuk and Yuan 2009; Qiao et al. 2021; Kennedy and O'Hagan 2001)"
     )
 
     # Whether it predicts beyond the measured range what it predicts at its edge

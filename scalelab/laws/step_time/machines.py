@@ -2,11 +2,11 @@
 
 Where no row crossed between two nodes, the exchange between two full nodes is believed
 to take what it takes on published machines, whatever the shape: one log-normal for all
-machines, in passes of the curve. Where the bytes ``G`` of the gradients are known, it is
-longer as they exceed what devices usually compute in a pass. Where the link is stated,
-the exchange takes ``G / bandwidth`` if each node sends its sum, and up to twice that if
-one ring joins all devices; for ``G`` that is not known a belief stands in, how many
-bytes of gradients a device computes per second.
+machines, in passes of the curve. Where the bytes ``G`` of the gradients are known, it
+is longer as they exceed what devices usually compute in a pass. Where the link is
+stated, the exchange takes ``G / bandwidth`` if each node sends its sum, and up to twice
+that if one ring joins all devices; for ``G`` that is not known a belief stands in, how
+many bytes of gradients a device computes per second.
 
 Measured links differ by factors of hundreds, so that an exchange may cost far more than
 is usual. Under one normal prior a far value is shared out among all parameters that
