@@ -30,7 +30,7 @@ from scalelab.records.columns import PROGRAM_COLUMN
 _EVEN = 0.5  # confidence at which the likeliest of what is not sure enough is named
 _NEAR = 0.05  # by which a confidence is near another one
 _EDGE = 0.1  # by which the chance that a doubling pays is near an even one
-# A row that takes so much less time for so little more is named
+# A row that surely takes so much less time for so little more is named
 MUCH_FASTER, LITTLE_MORE = 1.5, 0.1
 
 
@@ -178,7 +178,9 @@ def _named(
     if chosen.probability[0] < sure:
         return
     time_s, amount = best.time_s, best.spent.medians().of(best.spent.cost)
-    is_worth = best.meets(limits) & (MUCH_FASTER * time_s <= time_s[at])
+    drawn_s = best.spent.time_s
+    is_much_faster = (MUCH_FASTER * drawn_s <= drawn_s[:, [at]]).mean(axis=0) >= sure
+    is_worth = best.meets(limits) & is_much_faster
     is_worth &= amount <= (1 + LITTLE_MORE) * amount[at]
     if is_worth.any():
         fastest = int(np.where(is_worth, time_s, np.inf).argmin())
