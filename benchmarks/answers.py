@@ -34,8 +34,8 @@ import argparse
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -79,8 +79,8 @@ class Asked:
     seen: pd.DataFrame
     samples: float
     inside: pd.DataFrame
-    limited: str
-    limit: float
+    limited: str = "hours"
+    limit: float = np.inf
 
     @property
     def minimised(self) -> str:
@@ -157,22 +157,23 @@ def known_truths(curve: Curve, samples: float) -> pd.DataFrame:
     return found
 
 
-def questions(curve: Curve) -> Iterator[tuple[str, str, Asked]]:
-    """Yield view, question and what is asked."""
+def unlimited(
+    curve: Curve, parts: Mapping[str, pd.DataFrame]
+) -> Iterator[tuple[str, Asked]]:
+    """Yield, by the name of what is known of a curve, a question without a limit."""
     samples = float(curve.rows["global_batch"].max() * 2000)
     full = known_truths(curve, samples)
-    for view, seen in views(curve.rows).items():
+    for view, seen in parts.items():
         inside = full[full["global_batch"] <= seen["global_batch"].max()]
+        yield view, Asked(curve=curve, seen=seen, samples=samples, inside=inside)
+
+
+def questions(curve: Curve) -> Iterator[tuple[str, str, Asked]]:
+    """Yield view, question and what is asked."""
+    for view, asked in unlimited(curve, views(curve.rows)):
         for question, (limited, factor) in QUESTIONS.items():
-            asked = Asked(
-                curve=curve,
-                seen=seen,
-                samples=samples,
-                inside=inside,
-                limited=limited,
-                limit=factor * float(inside[limited].min()),
-            )
-            yield view, question, asked
+            limit = factor * float(asked.inside[limited].min())
+            yield view, question, replace(asked, limited=limited, limit=limit)
 
 
 def scored(asked: Asked, answer: Answer) -> dict[str, Any]:

@@ -4,19 +4,18 @@
 
 Part of a measured table is imported as a user would, and asked for random deadlines and
 budgets at a random confidence, ``--each`` of either: a deadline between 0.9 times the
-least time of the table within the batches seen and the least that was measured,
-so that measured rows miss it; a budget of 1.02 to 2 times the fewest
-device-hours. Known are, of dense tables, one node, up to two or four nodes, or five
-probes; of others all device counts but the largest, or but the two largest. What is
-said of the chosen row is held against the rest of the table (``answer_truths.py``),
-unless it was measured: its row is all that a published table knows of it, so that it
-would be held against itself.
+least time of the table within the batches seen and the least that was measured, so
+that measured rows miss it; a budget of 1.02 to 2 times the fewest device-hours. Known
+are, of dense tables, one node, up to two or four nodes, or five probes; of others all
+device counts but the largest, or but the two largest. What is said of the chosen row is
+held against the rest of the table (``answer_truths.py``), unless it was measured: its
+row is all that a published table knows of it, so that it would be held against itself.
 DIR holds published tables, as in ``second_node.py``; ``--generated N`` adds N machines
 of each kind.
 
 Printed by tenths of what is said: the mean of what is said, the share that held, with
-as many answers; the Brier score; and the exponent of the odds that would say it best
-(``laws/interval.py``), fitted to all and leaving each source out. CSV gets the answers.
+as many answers; the Brier score; and the power of the odds that would say it best,
+fitted to all and leaving each source out. CSV gets the answers.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing import Pool
 from pathlib import Path
 
@@ -41,8 +41,9 @@ from answer_truths import (
     published_curves,
     views,
 )
-from answers import OTHER, Asked, known_truths
+from answers import OTHER, Asked, unlimited
 from far import published
+from imported_tables import COLUMNS
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit
 
@@ -50,6 +51,7 @@ from scalelab.inputs.support import Support
 from scalelab.recommend.answer.recommendation import Recommendation
 
 CONFIDENCES = (0.5, 0.95)
+PUBLISHED = {ours: theirs for theirs, ours in COLUMNS.items()}
 SURE = 1e-3  # draws are few: a chance nearer to 0 or 1 than this is taken for this
 
 
@@ -62,54 +64,38 @@ def sparse_curves(data: Path) -> Iterator[tuple[str, Curve]]:
             source = str(rows["source"].iloc[0])
             yield source, Published(name=str(name), rows=rows.reset_index(drop=True))
     for number, (source, rows) in enumerate(published(data / "far", fewest=3)):
-        named = rows.rename(columns=OURS).reset_index(drop=True)
+        named = rows.rename(columns=PUBLISHED).reset_index(drop=True)
         total = named[["gpus", "local_batch", "accum_steps"]].prod(axis=1)
         named = named.assign(workload=source, gpu_type=source, global_batch=total)
         yield source, Published(name=f"{source} {number}", rows=named)
 
 
-OURS = {
-    "world_size": "gpus",
-    "num_nodes": "nodes",
-    "local_batch_size": "local_batch",
-    "gradient_accumulation_steps": "accum_steps",
-}
-
-
 def known_parts(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return what is known of a curve, by name."""
     sizes = sorted(rows["gpus"].unique())
-    parts = views(rows) if len(rows) > 6 * len(sizes) else {}
-    for count in (1, 2):
-        seen = rows[rows["gpus"] <= sizes[-1 - count]] if len(sizes) > count + 1 else []
-        if not parts.keys() & {"five probes"} and len(seen) > 1:
-            parts[f"all but {count}"] = seen
-    return parts
+    if len(rows) > 6 * len(sizes):
+        return views(rows)
+    parts = {
+        f"all but {count}": sizes[-1 - count] for count in (1, 2)[: len(sizes) - 2]
+    }
+    found = {name: rows[rows["gpus"] <= largest] for name, largest in parts.items()}
+    return {name: seen for name, seen in found.items() if len(seen) > 1}
 
 
 def questions(curve: Curve, each: int) -> Iterator[tuple[str, Asked, float]]:
     """Yield the name of what is known, what is asked, and how sure it must be."""
-    samples = float(curve.rows["global_batch"].max() * 2000)
-    full = known_truths(curve, samples)
-    for view, seen in known_parts(curve.rows).items():
+    for view, asked in unlimited(curve, known_parts(curve.rows)):
         name = f"{curve.name} {view}".encode()
         rng = np.random.default_rng(int(hashlib.sha256(name).hexdigest()[:12], 16))
-        inside = full[full["global_batch"] <= seen["global_batch"].max()]
-        measured = inside.merge(seen[CONFIGURATION].drop_duplicates())
+        measured = asked.inside.merge(asked.seen[CONFIGURATION].drop_duplicates())
         for limited in list(OTHER) * each:
-            least = float(inside[limited].min())
+            least = float(asked.inside[limited].min())
             ends = (1.02 * least, 2.0 * least)
             if limited == "hours":
                 ends = (0.9 * least, max(1.1 * least, float(measured[limited].min())))
-            asked = Asked(
-                curve=curve,
-                seen=seen,
-                samples=samples,
-                inside=inside,
-                limited=limited,
-                limit=float(np.exp(rng.uniform(*np.log(ends)))),
-            )
-            yield view, asked, float(rng.uniform(*CONFIDENCES))
+            limit = float(np.exp(rng.uniform(*np.log(ends))))
+            limits = replace(asked, limited=limited, limit=limit)
+            yield view, limits, float(rng.uniform(*CONFIDENCES))
 
 
 def answers(job: tuple[str, Curve, int]) -> pd.DataFrame:

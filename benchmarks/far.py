@@ -125,11 +125,29 @@ def _in_our_columns(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def by_rules(seen: pd.DataFrame, asked: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return log step times by each rule of thumb, by the index of what is asked."""
+    batches = ["local_batch_size", "gradient_accumulation_steps"]
+    samples = seen[batches].prod(axis=1)
+    speed = seen["world_size"] * samples / seen["step_time_s"]
+    found: dict[str, list[pd.Series]] = {"last efficiency": [], "last gain": []}
+    for batch, alike_asked in asked.groupby(asked[batches].prod(axis=1)):
+        is_alike = samples == batch
+        if seen.loc[is_alike, "world_size"].nunique() < 2:
+            is_alike = samples > 0
+        speeds = np.log(speed[is_alike].groupby(seen["world_size"]).median())
+        last, faster, gain = speeds.index[-1], speeds.iloc[-1], 1.0
+        if len(speeds) > 1:
+            gain = (faster - speeds.iloc[-2]) / math.log(last / speeds.index[-2])
+        size = alike_asked["world_size"]
+        for rule, power in zip(found, (1.0, gain), strict=True):
+            reached = faster + power * np.log(size / last)
+            found[rule].append(np.log(size * batch) - reached)
+    return {rule: pd.concat(parts) for rule, parts in found.items()}
+
+
 def predicted(curve: pd.DataFrame, known: int) -> pd.DataFrame:
     """Return what law and rules say of the counts beyond ``known``, one row each."""
-    samples = curve["local_batch_size"] * curve["gradient_accumulation_steps"]
-    speed = curve["world_size"] * samples / curve["step_time_s"]
-    curve = curve.assign(samples=samples, speed=speed)
     is_known = curve["world_size"] <= known
     seen, rest = curve[is_known], curve[~is_known]
     law = StepTimeLaw.fit(seen)
@@ -140,18 +158,8 @@ def predicted(curve: pd.DataFrame, known: int) -> pd.DataFrame:
         for end in ("lo", "hi")
     }
     found = {LAW: pd.DataFrame({"point": np.log(answers[0]["step_time_s"]), **ends})}
-    for batch, asked in rest.groupby("samples"):
-        alike = seen[seen["samples"] == batch]
-        if alike["world_size"].nunique() < 2:
-            alike = seen
-        speeds = np.log(alike.groupby("world_size")["speed"].median())
-        (before, slower), (last, faster) = list(speeds.items())[-2:]
-        gain = (faster - slower) / math.log(last / before)
-        for name, power in (("last efficiency", 1.0), ("last gain", gain)):
-            size = asked["world_size"]
-            reached = faster + power * np.log(size / last)
-            point = pd.DataFrame({"point": np.log(size * batch) - reached})
-            found[name] = pd.concat([found.get(name), point])
+    for rule, point in by_rules(seen, rest).items():
+        found[rule] = pd.DataFrame({"point": point})
     known_of = {
         "true": np.log(rest["step_time_s"]),
         "beyond": rest["world_size"] / known,

@@ -18,21 +18,20 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from far import published
+from far import by_rules, published
 from score_adapter import observations
 
 from scalelab.laws.step_time import machines
 from scalelab.laws.step_time.law import StepTimeLaw
 
 PASSES, SPREADS = (0.2, 0.3, 0.4, 0.5, 0.7), (0.8, 1.0, 1.3, 1.6)
-FIGURES = ["signed", "error", "efficiency", "gain", "width", "held", "score"]
+FIGURES = ["signed", "error", "last efficiency", "last gain", "width", "held", "score"]
 
 
 def curves(data: Path) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -48,27 +47,6 @@ def curves(data: Path) -> Iterator[tuple[str, pd.DataFrame]]:
             yield source, rows
 
 
-def rule_errors(seen: pd.DataFrame, rest: pd.DataFrame) -> dict[str, float]:
-    """Return the mean error of each rule of thumb."""
-    step = ["local_batch_size", "gradient_accumulation_steps"]
-    seen = seen.assign(speed=seen["world_size"] * seen[step].prod(axis=1))
-    seen["speed"] /= seen["step_time_s"]
-    errors: dict[str, list[float]] = {"efficiency": [], "gain": []}
-    for values, asked in rest.groupby(step):
-        alike = seen[(seen[step] == values).all(axis=1)]
-        known = seen if alike["world_size"].nunique() < 2 else alike
-        speeds = np.log(known.groupby("world_size")["speed"].median())
-        (last, fastest), gain = (speeds.index[-1], speeds.iloc[-1]), 1.0
-        if len(speeds) > 1:
-            gain = (fastest - speeds.iloc[-2]) / math.log(last / speeds.index[-2])
-        size = asked["world_size"]
-        true = np.log(size * math.prod(values) / asked["step_time_s"])
-        for rule, power in (("efficiency", 1.0), ("gain", gain)):
-            error = (fastest + power * np.log(size / last) - true).abs()
-            errors[rule] += error.tolist()
-    return {rule: float(np.mean(each)) for rule, each in errors.items()}
-
-
 def judged(source: str, rows: pd.DataFrame) -> dict[str, object]:
     """Return the figures of one curve."""
     seen, rest = rows[rows["num_nodes"] == 1], rows[rows["num_nodes"] > 1]
@@ -77,11 +55,15 @@ def judged(source: str, rows: pd.DataFrame) -> dict[str, object]:
     names = ("step_time_s", "step_time_lo_s", "step_time_hi_s")
     mid, lo, hi = (answer[name].to_numpy() for name in names)
     missed = np.maximum(np.log(lo / true), 0) + np.maximum(np.log(true / hi), 0)
+    rules = {
+        rule: (point - np.log(rest["step_time_s"])).abs().mean()
+        for rule, point in by_rules(seen, rest).items()
+    }
     return {
         "source": source,
         "signed": np.log(true / mid).mean(),
         "error": np.abs(np.log(true / mid)).mean(),
-        **rule_errors(seen, rest),
+        **rules,
         "width": np.log(hi / lo).mean(),
         "held": (missed == 0).mean(),
         "score": (np.log(hi / lo) + 10 * missed).mean(),

@@ -90,7 +90,7 @@ def link_to_nodes(address: str, rdma: Path = _RDMA) -> tuple[str, float] | None:
     has the host's address.
     """
     ports = [
-        float(rate.read_text().split()[0])
+        float(rate.read_text().partition(" ")[0])
         for rate in rdma.glob("*/ports/*/rate")
         if "ACTIVE" in (rate.parent / "state").read_text()
     ]

@@ -156,6 +156,9 @@ def test_nothing_meets_the_limits_gives_the_closest() -> None:
     assert found.chosen.probability < 0.9
     fastest_s = min(row.time_s.value for row in found.rows)
     assert found.chosen.time_s.value <= 1.05 * fastest_s
+    counts = [row.world_size for row in found.rows if row.basis == "measured"]
+    known = recommend(sweep(), JOB, constraints=limits, gpus=counts)
+    assert known.chosen.basis == "measured"
     cheap = recommend(
         sweep(), JOB, constraints=Constraints(limits={"device_hours": 0.01})
     )

@@ -39,7 +39,13 @@ def visit(folder: Path) -> Task:
     for name, look in _LOOKS.items():
         try:
             found |= look(task)
-        except (ScaleLabError, OSError, ImportError, RuntimeError) as error:
+        except (
+            ScaleLabError,
+            OSError,
+            ImportError,
+            RuntimeError,
+            ValueError,
+        ) as error:
             found[f"{name}_error"] = str(error)
     return found
 

@@ -112,19 +112,18 @@ class Curve(FittedCurve):
         if not doublings.any():
             return likely
         share, lost = 1 - (1 - self.cliff) ** doublings, _GAINLESS * doublings
-        late = self._late_at_most
+        late = self._late_at_most()
         if late:
             share = np.where(doublings > 0, np.maximum(share, _RIGHT_AFTER_ALL), 0.0)
         # a cliff begins anywhere up to the asked devices
         return likely.with_tail(share, late + lost / 2, lost**2 / 12)
 
-    @property
     def _late_at_most(self) -> float:
-        """Log of how late a doubted row of the most devices is; 0: none is."""
+        """Return the log of how late a doubted row of the most devices is, else 0."""
         sizes = self.doubted["world_size"]
         last = self.doubted[sizes == self.points.at.world_size.max()]
         late = np.log(last["step_time_s"] / last["predicted_s"])
-        return max(0.0, float(late.max())) if len(last) else 0.0
+        return float(late.to_numpy().max(initial=0.0))
 
     def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
         """Draw log expected step times (s) jointly, (n_draws, n_configurations)."""

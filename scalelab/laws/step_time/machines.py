@@ -61,11 +61,12 @@ def with_unmeasured_link(
     priors: Mapping[Shape, ShapePrior], points: Points, link: Link | None
 ) -> dict[Shape, ShapePrior]:
     """Return priors in which the second node costs what a link between nodes costs."""
-    value, spread = float(np.log(_PASSES)), _SPREAD_OF_PASSES
-    if np.isfinite(points.log_rate):
-        value += points.log_rate - _log_normal(*_GRADIENTS)[0]
     if link is not None:
         value, spread = _exchange_over(link, points)
+    else:
+        value, spread = float(np.log(_PASSES)), _SPREAD_OF_PASSES
+        if np.isfinite(points.log_rate):
+            value += points.log_rate - _log_normal(*_GRADIENTS)[0]
     per_node = float(points.at.per_node.max())
     return {
         shape: _tied(prior, shape, per_node, value, spread)

@@ -55,13 +55,12 @@ class Mixture:
 
         The share (n,) is slower by a normal offset (n,) of this variance (n,) in logs.
         """
-        slower = (self.mean + offset, self.variance + variance)
         weights = np.broadcast_to(self.weights, self.means.shape)
         tailed = replace(
             self,
-            weights=np.append((1 - share) * weights, share[None], axis=0),
-            means=np.append(self.means, slower[0][None], axis=0),
-            variances=np.append(self.variances, slower[1][None], axis=0),
+            weights=np.vstack([(1 - share) * weights, share]),
+            means=np.vstack([self.means, self.mean + offset]),
+            variances=np.vstack([self.variances, self.variance + variance]),
         )
         return tailed.moved(self.quantile(0.5) - tailed.quantile(0.5), 0.0)
 

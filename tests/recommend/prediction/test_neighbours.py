@@ -10,6 +10,7 @@ from scalelab.laws.rows import prepared
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.prediction.neighbours import uneven
+from scalelab.recommend.question.objective import Constraints
 
 SIZES = (8, 16, 32)
 
@@ -83,3 +84,14 @@ def test_only_the_curve_of_the_odd_row_is_measured_again() -> None:
     assert "uneven" in {fact.kind for fact in answer.facts}
     trial = answer.next_trial
     assert trial is None or "neighbours" not in trial.why
+
+
+@pytest.mark.parametrize(("last", "is_named"), [(210, False), (350, True)])
+def test_only_what_surely_is_much_faster_is_named(last: float, is_named: bool) -> None:
+    rows = table((100, 190, last)).assign(world_size=[1, 2, 4], num_nodes=1)
+    limits = Constraints(limits={"time": 20 * 3600.0})
+    answer = recommend(rows, Job(samples=10**7), constraints=limits)
+    assert answer.chosen.world_size == 2
+    kinds = {fact.kind for fact in answer.facts}
+    assert ("doubted" in kinds) != is_named
+    assert ("faster" in kinds) == is_named
