@@ -83,7 +83,7 @@ def test_a_run_is_not_taught_by_its_own_rows_nor_by_what_is_being_swept(
 ) -> None:
     run = made(tmp_path / "own")
     made(history / "copy")
-    known, unread = HistoryFolder(str(history)).runs(run._reader.rows())
+    known, unread = HistoryFolder(str(history)).runs(run._reader)
     assert unread == []
     assert [name.split()[0] for name in known] == ["other"]
     with Lease(history / "other" / LEASE):

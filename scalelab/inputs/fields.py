@@ -46,7 +46,9 @@ class Section(BaseModel):
     ``shorthand`` is the JSON schema of the plain value that may stand for the mapping.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True
+    )
     shorthand: ClassVar[JsonSchemaValue | None] = None
 
     @classmethod

@@ -272,6 +272,12 @@ RESOURCES = Registry(
 )
 
 
+def weighed_most(known: Iterable[Resource]) -> Resource:
+    """Return the resource that is spent and has the largest weight; time: none has."""
+    weighed = [row for row in known if row.is_spent and row.weight]
+    return max(weighed, key=lambda row: row.weight, default=TIME)
+
+
 def read_limits(
     given: Mapping[str, str | float | None], *, others: Iterable[str] = ()
 ) -> dict[str, float]:

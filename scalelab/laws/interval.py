@@ -3,6 +3,8 @@
 Every random generator is seeded, so that equal rows give equal answers.
 """
 
+from functools import cache
+
 import numpy as np
 from scipy.special import ndtri
 
@@ -29,10 +31,12 @@ def levels(seed: int) -> np.ndarray:
     return (np.random.default_rng(seed).permutation(NUM_DRAWS) + 0.5) / NUM_DRAWS
 
 
+@cache
 def normals(seed: int, columns: int = 1) -> np.ndarray:
     """Return standard normal draws whose every column has exact quantiles.
 
-    So their quantiles are more exact than those of independent draws.
+    So their quantiles are more exact than those of independent draws. They are kept,
+    and not to be written to.
 
     Returns
     -------
@@ -40,7 +44,9 @@ def normals(seed: int, columns: int = 1) -> np.ndarray:
     """
     rng = np.random.default_rng(seed)
     levels = ndtri((np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS)
-    return np.column_stack([rng.permutation(levels) for _ in range(columns)])
+    drawn = np.column_stack([rng.permutation(levels) for _ in range(columns)])
+    drawn.flags.writeable = False
+    return drawn
 
 
 def substreams(seed: int, labels: np.ndarray) -> np.ndarray:

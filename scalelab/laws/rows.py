@@ -67,6 +67,8 @@ class FitRows:
 
     def take(self, index: pd.Index) -> Self:
         """Return some of the observations, named by their index."""
+        if index.equals(self.observations.index):
+            return self
         return replace(
             self,
             observations=self.observations.loc[index],
@@ -158,6 +160,8 @@ def numbers(frame: pd.DataFrame, name: str) -> np.ndarray:
     column = frame[name]
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "fiu":
         return column.to_numpy(dtype=float, copy=True)
+    if pd.api.types.is_numeric_dtype(column.dtype):  # with a mask of missing values
+        return column.to_numpy(dtype=float, na_value=np.nan)
     values = pd.to_numeric(column, errors="coerce")
     return np.asarray(values.astype("Float64").to_numpy(dtype=float, na_value=np.nan))
 

@@ -149,3 +149,15 @@ def _beyond(values: np.ndarray, measured: np.ndarray) -> np.ndarray:
     above = np.log2(values / measured.max())
     below = np.log2(measured.min() / values)
     return np.asarray(np.maximum(np.maximum(above, below), 0.0))
+
+
+def weakest(*parts: np.ndarray) -> np.ndarray:
+    """Return the weakest support of the parts of a sum or product, as text.
+
+    Parameters
+    ----------
+    parts : ndarray of :class:`Support` values, each of shape (n,)
+    """
+    order = [str(support) for support in Support]
+    rows = zip(*parts, strict=True)
+    return np.array([max(map(str, row), key=order.index) for row in rows], dtype=object)

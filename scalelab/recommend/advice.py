@@ -86,11 +86,9 @@ from scalelab.recommend.question.candidates import (
     candidates,
     places,
 )
+from scalelab.recommend.question.choice import Choice
 from scalelab.recommend.question.devices import DeviceKind
-from scalelab.recommend.question.objective import (
-    Choice,
-    Constraints,
-)
+from scalelab.recommend.question.objective import Constraints
 from scalelab.records.columns import OPTION_PREFIX
 
 

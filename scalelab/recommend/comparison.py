@@ -19,12 +19,9 @@ from scalelab.recommend.prediction.outlook import (
     best_of_each_size,
 )
 from scalelab.recommend.question.candidates import is_printed
-from scalelab.recommend.question.objective import (
-    Choice,
-    Constraints,
-    choose,
-    unbeaten,
-)
+from scalelab.recommend.question.choice import Choice, choose
+from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.spending import unbeaten
 from scalelab.records.columns import PROGRAM_COLUMN
 
 _EVEN = 0.5  # confidence at which the likeliest of what is not sure enough is named

@@ -15,14 +15,9 @@ from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.comparison import LITTLE_MORE, MUCH_FASTER
 from scalelab.recommend.prediction.nearest import nearest, nearest_of
-from scalelab.recommend.question.objective import (
-    Choice,
-    Constraints,
-    Spending,
-    choose,
-    pareto,
-    unbeaten,
-)
+from scalelab.recommend.question.choice import Choice, choose
+from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.spending import Spending, pareto, unbeaten
 
 _SEED = 36  # of the order of draws
 

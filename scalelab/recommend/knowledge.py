@@ -356,7 +356,8 @@ class Knowledge:
 
     def recorded(self, name: str, config: Mapping[Any, Any]) -> float | None:
         """Return what the rows of a configuration's curve record in a column."""
-        measured = self.subject.frame.loc[self.of_its_curve(config).index]
+        recorded = self.subject.frame.filter(items=[name])
+        measured = recorded.loc[self.of_its_curve(config).index]
         values = numbers(measured, name)
         found = np.unique(values[np.isfinite(values)])
         return float(found[0]) if len(found) == 1 else None

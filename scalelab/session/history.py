@@ -52,19 +52,20 @@ class HistoryFolder:
             **{run.directory.name: run.state for run in self._readers},
         }
 
-    def runs(
-        self, own: Sequence[Observation]
-    ) -> tuple[dict[str, list[Observation]], list[str]]:
-        """Return the rows of other runs, and the names of those that cannot be read.
+    def runs(self, own: RunReader) -> tuple[dict[str, list[Observation]], list[str]]:
+        """Return the rows of runs beside an own one, and names of what is unreadable.
 
         The rows are by name and hash, in the order of hashes. Runs of other workloads
         on other devices than the own rows' are left out.
         """
-        index, shared = self._index(), _shared(own)
+        if all(run.directory.samefile(own.directory) for run in self._readers):
+            return {}, self._no_runs
+        index, own_rows = self._index(), own.rows()
+        own_hash, shared = digest(own_rows), _shared(own_rows)
         related = {
             f"{name} ({hashed})": rows
             for hashed, (name, rows) in sorted(index["runs"].items())
-            if hashed != digest(own) and shared & _shared(rows)
+            if hashed != own_hash and shared & _shared(rows)
         }
         return related, index["unread"]
 

@@ -329,7 +329,7 @@ class Run(RunRecords):
         from scalelab.records.observations import frame
 
         if folder:
-            known, unread = HistoryFolder(folder).runs(self._reader.rows())
+            known, unread = HistoryFolder(folder).runs(self._reader)
             named = [(name, frame(rows)) for name, rows in known.items()]
             return History.of(named, is_asked=False), unread
         others = {r.directory.resolve(): r for r in map(RunRecords.open, learn_from)}

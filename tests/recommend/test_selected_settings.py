@@ -6,9 +6,10 @@ import pytest
 from made_up_sweeps import convergence, sweep
 
 from scalelab.experiment.job import Job
-from scalelab.inputs.support import Support, weakest
+from scalelab.inputs.support import Support
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.step_time.law import StepTimeLaw
+from scalelab.laws.support import weakest
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import Recommendation
 

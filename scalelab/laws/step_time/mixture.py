@@ -68,11 +68,11 @@ class Mixture:
         """Return the mixture for one further run, which scatters like Student's t."""
         return replace(self, scale=scale, freedom=freedom)
 
-    def quantile(self, level: float) -> np.ndarray:
+    def quantile(self, level: np.ndarray | float) -> np.ndarray:
         """Return the log times that are not exceeded with probability ``level``."""
-        parts = self
+        parts, level = self, np.broadcast_to(level, self.means.shape[1:])
         if np.any(self.scale):  # at this level a normal part takes the place of the t
-            tail = max(abs(level - 0.5), _NEAR_MEDIAN) + 0.5
+            tail = np.maximum(np.abs(level - 0.5), _NEAR_MEDIAN) + 0.5
             factor = stdtrit(self.freedom, tail) / ndtri(tail)
             variances = self.variances + (self.scale * factor) ** 2
             parts = replace(self, variances=variances, scale=0.0, freedom=np.inf)
@@ -80,7 +80,7 @@ class Mixture:
         answer = parts.mean + ndtri(level) * np.sqrt(variance)
         mixed = np.flatnonzero(parts._between() > _ONE_NORMAL * variance)
         if len(mixed):
-            answer[mixed] = parts._take(mixed)._solve(level, answer[mixed])
+            answer[mixed] = parts._take(mixed)._solve(level[mixed], answer[mixed])
         return np.asarray(answer)
 
     def ranked(self, draws: np.ndarray) -> np.ndarray:
@@ -91,7 +91,9 @@ class Mixture:
         """
         levels = ndtri((np.arange(len(draws)) + 0.5) / len(draws))
         knots = np.linspace(levels[0], levels[-1], _NUM_KNOTS)
-        values = np.array([self.quantile(float(level)) for level in ndtr(knots)])
+        count = self.means.shape[1]
+        at_each = self._take(np.tile(np.arange(count), _NUM_KNOTS))
+        values = at_each.quantile(ndtr(knots).repeat(count)).reshape(-1, count)
         ranks = draws.argsort(axis=0, kind="stable").argsort(axis=0)
         columns = [np.interp(levels, knots, column) for column in values.T]
         return np.take_along_axis(np.column_stack(columns), ranks, axis=0)
@@ -102,14 +104,17 @@ class Mixture:
 
     def _take(self, chosen: np.ndarray) -> Self:
         one_for_all = self.weights.shape[1] == 1
+        columns = self.means.shape[1:]
         return replace(
             self,
             weights=self.weights if one_for_all else self.weights[:, chosen],
             means=self.means[:, chosen],
             variances=self.variances[:, chosen],
+            scale=np.broadcast_to(self.scale, columns)[chosen],
+            freedom=np.broadcast_to(self.freedom, columns)[chosen],
         )
 
-    def _solve(self, level: float, start: np.ndarray) -> np.ndarray:
+    def _solve(self, level: np.ndarray, start: np.ndarray) -> np.ndarray:
         """Return a quantile by Newton's steps inside a shrinking bracket.
 
         A column is dropped once it has converged, so that slow columns cost little.
@@ -123,7 +128,7 @@ class Mixture:
             at = found[moving]
             precisions = 1 / np.sqrt(parts.variances)
             scores = (at - parts.means) * precisions
-            excess = (parts.weights * ndtr(scores)).sum(axis=0) - level
+            excess = (parts.weights * ndtr(scores)).sum(axis=0) - level[moving]
             heights = parts.weights * np.exp(-(scores**2) / 2) * precisions
             density = heights.sum(axis=0) / np.sqrt(2 * np.pi)
             low[moving] = np.where(excess < 0, at, low[moving])

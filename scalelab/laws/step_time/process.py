@@ -19,6 +19,7 @@ Wilson et al. 2020, *Efficiently sampling functions from Gaussian process poster
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Self
 
 import numpy as np
@@ -102,12 +103,9 @@ class DiscrepancyProcess:
         return np.asarray(self._unconditioned(at) - seen @ carried)
 
     def _unconditioned(self, at: Configurations) -> np.ndarray:
-        # a sum of waves; of a Matern correlation their frequencies are a Student's t
-        rng, features = np.random.default_rng(SEED + 7), _features(at)
-        frequencies = rng.standard_normal((features.shape[1], _NUM_WAVES))
-        frequencies /= np.sqrt(rng.chisquare(3, _NUM_WAVES))
-        waves = np.cos(features @ frequencies + rng.uniform(0, 2 * np.pi, _NUM_WAVES))
-        heights = rng.standard_normal((NUM_DRAWS, _NUM_WAVES))
+        features = _features(at)
+        frequencies, phases, heights = _waves(features.shape[1])
+        waves = np.cos(features @ frequencies + phases)
         deviations = np.sqrt(self.variances)
         draws = deviations[0] * np.sqrt(2 / _NUM_WAVES) * heights @ waves.T
         for part, names in enumerate(([2], [0, 1], [0, 1, 2, 3]), start=1):
@@ -184,6 +182,19 @@ class DiscrepancyProcess:
         explained = slopes @ prior.covariance @ slopes.T
         inverse = np.linalg.inv(np.linalg.inv(self.inverse) + explained)
         return np.asarray(np.abs(inverse @ errors) / np.sqrt(np.diag(inverse)))
+
+
+@cache
+def _waves(num_features: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return frequencies, phases and heights of waves whose sum is a smooth process.
+
+    Of a Matern correlation the frequencies are a Student's t.
+    """
+    rng = np.random.default_rng(SEED + 7)
+    frequencies = rng.standard_normal((num_features, _NUM_WAVES))
+    frequencies /= np.sqrt(rng.chisquare(3, _NUM_WAVES))
+    phases = rng.uniform(0, 2 * np.pi, _NUM_WAVES)
+    return frequencies, phases, rng.standard_normal((NUM_DRAWS, _NUM_WAVES))
 
 
 def noise(points: Points) -> np.ndarray:

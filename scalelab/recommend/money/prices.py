@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import date as Date
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from scalelab.errors import SpecError
 from scalelab.inputs.money import USUAL, Per
 from scalelab.inputs.numerals import duration
@@ -18,6 +16,8 @@ from scalelab.site.prices import PriceEntry
 from scalelab.site.spot import Spot, joined_terms
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from scalelab.recommend.money.history import PriceHistory
     from scalelab.recommend.question.devices import DeviceKind
     from scalelab.site.profile import Site
@@ -68,7 +68,7 @@ class Price:
             charged = num_nodes
         elif self.per == "core_hour" and self.cores_per_node is not None:
             charged = num_nodes * self.cores_per_node
-        return np.asarray(charged * amount)
+        return charged * amount
 
     def in_words(self, device_hour_word: str) -> str:
         """Return the price, what it is charged for and who says it, in a sentence.

@@ -24,20 +24,21 @@ def uneven(rows: FitRows, doubted: pd.DataFrame) -> dict[Any, Fact]:
     frame = frame.assign(rate=frame["global_batch_size"] / frame["step_time_s"])
     found: dict[Any, Fact] = {}
     for curve in rows.curves.values():
-        known = frame.loc[frame.index.intersection(curve.index)]
-        for _, alike in known.groupby(_BATCH):
-            found |= _among([*_places(alike).itertuples(index=False)])
+        places = _places(frame.loc[frame.index.intersection(curve.index)])
+        for _, alike in places.groupby(_BATCH):
+            found |= _among([*alike.itertuples(index=False)])
     return found
 
 
 def _places(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for the runs on each number of devices, as the first of them."""
-    firsts = {name: (name, "first") for name in ("row", "num_nodes", *_BATCH)}
-    found = (
-        rows.assign(row=rows.index)
-        .groupby("world_size", as_index=False)
-        .agg(**firsts, rate=("rate", "median"), num_runs=("rate", "size"))
-    )
+    """Return a row for the runs of a local batch on each number of devices.
+
+    It is the first of them, with the median of their rates.
+    """
+    runs = rows.assign(row=rows.index).groupby([*_BATCH, "world_size"])
+    found = runs[["row", "num_nodes"]].first().reset_index()
+    rate, num_runs = runs["rate"].median(), runs["rate"].size()
+    found = found.assign(rate=rate.to_numpy(), num_runs=num_runs.to_numpy())
     return found.assign(of_one=found["rate"] / found["world_size"])
 
 

@@ -16,15 +16,17 @@ import pandas as pd
 
 from scalelab.errors import NotIdentifiableError
 from scalelab.inputs.numerals import Interval
-from scalelab.inputs.support import Support, weakest
+from scalelab.inputs.support import Support
 from scalelab.kinds.resources import RESOURCES
 from scalelab.laws.interval import central
 from scalelab.laws.rows import configurations, numbers
+from scalelab.laws.support import weakest
 from scalelab.recommend.answer.recommendation import BatchPlan, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.efficiency import Baseline
 from scalelab.recommend.question.candidates import allocation_label
-from scalelab.recommend.question.objective import Constraints, Spending, pareto
+from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.spending import Spending, pareto
 from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
 
 # By which share what was not measured must be better than what was, by what it rests on

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.inputs.wording import Option
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 ONE_EPOCH = "one epoch"  # why a batch is the largest: no step sees a sample twice
@@ -132,7 +131,7 @@ class BatchRule:
 
     def allows(self, batch: np.ndarray) -> np.ndarray:
         """Tell which global batches are inside the range."""
-        return np.asarray((batch >= self.smallest) & (batch <= self.largest))
+        return (batch >= self.smallest) & (batch <= self.largest)
 
     def splits(
         self, data_parallel_size: int, measured: Sequence[int]
@@ -201,13 +200,14 @@ def _only_batch(totals: Sequence[int], job: Job, largest: int | None) -> int:
 
 
 def _whole(values: pd.Series) -> list[int]:
-    return sorted({int(value) for value in np.ceil(values - 1e-9)})
+    return sorted({math.ceil(value - 1e-9) for value in values})
 
 
 def thinned(values: Sequence[int], most: int) -> list[int]:
     """Return at most so many values, evenly spread, the first and the last included."""
-    places = np.linspace(0, len(values) - 1, min(most, len(values))).round()
-    return [values[int(place)] for place in places]
+    count = min(most, len(values))
+    step = (len(values) - 1) / max(count - 1, 1)
+    return [values[round(step * place)] for place in range(count)]
 
 
 def next_divisor(number: int, least: int) -> int:

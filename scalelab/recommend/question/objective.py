@@ -1,22 +1,18 @@
-"""The limits an answer must respect, what nodes cost, and which allocation is best."""
+"""The limits an answer must respect, and what nodes cost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.money import USUAL, Money
-from scalelab.inputs.numerals import Interval, percent
 from scalelab.inputs.target import Target
 from scalelab.inputs.wording import Option
 from scalelab.kinds.resources import (
     CARBON_G_PER_KWH,
-    DEVICE_HOURS,
     MONEY,
     POWER_W,
     PRICE_PER_HOUR,
@@ -25,22 +21,17 @@ from scalelab.kinds.resources import (
     Resource,
     Units,
     Usage,
+    weighed_most,
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from scalelab.experiment.spec import Experiment
     from scalelab.recommend.money.power import Power
     from scalelab.recommend.money.prices import Price
+    from scalelab.recommend.question.spending import Spending
     from scalelab.site.profile import Site
-
-# A smaller difference is a tie, which a measured row wins: of many predictions the best
-# looks better than it is.
-CLEARLY = 0.05
-# To beat a row: the chance of taking clearly less of one, and at most more of the other
-_SURELY, _NO_WORSE = 0.9, 0.01
-# Chances below it are none: the likely time misses, and a wide interval brings a row no
-# closer to the limits.
-_NO_CHANCE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,6 +149,10 @@ class Constraints:
         charged_s: np.ndarray | None = None,
     ) -> Spending:
         """Return what allocations take of every resource; see :class:`Usage`."""
+        import numpy as np
+
+        from scalelab.recommend.question.spending import Spending
+
         usage = Usage(
             time_s=time_s,
             world_size=world_size,
@@ -189,6 +184,8 @@ class Constraints:
 
     def held(self, spent: Spending) -> np.ndarray:
         """Tell, draw by draw, whether every limit holds; shape of the spending."""
+        import numpy as np
+
         held = np.ones(spent.time_s.shape, dtype=bool)
         for resource, limit in self.limited:
             held &= spent.of(resource) <= limit
@@ -196,6 +193,8 @@ class Constraints:
 
     def excess(self, spent: Spending) -> np.ndarray:
         """Return the largest ratio of an amount to its limit."""
+        import numpy as np
+
         ratio = np.zeros_like(spent.time_s)
         for resource, limit in self.limited:
             ratio = np.maximum(ratio, spent.of(resource) / limit)
@@ -209,145 +208,4 @@ class Constraints:
         """
         if self.limited and all(row.is_spent for row, _ in self.limited):
             return TIME
-        weighed = [row for row in known if row.is_spent and row.weight]
-        return max(weighed, key=lambda row: row.weight, default=TIME)
-
-
-@dataclass(frozen=True, slots=True)
-class Spending:
-    """How much allocations take of each resource."""
-
-    # shape (..., n_rows): by the resource's name; those that could be computed
-    amounts: Mapping[str, np.ndarray]
-
-    @classmethod
-    def at(cls, amounts: Mapping[str, Interval | None]) -> Self:
-        """Return what one allocation takes, by the middles of intervals."""
-        known = {name: amount for name, amount in amounts.items() if amount is not None}
-        return cls({name: np.array(amount.value) for name, amount in known.items()})
-
-    @property
-    def time_s(self) -> np.ndarray:
-        """Time of the job, shape (..., n_rows)."""
-        return self.of(TIME)
-
-    @property
-    def gpu_hours(self) -> np.ndarray:
-        """Device-hours of the job, shape (..., n_rows)."""
-        return self.of(DEVICE_HOURS)
-
-    @property
-    def known(self) -> list[Resource]:
-        """The resources whose amounts could be computed."""
-        return [RESOURCES[name] for name in self.amounts]
-
-    @property
-    def cost(self) -> Resource:
-        """What is weighed against time: money, or else device-hours."""
-        return Constraints().minimised(self.known)
-
-    def of(self, resource: Resource) -> np.ndarray:
-        """Return the amounts of a known resource, shape (..., n_rows)."""
-        return self.amounts[resource.name]
-
-    def medians(self) -> Spending:
-        """Return the medians over draws, shape (n_rows,)."""
-        return Spending({n: np.median(of, axis=0) for n, of in self.amounts.items()})
-
-    def in_order(self, draws: np.ndarray) -> Spending:
-        """Return the draws in another order."""
-        return Spending({n: of[draws] for n, of in self.amounts.items()})
-
-    def take(self, positions: np.ndarray) -> Spending:
-        """Return the amounts of some of the rows."""
-        return Spending({n: of[..., positions] for n, of in self.amounts.items()})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
-    """Index of the chosen row, whether it meets the limits, and the rule in words."""
-
-    index: int
-    meets: bool
-    rule: str
-
-
-def choose(
-    spent: Spending,
-    probability: np.ndarray,
-    eligible: np.ndarray,
-    paying: np.ndarray,
-    measured: np.ndarray,
-    constraints: Constraints,
-    device_word: str,
-) -> Choice:
-    """Choose among rows ordered by world size."""
-    sure = (probability >= constraints.confidence) & eligible
-    if not constraints.limited:
-        index = int(np.flatnonzero(paying).max())
-        least = percent(constraints.min_marginal_return)
-        rule = (
-            f"the largest {device_word} count up to which more of them gave at least "
-            f"{least} of the ideal gain"
-        )
-        if len(paying) == 1:
-            rule = f"there is no other {device_word} count to choose"
-        elif index == 0:
-            rule = f"more of them give less than {least} of the ideal gain"
-        return Choice(index=index, meets=bool(sure[index]), rule=rule)
-    resource = constraints.minimised(spent.known)
-    amount, among = spent.of(resource), sure
-    then = spent.time_s * spent.of(spent.cost)
-    rule = (
-        "of the allocations that meet the limits with a chance of at least "
-        f"{percent(constraints.confidence)}, the one that {resource.least}"
-    )
-    if not sure.any():
-        chances = np.where(eligible, counted_chances(probability), -1.0)
-        amount, then = constraints.excess(spent), amount
-        among = chances == chances.max()
-        which = "" if eligible.all() else " of those that may be chosen"
-        rule = f"no allocation meets the limits; this one is the closest{which}"
-    best = amount[among].min()
-    is_tie = among & (amount <= best * (1 + CLEARLY))
-    index = int(np.lexsort((then, ~measured, ~is_tie))[0])
-    if amount[index] > best:
-        rule += f"; within {percent(CLEARLY)} of it, what was measured comes first, "
-        weighed = "has the least product of time and spending"
-        rule += f"then what {weighed if sure.any() else resource.least}"
-    return Choice(index=index, meets=bool(sure.any()), rule=rule)
-
-
-def beating(spent: Spending, index: int, may_win: np.ndarray) -> np.ndarray:
-    """Mark the rows, shape (n_rows,), that beat one of them, from draws of spending.
-
-    Each takes at least 5% less time, or spends that much less, with a chance of 90%,
-    and by the medians at most 1% more of the other.
-    """
-    draws = [spent.time_s, spent.of(spent.cost)]
-    less = [(of < (1 - CLEARLY) * of[:, [index]]).mean(axis=0) for of in draws]
-    middles = [np.median(of, axis=0) for of in draws]
-    holds = [of <= (1 + _NO_WORSE) * of[index] for of in middles]
-    is_less = [share >= _SURELY for share in less]
-    return np.asarray(may_win & (is_less[0] & holds[1] | is_less[1] & holds[0]))
-
-
-def unbeaten(spent: Spending, index: int, may_win: np.ndarray) -> int:
-    """Return the row, of those that may win, that beats one and that none beats."""
-    may_win, time_s = may_win.copy(), spent.medians().time_s
-    while (beats := beating(spent, index, may_win)).any():
-        may_win[index] = False
-        index = int(np.where(beats, time_s, np.inf).argmin())
-    return index
-
-
-def counted_chances(probability: np.ndarray) -> np.ndarray:
-    """Return chances of holding the limits as they count where none is high enough."""
-    return np.where(probability < _NO_CHANCE, 0.0, np.round(probability, 2))
-
-
-def pareto(time_s: np.ndarray, gpu_hours: np.ndarray) -> np.ndarray:
-    """Mark the rows, shape (n_rows,), that no other beats in time and device-hours."""
-    no_worse = (time_s <= time_s[:, None]) & (gpu_hours <= gpu_hours[:, None])
-    better = (time_s < time_s[:, None]) | (gpu_hours < gpu_hours[:, None])
-    return np.asarray(~(no_worse & better).any(axis=1))
+        return weighed_most(known)

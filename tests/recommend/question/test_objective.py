@@ -6,14 +6,9 @@ import pytest
 from scalelab.errors import SpecError
 from scalelab.kinds.resources import Units
 from scalelab.recommend.money.prices import Price
-from scalelab.recommend.question.objective import (
-    Choice,
-    Constraints,
-    Spending,
-    beating,
-    choose,
-    pareto,
-)
+from scalelab.recommend.question.choice import Choice, choose
+from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.spending import Spending, beating, pareto
 
 
 @pytest.mark.parametrize(
