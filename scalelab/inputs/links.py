@@ -24,6 +24,7 @@ class Link:
 
     bandwidth_bytes_per_s: float
     latency_s: float | None = None  # time of the smallest message; None: not stated
+    said_by: str = ""  # who says so, if not the user
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -146,8 +146,9 @@ def _consider(
     if run_site and not question.gpus:
         within = run_site.machine(numbers(own, "world_size"))
     # only the default law asks for a link
-    if not link and site and site.links and question.law == StepTimeLaw.name:
-        link = site.links.between_nodes.link
+    if not link and run_site and question.law == StepTimeLaw.name:
+        links = run_site.site.links
+        link = links.between_nodes.link if links else run_site.logged_link
     return consider(
         rows,
         question.job,

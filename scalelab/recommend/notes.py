@@ -121,7 +121,8 @@ def believed(
     """Note what the question has the answer believe, where it rests on that."""
     beliefs = [] if law == StepTimeLaw.name else [f"the law {law} of step times"]
     if any(row.basis == Support.NOT_MEASURED for row in rows):
-        beliefs += [f"{link} between nodes"] if link else []
+        whose = f", as {link.said_by} has it" if link and link.said_by else ""
+        beliefs += [f"{link} between nodes{whose}"] if link else []
         beliefs += [f"rows that say {Support.NOT_MEASURED}"] if is_accepted else []
     if beliefs:
         yield Fact.of("believed", beliefs=beliefs)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.errors import StoreError
 from scalelab.experiment.fingerprint import ACCEPT
+from scalelab.inputs.links import Link
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.target import Condition
 from scalelab.plan.source import Observation
@@ -62,6 +63,7 @@ from scalelab.records.ledger import (
     measured_meanwhile,
     recover,
 )
+from scalelab.records.logged_link import logged_link
 from scalelab.records.observations import (
     check_row,
     check_types,
@@ -137,6 +139,11 @@ class RunReader:
     def attempt_directory(self, trial_id: str, number: int) -> Path:
         """Return the directory of an attempt's files, as an absolute path."""
         return attempt_directory(self._trials, trial_id, number)
+
+    @property
+    def logged_link(self) -> Link | None:
+        """The link between nodes, if a trial's own log names it."""
+        return logged_link(self._trials)
 
     @property
     def driver(self) -> str | None:

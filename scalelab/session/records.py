@@ -129,7 +129,11 @@ class RunRecords:
         """The site of the sweep by node group; empty if imported, or not known here."""
         from scalelab.recommend.question.objective import RunSite
 
-        return RunSite.by_group(self.experiment)
+        sites = RunSite.by_group(self.experiment)
+        if len(sites) != 1:
+            return sites  # a log does not say of which of several groups it is
+        link = self._reader.logged_link
+        return {name: replace(known, logged_link=link) for name, known in sites.items()}
 
     @property
     def history_directory(self) -> Path:

@@ -29,6 +29,9 @@ _DRIFT, _DRIFT_POWER = np.array([0.06, 0.04]), np.array([0.5, 1.0])
 # per second; and the chance that a doubted slow row of the most devices was right
 _CLIFF, _LIKELY_CLIFF, _GAINED_LITTLE, _RIGHT_AFTER_ALL = 0.03, 0.1, 1.5, 0.3
 _GAINLESS = float(np.log(2.0))  # log of what a doubling costs that gains nothing
+# Where nothing says what the second node costs: the chance of a link slower than all
+# published ones, and mean and variance of the log of how many times as long a step is
+_SLOW_LINK, _SLOWER = 0.05, (1.6, 0.64)
 # a row is doubted whose log time differs by so much, and either by so many deviations,
 # or so that the fit has given its point so many times the variance of others
 _DOUBTFUL, _FAR, _HARDLY_COUNTS = np.log(1.2), 4.0, 100.0
@@ -78,6 +81,8 @@ class Curve(FittedCurve):
     ensemble: Ensemble
     # Chance of a cliff for each doubling of devices beyond the measured ones
     cliff: float
+    # Chance of a link between nodes that is slower than all published ones
+    slow_link: float
 
     @classmethod
     def fit(cls, key: CurveKey, frame: pd.DataFrame, prior: StepTimePrior) -> Self:
@@ -90,6 +95,7 @@ class Curve(FittedCurve):
             ensemble=Ensemble.fit(points, prior.of_curve(key, points)),
             doubted=frame.iloc[:0],
             cliff=_chance_of_cliff(key, points),
+            slow_link=_SLOW_LINK if prior.is_link_unknown(key, points) else 0.0,
         )
         doubted = curve._doubted(frame)
         # a further run may be like a row that was doubted, if it is not far off
@@ -107,6 +113,8 @@ class Curve(FittedCurve):
         at = Configurations.of(frame, self.points.batch_unit)
         drift = (self._drift(frame) ** 2).sum(axis=1)
         likely = self.ensemble.mixture(at).moved(np.log(self.points.time_unit_s), drift)
+        if self.slow_link:
+            likely = likely.with_tail(self.slow_link * at.crosses, *_SLOWER)
         doublings = np.log2(at.world_size / self.points.at.world_size.max())
         doublings = np.maximum(doublings, 0.0)
         if not doublings.any():

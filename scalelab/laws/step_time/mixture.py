@@ -49,11 +49,14 @@ class Mixture:
         )
 
     def with_tail(
-        self, share: np.ndarray, offset: np.ndarray, variance: np.ndarray
+        self,
+        share: np.ndarray,
+        offset: np.ndarray | float,
+        variance: np.ndarray | float,
     ) -> Self:
         """Return the mixture in which some of it is slower, with the same median.
 
-        The share (n,) is slower by a normal offset (n,) of this variance (n,) in logs.
+        The share (n,) is slower by a normal offset with this variance, in logs.
         """
         weights = np.broadcast_to(self.weights, self.means.shape)
         tailed = replace(

@@ -177,9 +177,16 @@ class StepTimePrior:
     def of_curve(self, key: CurveKey, points: Points) -> Mapping[Shape, ShapePrior]:
         """Return the prior of each shape for a curve whose points are known."""
         priors = self.about(key, points.batch_unit, points.log_rate)
-        if points.at.crosses.any() or INTER_NODE in self.determined_for(key):
+        if self._is_crossing_known(key, points):
             return priors
         return with_unmeasured_link(priors, points, self.link)
+
+    def is_link_unknown(self, key: CurveKey, points: Points) -> bool:
+        """Tell whether nothing says what the second node costs."""
+        return self.link is None and not self._is_crossing_known(key, points)
+
+    def _is_crossing_known(self, key: CurveKey, points: Points) -> bool:
+        return bool(points.at.crosses.any()) or INTER_NODE in self.determined_for(key)
 
     def about(
         self, key: CurveKey, batch_unit: float, log_rate: float = float("nan")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from scalelab.experiment.spec import Experiment
+    from scalelab.inputs.links import Link
     from scalelab.recommend.money.power import Power
     from scalelab.recommend.money.prices import Price
     from scalelab.recommend.question.spending import Spending
@@ -43,6 +44,8 @@ class RunSite:
     # The network between nodes is declared by the user: one machine may stand for
     # several nodes
     is_emulated: bool
+    # What the trials' own logs say of the network between nodes
+    logged_link: Link | None = None
 
     @classmethod
     def by_group(cls, experiment: Experiment | None) -> dict[str | None, RunSite]:

@@ -1,4 +1,4 @@
-"""The slow tail beyond the largest measured count: further devices may gain nothing."""
+"""Slow tails: further devices may gain nothing, and an unknown link may be slow."""
 
 from dataclasses import replace
 
@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from scalelab.inputs.links import Link
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.mixture import Mixture
+from scalelab.laws.step_time.prior import StepTimePrior
 
 SIZES = (1, 2, 4, 8, 16)
 
@@ -76,6 +78,24 @@ def test_a_doubted_slow_row_of_the_most_devices_may_be_right_after_all() -> None
     measured_s = rows(last=4.0)["step_time_s"].iloc[-1]
     assert answer["step_time_s"].item() < 0.5 * measured_s
     assert answer["step_time_hi_s"].item() > measured_s
+
+
+def test_an_unknown_link_may_be_slower_than_all_published_ones() -> None:
+    two_nodes = pd.DataFrame(
+        {"world_size": [32], "num_nodes": [2], "local_batch_size": [8]}
+    )
+    prior = StepTimePrior.shipped()
+    stated = prior.with_links(Link(bandwidth_bytes_per_s=25e9))
+    step_s = rows()["step_time_s"].iloc[-1]
+    for known, slow in (
+        (StepTimeLaw.fit(rows()), 0.05),
+        (StepTimeLaw.fit(rows(gradient_bytes=1e8), prior=stated), 0.0),
+        (StepTimeLaw.fit(pd.concat([rows(), two_nodes.assign(step_time_s=0.15)])), 0.0),
+    ):
+        drawn = known.sample(two_nodes)[:, 0]
+        assert np.median(drawn) < 2 * step_s
+        # a slow link makes a step 5 times as long, within a factor of 2.2
+        assert (drawn > 4 * step_s).mean() == pytest.approx(slow, abs=0.025)
 
 
 def test_a_mixture_keeps_its_median_under_a_tail() -> None:

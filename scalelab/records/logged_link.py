@@ -1,0 +1,35 @@
+"""The link between nodes, as NCCL's own lines in the logs of trials have it.
+
+With NCCL_DEBUG=INFO, NCCL names the network adapters that it would use and how many
+Mbit/s each has, also where all ranks are on one node::
+
+    NCCL INFO NET/IB: [0] mlx5_0:uverbs0:1/IB provider=Mlx5 speed=200000 context=...
+
+An exchange is spread over all of them. Interfaces without RDMA are named without speed.
+"""
+
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from scalelab.inputs.links import Link
+from scalelab.records.plain_files import opened
+
+_ADAPTER = re.compile(rb"NCCL INFO NET/IB: \[\d+\] (\S+) [^\n]*?\bspeed=(\d{1,9})\b")
+_LATEST, _HEAD_BYTES = 5, 1 << 20  # logs that are read, and of each the beginning
+
+
+def logged_link(trials: Path) -> Link | None:
+    """Return the link of the latest log that names one, in the folder of a run."""
+    logs = {}
+    for log in trials.glob("*/*/rank-0.log"):
+        with suppress(OSError):
+            logs[log] = log.stat().st_mtime_ns
+    for log in sorted(logs, key=lambda path: -logs[path])[:_LATEST]:
+        with suppress(OSError), opened(log) as file:
+            adapters = dict(_ADAPTER.findall(file.read(_HEAD_BYTES)))
+            if adapters and (mbit_per_s := sum(map(int, adapters.values()))):
+                return Link(
+                    bandwidth_bytes_per_s=mbit_per_s * 1e6 / 8, said_by="NCCL's log"
+                )
+    return None
