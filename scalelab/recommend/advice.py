@@ -238,6 +238,7 @@ class Considered:
     def recommendation(self) -> Recommendation:
         """Return the answer about the chosen row."""
         knowledge, link = self.knowledge, self.link
+        is_accepted = self.accepts_unmeasured
         subject, need, law = knowledge.subject, knowledge.need, knowledge.law.name
         answer = _answer(
             knowledge,
@@ -246,8 +247,8 @@ class Considered:
             self.limits,
             self.within,
             self.wanted,
+            is_accepted=is_accepted,
         )
-        is_accepted = self.accepts_unmeasured
         beliefs = believed(answer.rows, law, link, is_accepted=is_accepted)
         rates = measured_rates(need, subject.everywhere)
         late = missed(
@@ -279,6 +280,8 @@ def _answer(
     limits: Constraints,
     within: Allocation | None,
     wanted: Sequence[int],
+    *,
+    is_accepted: bool,
 ) -> Recommendation:
     subject, law, need = knowledge.subject, knowledge.law, knowledge.need
     measured = knowledge.rows.observations
@@ -353,7 +356,7 @@ def _answer(
             *critical_batch(need, config["samples_curve"]),
             *cut_to_an_epoch(rule),
             *about_efficiency(table, base.world_size),
-            *not_chosen(rule, table, is_proposed=is_proposed),
+            *not_chosen(rule, table, is_proposed=is_proposed, is_accepted=is_accepted),
             *(() if choice.meets else (considered(rule, table, wanted),)),
             *not_considered(knowledge, table, wanted),
             *not_identifiable(gaps, subject.is_emulated),

@@ -293,9 +293,16 @@ def compared(programs: Mapping[str, Outlook]) -> Iterator[Fact]:
 
 
 def not_chosen(
-    rule: BatchRule, rows: Sequence[OutlookRow], *, is_proposed: bool
+    rule: BatchRule,
+    rows: Sequence[OutlookRow],
+    *,
+    is_proposed: bool,
+    is_accepted: bool,
 ) -> Iterator[Fact]:
-    """Note why some of the rows that are shown may not be chosen."""
+    """Note why some of the rows that are shown may not be chosen.
+
+    ``is_accepted``: rows may be chosen that rest on what was not measured.
+    """
     shown = [row for row in rows if not row.is_eligible]
     beyond = [row for row in shown if row.batch.global_batch_size > rule.largest]
     if beyond:
@@ -306,7 +313,7 @@ def not_chosen(
             why=rule.why_largest,
             may_ask=rule.why_largest != ONE_EPOCH,
         )
-    if any(row.basis == Support.NOT_MEASURED for row in shown):
+    if not is_accepted and any(row.basis == Support.NOT_MEASURED for row in shown):
         yield Fact.of("unmeasured_not_chosen", is_proposed=is_proposed)
 
 

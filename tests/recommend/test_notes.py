@@ -209,7 +209,7 @@ def test_contradicting_configurations_are_named_and_further_ones_counted() -> No
 # --------------------------------------------------------------------- question
 def test_rows_beyond_the_allowed_batches_are_not_chosen() -> None:
     rows = [outlook_row(8, 256), outlook_row(16, 512, is_eligible=False)]
-    (fact,) = not_chosen(rule(), rows, is_proposed=False)
+    (fact,) = not_chosen(rule(), rows, is_proposed=False, is_accepted=False)
     assert fact == Fact(
         "batch_too_large",
         {
@@ -219,13 +219,18 @@ def test_rows_beyond_the_allowed_batches_are_not_chosen() -> None:
             "may_ask": True,
         },
     )
-    assert list(not_chosen(rule(), rows[:1], is_proposed=False)) == []
+    assert (
+        list(not_chosen(rule(), rows[:1], is_proposed=False, is_accepted=False)) == []
+    )
 
 
 def test_rows_that_rest_on_a_belief_are_not_chosen() -> None:
     guess = outlook_row(8, 256, is_eligible=False, basis=Support.NOT_MEASURED)
-    (fact,) = not_chosen(rule(), [guess], is_proposed=True)
+    (fact,) = not_chosen(rule(), [guess], is_proposed=True, is_accepted=False)
     assert fact == Fact("unmeasured_not_chosen", {"is_proposed": True})
+    beyond = outlook_row(8, 512, is_eligible=False, basis=Support.NOT_MEASURED)
+    (fact,) = not_chosen(rule(), [beyond], is_proposed=True, is_accepted=True)
+    assert fact.kind == "batch_too_large"
 
 
 def test_an_epoch_cuts_the_batches() -> None:
