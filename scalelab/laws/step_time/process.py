@@ -35,8 +35,6 @@ PARTS = ("smooth", "batch", "placement", "configuration")
 _LENGTH = 1.5  # doublings of devices, nodes, devices per node or batch
 _BOUNDARY = 2.0  # lengths between one node and three
 _PARALLEL = 1.0  # lengths between one device and two
-_FREEDOM = 4.0  # degrees of freedom of Student's t: an outlier counts for little
-_LEAST_FACTOR, _MOST_FACTOR = 0.8, 1e4  # factors on the variance of a single point
 _LOG_RANGE = (np.log(0.001), np.log(1.0))
 _NUM_STEPS = 8
 # One curve in ten is rough: its rows were measured on machines or under loads that
@@ -111,18 +109,6 @@ class DiscrepancyProcess:
         for part, names in enumerate(([2], [0, 1], [0, 1, 2, 3]), start=1):
             draws += deviations[part] * substreams(SEED + part, at.columns[:, names])
         return np.asarray(draws)
-
-    def reweighted(self, residuals: np.ndarray) -> Self:
-        """Return the process with larger variances of points far from all others."""
-        single = self.variances[-1] + noise(self.points)
-        shares = single * self.factors * (self.inverse @ residuals)
-        factors = (_FREEDOM + shares**2 / single) / (_FREEDOM + 1)
-        return self.of(
-            self.points,
-            self.log_amplitudes,
-            np.clip(factors, _LEAST_FACTOR, _MOST_FACTOR),
-            self.parts,
-        )
 
     def tuned(
         self,

@@ -170,7 +170,10 @@ class LogPosterior:
 
 
 def _highest(target: LogPosterior) -> State:
-    starts = _starts(target.prior)
+    quiet = target.prior.mean.copy()  # with little exchange
+    quiet[EXCHANGE] -= 1.5
+    quiet[FIXED_SHARE] += 1.0
+    starts = (target.prior.mean, quiet)
     states = [target.levenberg_marquardt(start, _NEXT_STEPS) for start in starts]
     return max(states, key=target.log_evidence)
 
@@ -179,13 +182,6 @@ def log_evidence(process: DiscrepancyProcess, prior: ShapePrior, shape: Shape) -
     """Return the log probability of the points of a process (Laplace)."""
     target = LogPosterior(process, prior, shape)
     return target.log_evidence(_highest(target))
-
-
-def _starts(prior: ShapePrior) -> tuple[np.ndarray, np.ndarray]:
-    quiet = prior.mean.copy()  # with little exchange
-    quiet[EXCHANGE] -= 1.5
-    quiet[FIXED_SHARE] += 1.0
-    return prior.mean, quiet
 
 
 def shared_process(
@@ -198,13 +194,10 @@ def shared_process(
     few = len(points) < _MAJORITY
     process, _ = process.tuned(state.residuals, state.slopes, prior, may_be_rough=few)
     target = LogPosterior(process, prior, shape)
-    fits = [target.levenberg_marquardt(start, _FIRST_STEPS) for start in _starts(prior)]
-    state = min(fits, key=lambda fit: fit.cost)
+    state = target.levenberg_marquardt(prior.mean, _FIRST_STEPS)
     for again in (False, True):
         errors, rough = target.errors(state), few or again
         process, _ = process.tuned(errors, state.slopes, prior, may_be_rough=rough)
-        if not few:
-            process = process.reweighted(state.residuals)
         target = LogPosterior(process, prior, shape)
         state = target.levenberg_marquardt(state.parameters, _NEXT_STEPS)
     return process
