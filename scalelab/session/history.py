@@ -58,7 +58,8 @@ class HistoryFolder:
         The rows are by name and hash, in the order of hashes. Runs of other workloads
         on other devices than the own rows' are left out.
         """
-        if all(run.directory.samefile(own.directory) for run in self._readers):
+        own_directory = own.directory.resolve()
+        if all(run.directory.resolve() == own_directory for run in self._readers):
             return {}, self._no_runs
         index, own_rows = self._index(), own.rows()
         own_hash, shared = digest(own_rows), _shared(own_rows)

@@ -58,7 +58,7 @@ def test_an_answer_does_not_rule_out_the_only_run_of_its_configuration(
     assert row.probability is not None
     assert 0.5 < row.probability < 0.9
     (note,) = [note for note in found.notes if note.startswith("Doubted")]
-    assert "4 GPUs (1x4), local batch 32 x 2 accumulation steps, was 1.3 times" in note
+    assert "4 GPUs (1x4), local batch 32 x 2 accumulation steps, was 1.4 times" in note
     later = Constraints(limits={"time": 1.35 * measured_s})
     again = recommend(slow, JOB, constraints=later, batches=LOCAL_32)
     assert again.next_trial is not None

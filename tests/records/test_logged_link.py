@@ -1,6 +1,6 @@
 """The link between nodes is read of NCCL's own lines in a trial's log.
 
-No machine here has RDMA: the lines are those of NCCL 2.28 on two nodes with such ports.
+No machine here has RDMA: the lines are written as public logs of NCCL have them.
 """
 
 import os
