@@ -14,8 +14,8 @@ DIR holds published tables, as in ``second_node.py``; ``--generated N`` adds N m
 of each kind.
 
 Printed by tenths of what is said: the mean of what is said, the share that held, with
-as many answers; the Brier score; and the power of the odds that would say it best,
-fitted to all and leaving each source out. CSV gets the answers.
+as many answers; the Brier score; and both with the best line in the log odds of rows
+that were not measured, fitted to all and leaving each source out. CSV gets the answers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from answer_truths import (
 from answers import OTHER, Asked, unlimited
 from far import published
 from imported_tables import COLUMNS
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize
 from scipy.special import expit, logit
 
 from scalelab.inputs.support import Support
@@ -52,7 +52,7 @@ from scalelab.recommend.answer.recommendation import Recommendation
 
 CONFIDENCES = (0.5, 0.95)
 PUBLISHED = {ours: theirs for theirs, ours in COLUMNS.items()}
-SURE = 1e-3  # draws are few: a chance nearer to 0 or 1 than this is taken for this
+SURE = 5e-3  # draws are few: a chance nearer to 0 or 1 than this is taken for this
 
 
 def sparse_curves(data: Path) -> Iterator[tuple[str, Curve]]:
@@ -127,47 +127,59 @@ def answers(job: tuple[str, Curve, int]) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def sharpened(said: pd.Series, power: float) -> np.ndarray:
-    """Return chances whose odds are those that were said, to a power."""
-    return np.asarray(expit(power * logit(said.clip(SURE, 1 - SURE))))
+def mapped(said: pd.Series, line: np.ndarray) -> np.ndarray:
+    """Return chances whose log odds are a line in those that were said."""
+    return np.asarray(expit(line[0] + line[1] * logit(said.clip(SURE, 1 - SURE))))
 
 
-def best_power(rows: pd.DataFrame) -> float:
-    """Return the power of the odds that makes what held most probable."""
+def best_line(rows: pd.DataFrame) -> np.ndarray:
+    """Return the line in the log odds that makes what held most probable."""
 
-    def loss(power: float) -> float:
-        chance = sharpened(rows["said"], power)
-        logs = rows["held"] * np.log(chance) + (1 - rows["held"]) * np.log1p(-chance)
-        return -float(np.average(logs, weights=rows["weight"]))
+    def loss(line: np.ndarray) -> float:
+        chance = mapped(rows["said"], line)
+        held = rows["held"].to_numpy()
+        return -float((held * np.log(chance) + (1 - held) * np.log1p(-chance)).mean())
 
-    return float(minimize_scalar(loss, bounds=(0.2, 5.0), method="bounded").x)
+    return minimize(loss, [0.0, 1.0], bounds=[(-3, 3), (0.1, 5)]).x
+
+
+def brier(said: pd.Series | np.ndarray, rows: pd.DataFrame) -> float:
+    """Return the mean square of what is said of rows minus whether they held."""
+    return float(((said - rows["held"]) ** 2).mean())
+
+
+def by_tenths(said: pd.Series | np.ndarray, rows: pd.DataFrame) -> None:
+    """Print what is said and what held, and the Brier score."""
+    tenth = np.minimum(np.floor(np.asarray(said) * 10), 9).astype(int)
+    table = (
+        rows.assign(said=said)
+        .groupby(tenth)
+        .agg(said=("said", "mean"), held=("held", "mean"), answers=("held", "size"))
+    )
+    print(f"{table.round(3).to_string()}\nBrier {brier(said, rows):.4f}")
 
 
 def show(rows: pd.DataFrame) -> None:
-    """Print the reliability of chances, and the power that would mend it."""
-    sizes = rows.groupby("source")["said"].transform("size")
-    rows = rows.assign(weight=1 / sizes)
-    tenth = np.minimum(np.floor(rows["said"] * 10), 9).astype(int)
-    table = rows.groupby(tenth).agg(
-        said=("said", "mean"), held=("held", "mean"), answers=("held", "size")
-    )
-    print(table.round(3).to_string())
-    print(f"Brier {((rows['said'] - rows['held']) ** 2).mean():.4f}")
-    for basis, each in rows.groupby("basis"):
-        sharp = best_power(each)
-        print(f"{basis}: {len(each)}, said {each['said'].mean():.3f}, ", end="")
-        print(f"held {each['held'].mean():.3f}, power {sharp:.2f}")
-    print(f"power of the odds, all sources alike: {best_power(rows):.2f}")
-    for source in rows["source"].unique():
-        rest, own = rows[rows["source"] != source], rows[rows["source"] == source]
-        power = best_power(rest) if len(rest) else np.nan
-        brier = [
-            float(((said - own["held"]) ** 2).mean())
-            for said in (own["said"], sharpened(own["said"], power))
-        ]
-        print(
-            f"without {source}: {power:.2f}; its Brier {brier[0]:.4f}, {brier[1]:.4f}"
-        )
+    """Print the reliability of chances, and what a map of those unmeasured mends."""
+    by_tenths(rows["said"], rows)
+    means = rows.groupby("basis")[["said", "held"]].mean()
+    print(means.join(rows.groupby("basis").size().rename("n")).round(3).to_string())
+    is_open = rows["basis"] != str(Support.MEASURED)
+    guessed = rows[is_open]
+    line = best_line(guessed)
+    print(f"unmeasured: log odds {line[0]:.2f} + {line[1]:.2f} times what is said")
+    by_tenths(np.where(is_open, mapped(rows["said"], line), rows["said"]), rows)
+    if guessed["source"].nunique() < 2:
+        return
+    left_out = guessed["said"].copy()
+    for source in guessed["source"].unique():
+        is_own = guessed["source"] == source
+        own = guessed[is_own]
+        left_out[is_own] = mapped(own["said"], best_line(guessed[~is_own]))
+        scores = (brier(own["said"], own), brier(left_out[is_own], own))
+        print(f"{source}: Brier {scores[0]:.4f}, by the others' line {scores[1]:.4f}")
+    scores = (brier(guessed["said"], guessed), brier(left_out, guessed))
+    print(f"all unmeasured: Brier {scores[0]:.4f}, left out {scores[1]:.4f}")
 
 
 def main() -> None:

@@ -11,14 +11,14 @@ What is predicted is the device time of a sample, ``step_time_s tp pp / (local_b
 accum_steps)``, whose log is that of the model plus normal parts: one per layout of the
 model, and two that are smooth in devices, batch, passes and layout, one of which all
 models share. Their amplitudes are stated, not fitted; the scatter is, and points far
-from all others count for less (Student's t, as in the law's own discrepancy). So a
-model is its mean device time until its rows say otherwise. Answers do not use it: they
-offer no layout that was not measured, and each that was is a curve of its own.
+from all others count for less (Student's t). So a model is its mean device time until
+its rows say otherwise. Answers do not use it: they offer no layout that was not
+measured, and each that was is a curve of its own.
 
 DIR holds ``far/bigscience_gpt_v100.csv``, language models on 16 to 256 V100 whose
 authors say that equal runs differ by up to 40%. Known are a random third of a model's
 rows, twenty times, or all layouts but one, and all rows of other models. Beside it: the
-median device time of the model's rows, a line of a spreadsheet, with the quantiles of
+median device time of the model's rows, a line of a spreadsheet, with the deviation of
 its own errors; and the law, to which all layouts are one curve of a model.
 """
 
@@ -33,6 +33,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize_scalar
 from scipy.special import ndtri
+from score_adapter import observations
 
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior
@@ -138,26 +139,17 @@ def by_median(train: pd.DataFrame, query: pd.DataFrame) -> pd.DataFrame:
 
 def by_law(train: pd.DataFrame, query: pd.DataFrame) -> pd.DataFrame:
     """Take all layouts of a model for one curve, informed by other models."""
-    known, asked = (observations(completed(each)) for each in (train, query))
+    known, asked = map(one_curve, (completed(train), completed(query)))
     is_own = known["workload"] == asked["workload"].iloc[0]
     prior = StepTimePrior.learn(known[~is_own])
     answer = StepTimeLaw.fit(known[is_own], prior=prior).predict(asked, interval=0.8)
     return answer[["step_time_s", "step_time_lo_s", "step_time_hi_s"]]
 
 
-def observations(table: pd.DataFrame) -> pd.DataFrame:
-    """Return rows in the columns of the observations frame, without their layout."""
-    names = {
-        "workload": "workload",
-        "gpu_type": "device_name",
-        "gpus": "world_size",
-        "nodes": "num_nodes",
-        "local_batch": "local_batch_size",
-        "accum_steps": "gradient_accumulation_steps",
-        "step_time_s": "step_time_s",
-    }
-    known = table.rename(columns=names).filter(items=list(names.values()))
+def one_curve(table: pd.DataFrame) -> pd.DataFrame:
+    """Return observations of which all layouts of a model are one curve."""
     replicas = table["gpus"] / (table["tp"] * table["pp"])
+    known = observations(table.assign(curve_id=table["workload"]))
     return known.assign(data_parallel_size=replicas)
 
 

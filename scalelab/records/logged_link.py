@@ -16,16 +16,17 @@ from scalelab.inputs.links import Link
 from scalelab.records.plain_files import opened
 
 _ADAPTER = re.compile(rb"NCCL INFO NET/IB: \[\d+\] (\S+) [^\n]*?\bspeed=(\d{1,9})\b")
-_LATEST, _HEAD_BYTES = 5, 1 << 20  # logs that are read, and of each the beginning
+_LATEST, _HEAD_BYTES = 5, 1 << 20  # trials that are asked, and of a log its beginning
 
 
 def logged_link(trials: Path) -> Link | None:
-    """Return the link of the latest log that names one, in the folder of a run."""
-    logs = {}
-    for log in trials.glob("*/*/rank-0.log"):
-        with suppress(OSError):
-            logs[log] = log.stat().st_mtime_ns
-    for log in sorted(logs, key=lambda path: -logs[path])[:_LATEST]:
+    """Return the link that the log of a late trial names, in the folder of a run."""
+    ages = {}
+    with suppress(OSError):
+        for trial in trials.iterdir():
+            ages[trial] = -trial.stat().st_mtime_ns
+    late = sorted(ages, key=lambda trial: ages[trial])[:_LATEST]
+    for log in (log for trial in late for log in trial.glob("*/rank-0.log")):
         with suppress(OSError), opened(log) as file:
             adapters = dict(_ADAPTER.findall(file.read(_HEAD_BYTES)))
             if adapters and (mbit_per_s := sum(map(int, adapters.values()))):

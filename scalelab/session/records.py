@@ -132,8 +132,10 @@ class RunRecords:
         sites = RunSite.by_group(self.experiment)
         if len(sites) != 1:
             return sites  # a log does not say of which of several groups it is
-        link = self._reader.logged_link
-        return {name: replace(known, logged_link=link) for name, known in sites.items()}
+        ((name, known),) = sites.items()
+        if known.is_emulated or known.site.links:
+            return sites
+        return {name: replace(known, logged_link=self._reader.logged_link)}
 
     @property
     def history_directory(self) -> Path:

@@ -113,7 +113,7 @@ class Curve(FittedCurve):
         at = Configurations.of(frame, self.points.batch_unit)
         drift = (self._drift(frame) ** 2).sum(axis=1)
         likely = self.ensemble.mixture(at).moved(np.log(self.points.time_unit_s), drift)
-        if self.slow_link:
+        if self.slow_link and at.crosses.any():
             likely = likely.with_tail(self.slow_link * at.crosses, *_SLOWER)
         doublings = np.log2(at.world_size / self.points.at.world_size.max())
         doublings = np.maximum(doublings, 0.0)

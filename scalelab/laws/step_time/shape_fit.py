@@ -27,7 +27,7 @@ _ENOUGH = 1e-4
 _WIDE_ODDS = 0.4
 _ODDS_OFFSETS = np.array([-4.5, -2.5, -1.25, 0.0, 1.25, 2.5, 4.5])
 _LEAST_WEIGHT = 0.02
-_MAJORITY = 6  # points; among fewer, outliers are found by their evidence alone
+_MAJORITY = 6  # points; among fewer, a curve may be rough from the first fit on
 # A row that is wrong by a factor: its log probability, the factor on the variance of
 # its point, how far it lies from the others, and how many there may be
 _ODD_LOG, _ODD_FACTOR, _SURPRISING = np.log(0.1), 600.0, 2.5
