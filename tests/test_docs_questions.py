@@ -17,7 +17,7 @@ ROWS = [line for line in PAGE.splitlines() if line.startswith("| ")][1:]
 
 
 def test_it_names_all_options_and_no_other() -> None:
-    asked = re.sub(r"^scalelab import .*$", "", PAGE, flags=re.MULTILINE)
+    asked = re.sub(r"\bscalelab (?:import|sweep) .*$", "", PAGE, flags=re.MULTILINE)
     named = set(re.findall(r"(?<!\w)--[a-z][a-z-]+", asked))
     known = {name for name in options("scalelab recommend") if name.startswith("--")}
     assert named == known - {"--help"}

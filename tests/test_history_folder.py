@@ -103,7 +103,7 @@ def test_a_run_of_the_history_that_cannot_be_read_is_left_out_and_named(
     for _ in range(2):  # the index is made, and read
         shutil.rmtree(run.directory / "cache", ignore_errors=True)
         answer = load(run.directory).recommend(**ASKED)
-        said = " ".join(answer_text(answer, 100).split())
+        said = " ".join(answer_text(answer, 100, explain=True).split())
         for name in ("broken", "more"):
             assert f"Nothing was learned from {name} of the history" in said
         assert "learned from 1 curve of other (" in said

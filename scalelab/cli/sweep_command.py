@@ -56,6 +56,13 @@ def run(
             "Run every trial, whatever the first one of a program shows.",
         ),
     ] = False,
+    trial: Annotated[
+        str | None,
+        option(
+            "gpus=16,nodes=2,local_batch_size=64",
+            "One trial more, such as the one that the answer names next.",
+        ),
+    ] = None,
     in_process: Annotated[
         bool,
         flag(
@@ -100,6 +107,7 @@ def run(
         directory=run_directory,
         retry_failed=retry_failed,
         skip_check=skip_check,
+        trial=trial,
     ).prepared(accept_changes=accept_changes)
     if not yes and (question := asked.question):
         _confirm(question)
@@ -110,6 +118,7 @@ def run(
         "--accept-changes": accept_changes,
         "--retry-failed": retry_failed,
         "--skip-check": skip_check,
+        "--trial": trial,
         "--quiet": quiet,
     }
     arguments = ["sweep", str(experiment), "--yes"]

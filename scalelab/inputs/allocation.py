@@ -30,6 +30,17 @@ class Allocation:
         nodes = (devices_on_node,) * full + ((rest,) if rest else ())
         return cls(devices_per_node=nodes)
 
+    @classmethod
+    def spread(cls, num_devices: int, num_nodes: int) -> Self:
+        """Spread devices over nodes as evenly as possible.
+
+        >>> Allocation.spread(8, num_nodes=3)
+        Allocation(devices_per_node=(3, 3, 2))
+        """
+        share, rest = divmod(num_devices, num_nodes)
+        devices = (share + 1,) * rest + (share,) * (num_nodes - rest)
+        return cls(devices_per_node=devices)
+
     @property
     def world_size(self) -> int:
         """Devices in all; one rank runs on each."""

@@ -6,9 +6,10 @@ line has said that it does.
 """
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import chain
 from typing import Any, NamedTuple
 
 _is_command_line: ContextVar[bool] = ContextVar("is_command_line", default=False)
@@ -61,6 +62,60 @@ class Option(NamedTuple):
             return option
         text = shlex.quote(str(value[0] if isinstance(value, list) else value))
         return f"{option} {self.key}={text}" if self.key else f"{option} {text}"
+
+
+class Command(NamedTuple):
+    """A command of the command line with its options, which is a call in Python.
+
+    >>> ask = Command("recommend", ("runs/vit",), {"max_time": "4h", "gpus": [8, 16]})
+    >>> print(ask)
+    scalelab.load('runs/vit').recommend(max_time='4h', gpus=[8, 16])
+    >>> with for_the_command_line():
+    ...     print(ask)
+    scalelab recommend runs/vit --max-time 4h --gpus 8,16
+    """
+
+    name: str
+    subjects: tuple[str, ...]
+    options: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        subjects = [*self.subjects]
+        if _is_command_line.get():
+            words = [self.name, *map(shlex.quote, subjects)]
+            options = (_options(*option) for option in self.options.items())
+            return " ".join(["scalelab", *words, *chain(*options)])
+        given = {name: each for name, each in self.options.items() if name != "sbatch"}
+        arguments = [f"{name}={value!r}" for name, value in given.items()]
+        if self.name == "recommend":
+            run = f"scalelab.load({subjects[0]!r})"
+            answer = f"recommend({', '.join(arguments)})"
+            if "sbatch" in self.options:
+                return f"run = {run}; print(run.job_script(run.{answer}))"
+            return f"{run}.{answer}"
+        name = {"import": "import_table"}.get(self.name, self.name)
+        return f"scalelab.{name}({', '.join([*map(repr, subjects), *arguments])})"
+
+
+def _options(name: str, value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        is_job = name == "job"
+        return [
+            str(
+                Option(f"job.{key}", _plain(each))
+                if is_job
+                else Option(name, _plain(each), key=key)
+            )
+            for key, each in value.items()
+        ]
+    if name == "gpus" and not isinstance(value, int):
+        return [str(Option(name, ",".join(map(str, value))))]
+    several = value if isinstance(value, list | tuple) else [value]
+    return [str(Option(name, _plain(each))) for each in several]
+
+
+def _plain(value: Any) -> Any:
+    return f"{value:.15g}" if isinstance(value, float) else value
 
 
 def key(name: str) -> str:

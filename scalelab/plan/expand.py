@@ -44,7 +44,7 @@ class Plan:
     configurations; canaries stand where they are due.
     """
 
-    trials: tuple[Trial, ...]
+    trials: tuple[Trial, ...] = ()
     left_out: tuple[str, ...] = ()  # why other combinations are not run
     search: AutoBatchSearch | None = None  # None: the local batches are known
 

@@ -17,6 +17,7 @@ from scalelab.inputs.problems import one_of, shown
 from scalelab.kinds.registry import imported
 from scalelab.kinds.sources import SOURCES
 from scalelab.plan.expand import Plan
+from scalelab.plan.further import FurtherTrial
 from scalelab.plan.source import Decision, Observation, TrialSource
 from scalelab.site.profile import Site
 
@@ -124,6 +125,10 @@ class TrackedSource(TrialSource):
     def name(self) -> str:
         """Name of the source in the experiment."""
         return self._name
+
+    def propose(self, trial: Trial) -> None:
+        """Propose one trial more, before those of the source."""
+        self._source = FurtherTrial(self._source, trial)
 
     def begin(self, directory: Path) -> None:
         """Tell the source the run's directory."""

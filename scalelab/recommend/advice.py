@@ -30,6 +30,7 @@ from scalelab.laws.support import Gap
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.failures import failures, limits_of_memory, why_no_answer
 from scalelab.recommend.answer.recommendation import ParameterRow, Recommendation
+from scalelab.recommend.argument import grounds, why_not
 from scalelab.recommend.comparison import Comparison
 from scalelab.recommend.evidence import Accuracy, evidence
 from scalelab.recommend.knowledge import (
@@ -54,7 +55,6 @@ from scalelab.recommend.notes import (
     condition,
     considered,
     cut_to_an_epoch,
-    just_short,
     link_unknown,
     named,
     not_chosen,
@@ -300,6 +300,7 @@ def _answer(
     known_s = spent_s[np.isfinite(spent_s)]
     config = outlook.frame.iloc[choice.index].to_dict()
     accuracy = [*knowledge.accuracy.notes(config)]
+    beside = comparison.named()
     parameters = _parameters("step time", law.parameters(limits.interval))
     if need.law is not None:
         parameters += _parameters("convergence", need.law.parameters(limits.interval))
@@ -343,12 +344,13 @@ def _answer(
         price=limits.charges_in_words(subject.device_hour_word) or None,
         currency=units.currency,
         facts=(
+            *why_not(comparison, table, rule, beside, units),
+            *grounds(knowledge, comparison, config),
             *failures(measured),
             *(against_cheapest(table) if knowledge.compares_counts else ()),
             *compared(comparison.programs()),
             *_about_limits(knowledge, comparison, limits, units),
-            *named(comparison.named(), limit_words, knowledge, units),
-            *(() if limits.limited else just_short(chosen, limits.min_marginal_return)),
+            *named(beside, limit_words, knowledge, units),
             *accuracy,
             *assumptions(knowledge, chosen, config, accuracy),
             *knowledge.memory.notes(outlook.questions.iloc[[choice.index]]),

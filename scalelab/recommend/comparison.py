@@ -105,15 +105,20 @@ class Comparison:
         return best
 
 
+def may_be_chosen(best: Outlook) -> np.ndarray:
+    """Mark the rows that may be chosen where there is no limit, shape (n_rows,)."""
+    known = best.frame["support"].ne(Support.EXTRAPOLATED) | best.frame["is_tried"]
+    return np.asarray(known.to_numpy(bool) & best.is_eligible)
+
+
 def _choose(best: Outlook, limits: Constraints, device_word: str) -> Choice:
     time, eligible = best.time_s, best.is_eligible
     last = int(last_paying(time[None], best.sizes, limits.min_marginal_return)[0])
-    is_known = best.frame["support"].ne(Support.EXTRAPOLATED) | best.frame["is_tried"]
-    is_known = is_known.to_numpy(bool) & eligible
+    is_known = may_be_chosen(best)
     paying = is_known & (np.arange(len(time)) <= last)
     if not paying.any():
-        first = (is_known if is_known.any() else eligible).argmax()
-        paying = np.arange(len(time)) == first
+        fewest = (is_known if is_known.any() else eligible).argmax()
+        paying = np.arange(len(time)) == fewest
     spent, measured = best.spent.medians(), best.is_measured
     choice = choose(
         spent, best.probability, eligible, paying, measured, limits, device_word

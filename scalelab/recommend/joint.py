@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 
 from scalelab.inputs.numerals import DeviceWords
 from scalelab.kinds.resources import MONEY, RESOURCES, TIME, Resource
 from scalelab.laws.interval import NUM_DRAWS
 from scalelab.recommend.advice import Considered
-from scalelab.recommend.answer.facts import Fact
+from scalelab.recommend.answer.facts import Fact, WhyNot
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.comparison import LITTLE_MORE, MUCH_FASTER
 from scalelab.recommend.prediction.nearest import nearest, nearest_of
@@ -140,6 +141,7 @@ class Joint:
             if (amounts := self.spent.amounts.get(resource.name)) is not None
         }
         if others:
+            yield self._why_not(best, others)
             yield Fact.of("against_devices", name=best, chances=chances)
         medians = self.spent.medians()
         time_s, amount = medians.time_s, medians.of(self.spent.cost)
@@ -148,16 +150,50 @@ class Joint:
         is_worth &= amount <= (1 + LITTLE_MORE) * amount[index]
         if self.has_money and self.meets[index] and is_worth.any():
             at = int(np.where(is_worth, time_s, np.inf).argmin())
-            label, place = self._places[at]
-            row = self.kinds[label].comparison.printed.frame.iloc[place]
+            row = self._row(at)
             yield Fact.of(
                 "faster_device",
-                name=label,
+                name=self._places[at][0],
                 world_size=int(row["world_size"]),
                 basis=str(row["support"]),
                 speedup=float(time_s[index] / time_s[at]),
                 cost_ratio=float(amount[at] / amount[index]),
             )
+
+    def _why_not(self, best: str, others: Mapping[str, int]) -> Fact:
+        """Note what the best of the other kinds takes beside the chosen row."""
+        medians, chosen = self.spent.medians(), self.at(best)
+        least, cost = medians.of(self._resource), medians.of(self.spent.cost)
+        label = min(others, key=lambda n: (not self.meets[others[n]], least[others[n]]))
+        at = others[label]
+        row, own = (self._row(place) for place in (at, chosen))
+        limits = self.limits
+        reason: WhyNot = "compared"
+        if limits.limited and not self.meets[at]:
+            reason = "unlikely"
+        elif self.meets[at] and least[at] > least[chosen]:
+            reason = "takes_more"
+        units = limits.units(self.kinds[best].knowledge.subject.device_hour_word)
+        return Fact.of(
+            "why_not",
+            device=label,
+            own_device=best,
+            world_size=int(row["world_size"]),
+            than=int(own["world_size"]),
+            basis=str(row["support"]),
+            time_s=float(medians.time_s[at]),
+            speedup=float(medians.time_s[chosen] / medians.time_s[at]),
+            cost_ratio=float(cost[at] / cost[chosen]),
+            unit=self.spent.cost.unit(float(cost[chosen]), units)[1],
+            reason=reason,
+            needed=None,
+            probability=float(self._probability[at]),
+            limits=[*limits.in_words(units)],
+        )
+
+    def _row(self, at: int) -> pd.Series:
+        label, place = self._places[at]
+        return self.kinds[label].comparison.printed.frame.iloc[place]
 
     def nearest(self, words: Mapping[str, DeviceWords]) -> Fact:
         """Note the nearest limits that can be met, on any of the devices."""

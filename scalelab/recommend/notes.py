@@ -38,7 +38,6 @@ from scalelab.records.columns import OPTION_PREFIX
 # A row that is named, why, and the row that it is compared with
 Named = tuple[str, Outlook, Outlook]
 _MOST_NAMED = 3  # of each kind of doubt
-_JUST = 0.98  # of the speed-up that pays
 _WRITTEN = 0.005  # smaller shares are written as 0%
 # What is noted of rows, by the column and its value that say so.
 NOTED = (*UNCONFIRMED, ("one_process", "ranks_witness", ONE_PROCESS))
@@ -207,17 +206,17 @@ def are_of_first_epoch(rows: FitRows, job: Job | None, batch: int) -> bool:
 
 
 def contradicting(found: pd.DataFrame) -> Iterator[Fact]:
-    """Name the configurations whose runs contradict one another."""
-    for row in found.iloc[:_MOST_NAMED].to_dict("records"):
+    """Note how many configurations have runs that contradict one another."""
+    for row in found.iloc[:1].to_dict("records"):  # the worst
         yield Fact.of(
             "contradicting",
             **_configuration(row),
+            num_configurations=len(found),
+            factor=row["most_s"] / row["least_s"],
             num_runs=row["num_runs"],
             least_s=row["least_s"],
             most_s=row["most_s"],
         )
-    if len(found) > _MOST_NAMED:
-        yield Fact.of("more_contradicting", count=len(found) - _MOST_NAMED)
 
 
 def _configuration(row: Mapping[Any, Any]) -> dict[str, Any]:
@@ -313,8 +312,11 @@ def not_chosen(
             why=rule.why_largest,
             may_ask=rule.why_largest != ONE_EPOCH,
         )
-    if not is_accepted and any(row.basis == Support.NOT_MEASURED for row in shown):
-        yield Fact.of("unmeasured_not_chosen", is_proposed=is_proposed)
+    guessed = [row.world_size for row in shown if row.basis == Support.NOT_MEASURED]
+    if guessed and not is_accepted:
+        yield Fact.of(
+            "unmeasured_not_chosen", world_sizes=guessed, is_proposed=is_proposed
+        )
 
 
 def about_efficiency(rows: Sequence[OutlookRow], smallest: int) -> Iterator[Fact]:
@@ -415,15 +417,6 @@ def named(
             speedup=float(others.time_s[0]) / amounts[TIME],
             cost_ratio=amounts[spent.cost] / float(others.of(spent.cost)[0]),
         )
-
-
-def just_short(chosen: OutlookRow, least: float) -> Iterator[Fact]:
-    """Note that the next doubling misses what pays by less than 2%."""
-    size = chosen.next_world_size or chosen.world_size
-    speedup = 1 / (1 + (chosen.next_time_change or 0.0))
-    needed = 1 + least * (size / chosen.world_size - 1)
-    if _JUST * needed <= speedup < needed:
-        yield Fact.of("just_short", world_size=size, speedup=speedup, needed=needed)
 
 
 def condition(knowledge: Knowledge, chosen: OutlookRow) -> str:

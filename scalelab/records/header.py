@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 from scalelab.errors import SchemaError, StoreError
@@ -45,8 +46,9 @@ class RunHeader:
     """The content of ``run.json``: the versions of the experiment, oldest first.
 
     Each has ``experiment`` (file name), ``frozen_at`` (UTC), ``meaning`` (the
-    fingerprint), ``site`` where not the experiment's own, ``provenance``, and
-    ``superseded``: attempts that ran before code, command or measurement changed.
+    fingerprint), ``site`` where not the experiment's own, ``source`` (the file that was
+    read, and how an imported table was), ``provenance``, and ``superseded``: attempts
+    that ran before code, command or measurement changed.
     """
 
     name: str
@@ -66,6 +68,7 @@ class RunHeader:
         fingerprint: Mapping[str, Any],
         site: str | None = None,
         code_directory: Path | None = None,
+        source: Mapping[str, Any] = MappingProxyType({}),
         superseded: Iterable[tuple[str, int]] = (),
     ) -> Self:
         """Return the header with a further version, frozen here and now."""
@@ -74,6 +77,7 @@ class RunHeader:
             "frozen_at": datetime.now(UTC).isoformat(),
             "meaning": dict(fingerprint),
             "site": site,
+            "source": dict(source),
             "provenance": provenance(code_directory),
             "superseded": [list(attempt) for attempt in superseded],
         }

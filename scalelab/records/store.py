@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.errors import StoreError
@@ -117,6 +118,15 @@ class RunReader:
     def site(self) -> str | None:
         """Name or path of the site's profile; None: the experiment names it."""
         return self._header.versions[-1].get("site")
+
+    @property
+    def source(self) -> Mapping[str, Any]:
+        """The ``file`` that was read; empty where an older ScaleLab wrote the run.
+
+        Of an imported table also the ``arguments`` of the import.
+        """
+        source: Mapping[str, Any] = self._header.versions[-1].get("source", {})
+        return source
 
     @property
     def experiment_text(self) -> str:
@@ -252,6 +262,7 @@ class RunStore(RunReader):
         fingerprint: Mapping[str, Any],
         site: str | None = None,
         code_directory: Path | None = None,
+        source: Mapping[str, Any] = MappingProxyType({}),
         imported: Sequence[Observation] = (),
     ) -> Self:
         """Make the directory of a new run, whole or not at all."""
@@ -262,7 +273,9 @@ class RunStore(RunReader):
                 "continue it with the command that started it."
             )
         text, recorded = recorded_experiment(experiment_text, fingerprint, {})
-        header = RunHeader(name=directory.name).extended(recorded, site, code_directory)
+        header = RunHeader(name=directory.name).extended(
+            recorded, site, code_directory, source
+        )
         making = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
         with storing(directory):
             discard_halves(directory.parent, directory.name, may_be_written=True)
@@ -286,6 +299,7 @@ class RunStore(RunReader):
         fingerprint: Mapping[str, Any],
         *,
         site: str | None = None,
+        source: Mapping[str, Any] = MappingProxyType({}),
         supersedes: bool = False,
     ) -> None:
         """Record a further version of the experiment, if it differs from the latest.
@@ -300,7 +314,9 @@ class RunStore(RunReader):
             return
         ended = self.rows() if supersedes else []
         attempts = [(each["trial_id"], each["attempt"]) for each in ended]
-        header = self._header.extended(recorded, site, superseded=attempts)
+        header = self._header.extended(
+            recorded, site, source=source, superseded=attempts
+        )
         experiment = self.directory / "experiments" / header.versions[-1]["experiment"]
         write_atomically(experiment, text.encode())
         write_values(self.directory, fingerprint, recorded)

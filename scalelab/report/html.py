@@ -46,9 +46,9 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "How many samples training needs": ("samples_to_target", "metric_over_time"),
 }
 _DETAILS = (
-    *("settings", "chance", "accuracy", "choice", "failed"),
-    *("knee", "granting", "elsewhere", "price", "spot", "electricity", "why"),
-    "sweep_cost",
+    *("settings", "chance", "why_not", "accuracy", "choice", "failed"),
+    *("knee", "granting", "elsewhere", "price", "spot", "electricity", "rule"),
+    *("sweep_cost", "next_step"),
 )
 
 
@@ -182,7 +182,7 @@ def _plots(
 def _answer(recommendation: Recommendation) -> dict[str, Any]:
     said = sentences(recommendation)
     return {
-        "headline": " ".join(texts(said, "use")),
+        "headline": " ".join(texts(said, "unmet", "nearest", "use")),
         "tiles": _tiles(recommendation),
         "details": texts(said, *_DETAILS),
         "table": tables.TextTable.of_columns(allocations(recommendation)),

@@ -72,6 +72,7 @@ def run_sweep(
             sweep.text,
             sweep.fingerprint,
             site=sweep.site_name,
+            source=sweep.origin,
             supersedes=bool(sweep.changes),
         )
 

@@ -22,6 +22,7 @@ from scalelab.kinds.trainers import trainer_of
 from scalelab.launch.command.first_words import check_start
 from scalelab.plan.expand import Plan, plan
 from scalelab.plan.first_check import is_measurement, is_sound
+from scalelab.plan.further import further_trial
 from scalelab.plan.source import Observation
 from scalelab.plan.tracked import TrackedSource, source_of
 from scalelab.records.attempt_io import is_taken
@@ -42,6 +43,7 @@ class Sweep:
 
     experiment: Experiment
     text: str
+    file: Path  # absolute
     site: Site
     site_name: str | None  # name or path of its profile; None: the experiment names it
     source: TrackedSource  # it knows what earlier sweeps of the run finished
@@ -67,8 +69,13 @@ class Sweep:
         directory: str | Path | None = None,
         retry_failed: bool = False,
         skip_check: bool = False,
+        trial: str | None = None,
     ) -> Sweep:
-        """Read and check the experiment, the site and the run; write nothing."""
+        """Read and check the experiment, the site and the run; write nothing.
+
+        A ``trial`` is one that runs besides those of the experiment, see
+        :func:`scalelab.plan.further.further_trial`.
+        """
         asked = Experiment.from_file(experiment)
         where, site_name = asked.resolve_site(site), site and lasting_name(site)
         check_start(experiment, asked, where)
@@ -92,6 +99,10 @@ class Sweep:
             if not changes:
                 finished = reader.finished(rows, retry_failed=retry_failed)
         source = source_of(asked, where, rows=rows)
+        if trial is not None:
+            known = {row["trial_id"] for row in finished}
+            known |= {each.trial_id for each in (source.plan or Plan()).trials}
+            source.propose(further_trial(asked, where, trial, known))
         for row in finished:
             source.resume(row)
         planned, left = source.plan or plan(asked, where), source.left
@@ -103,6 +114,7 @@ class Sweep:
         return cls(
             experiment=asked,
             text=read_document(Path(experiment)),
+            file=Path(experiment).absolute(),
             site=where,
             site_name=site_name,
             source=source,
@@ -172,6 +184,11 @@ class Sweep:
             f"{fitting if nodes <= cores else f'nodes: 1, {fitting}'}."
         )
 
+    @property
+    def origin(self) -> dict[str, str]:
+        """Where the experiment was read, as a run's header has it."""
+        return {"file": str(self.file)}
+
     def open_store(self) -> RunStore:
         """Return the run's records; its directory is made where there is none."""
         if (self.directory / "run.json").exists():
@@ -181,6 +198,7 @@ class Sweep:
             experiment_text=self.text,
             fingerprint=self.fingerprint,
             site=self.site_name,
+            source=self.origin,
             code_directory=self.experiment.code_root,
         )
 

@@ -57,6 +57,7 @@ def sweep(
     accept_changes: bool = False,
     retry_failed: bool = False,
     skip_check: bool = False,
+    trial: str | None = None,
 ) -> Run:
     """Run, continue or extend a sweep and return its run.
 
@@ -79,6 +80,9 @@ def sweep(
         Run again what earlier sweeps could not measure, and once more what fails now.
     skip_check
         Run every trial, whatever the first one of a program shows.
+    trial
+        One trial more than the experiment asks for, such as the one that an answer
+        names next, e.g. ``"gpus=16,nodes=2,local_batch_size=64"``.
 
     Raises
     ------
@@ -209,12 +213,11 @@ def answer_text(answer: Recommendation, width: int, *, explain: bool = False) ->
     width
         Columns of the terminal.
     explain
-        Add the formulas and the fitted parameters.
+        Add all that stands behind it, the formulas and the fitted parameters too.
     """
     from scalelab.recommend.answer import text
 
-    answered = text.answer_text(answer, width)
-    return f"{answered}\n\n{text.explain_text(answer, width)}" if explain else answered
+    return text.answer_text(answer, width, explain=explain)
 
 
 def steadiness_sentences(observations: pd.DataFrame) -> tuple[str, ...]:

@@ -191,6 +191,7 @@ class SweepArguments(Section):
     accept_changes: Flag = False
     retry_failed: Flag = False
     skip_check: Flag = False
+    trial: Text | None = None
 
 
 class RunArguments(Section):

@@ -57,6 +57,16 @@ class RunRecords:
         return self._reader.experiment_text
 
     @property
+    def source(self) -> Mapping[str, Any]:
+        """The ``file`` that was read, and how a table was imported; may be empty."""
+        return self._reader.source
+
+    @property
+    def site_name(self) -> str | None:
+        """Name or path of the site's profile, where the experiment does not name it."""
+        return self._reader.site
+
+    @property
     def import_notes(self) -> tuple[str, ...]:
         """How an imported table was read: its curves, columns, and rows left out."""
         return self._of_import("told")

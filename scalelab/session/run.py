@@ -221,7 +221,11 @@ class Run(RunRecords):
         # as a history of prices may
         may_change = said.target is not None or self._has_history(question)
         answered = self._answered if may_change else self._asked
-        return Answer.of(answered(question))
+        from scalelab.session.next_step import next_step
+
+        found = answered(question)
+        step = next_step(self, found, {**given, **limits})
+        return Answer.of(replace(found, facts=(*found.facts, step)))
 
     def _asked(self, question: Question) -> Recommendation:
         # The kept answer to a question about the same records, or a new one.

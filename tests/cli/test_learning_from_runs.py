@@ -54,7 +54,8 @@ def test_what_one_node_cannot_tell_is_learned_from_another_run(
     alone = asked.recommend(gpus=[8, 16], **batches)
     assert bases(alone)[8] == bases(alone)[16] == "not measured here"
     assert any(
-        "Not chosen: rows that say not measured here" in note for note in alone.notes
+        note.startswith("Not chosen: 8, 16 GPUs. They rest on what was not measured")
+        for note in alone.notes
     )
     answer = asked.recommend(gpus=[8, 16], learn_from=[taught], **batches)
     assert bases(answer)[8] == bases(answer)[16] == "extrapolated"
@@ -172,9 +173,10 @@ def test_the_other_workloads_of_a_run_teach_too(
 def test_the_command_learns(
     scalelab: Callable[..., Any], asked: Run, taught: Path
 ) -> None:
-    answer = scalelab("recommend", "heavier", "--gpus", 16, "--learn-from", "trained")
+    asked = ("recommend", "heavier", "--gpus", 16, "--learn-from", "trained")
+    answer = scalelab(*asked)
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.count("extrapolated") == 1
-    assert "learned from 1 curve of trained" in answer.out
+    assert "learned from 1 curve of trained" in scalelab(*asked, "--explain").out
     scalelab("recommend", "heavier", "--learn-from", "heavier").assert_refused()
     scalelab("recommend", "heavier", "--learn-from", "nowhere").assert_refused()

@@ -54,7 +54,7 @@ def test_what_did_not_fit_is_said_wherever_the_answer_stands(
     ended = scalelab("sweep", "experiment.yaml")
     assert ended.code == 0
     assert "Did not fit into memory: 4 trials.\n" in ended.err
-    assert said in ended.out.split("\n\n")[0]
+    assert f"\n{said}\n" in scalelab("recommend", run, "--explain").out
     assert f"  {said}\n" in scalelab("status", run).out
     facts = json.loads(scalelab("recommend", run, "--json").out)["memory_limits"]
     assert [(each["local_batch_size"], each["num_trials"]) for each in facts] == [

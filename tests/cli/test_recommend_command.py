@@ -182,8 +182,9 @@ def test_bad_options_are_refused_in_one_paragraph(
 def test_what_cannot_be_run_here_is_not_proposed(
     scalelab: Callable[..., Any], small: Path
 ) -> None:
-    out = scalelab("recommend", small).out
-    assert "would change the answer" not in out
+    out = scalelab("recommend", small, "--explain").out
+    assert "The trial that would change the answer" not in out
+    assert "Next: no measurement of step times would change the answer." in out
     assert "Not identifiable" not in out
     asked = json.loads(scalelab("recommend", small, "--gpus", "8", "--json").out)
     assert asked["next_trial"]["world_size"] > 2
@@ -237,8 +238,9 @@ def test_devices_that_failed_are_left_out(
         return completed(trial) if trial.world_size == 1 else failed(trial)
 
     run = measured_run(tmp_path / "run", ending=ending).directory
-    ended = scalelab("recommend", run)
+    ended = scalelab("recommend", run, "--explain")
     assert ended.code == 0
+    assert "Open: 4 of 8 trials ignored." in ended.out
     assert "4 of 8 trials ignored: the trial failed." in ended.out
 
 

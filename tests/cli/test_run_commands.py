@@ -246,7 +246,9 @@ def test_doubts_follow_a_table_into_its_answer(
     accepted = scalelab(*arguments, "--accept-doubts")
     assert accepted.code == 0
     assert accepted.err.startswith("Doubtful: the throughput in the column")
-    answer = scalelab("recommend", "runs/table", "--samples", 1_000_000).out
+    asked = ("recommend", "runs/table", "--samples", 1_000_000)
+    assert "\nContradicted: the import doubted the table." in scalelab(*asked).out
+    answer = scalelab(*asked, "--explain").out
     assert "The import doubted: the throughput in the column" in answer
 
 

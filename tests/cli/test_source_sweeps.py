@@ -121,7 +121,7 @@ def test_a_trial_that_its_source_ends_is_measured_up_to_then(
     status = say("status", "runs/small")
     assert "     1  pruned\n" in status
     assert "Not run yet" not in status
-    answer = " ".join(say("recommend", "runs/small").split())
+    answer = " ".join(say("recommend", "runs/small", "--explain").split())
     assert "Ended early by their source (pruned): 1 attempt; what they" in answer
 
 

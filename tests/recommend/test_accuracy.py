@@ -62,19 +62,19 @@ FAST, EXACT = (
 def test_a_measured_gap_is_said_with_the_choice() -> None:
     answer = ask(FAST, EXACT)
     assert not chosen(answer)
-    text = " ".join(answer_text(answer).split())
+    text = " ".join(answer_text(answer, explain=True).split())
     assert (
         "Accuracy of this way: val_acc -0.018 against one process of the same samples, "
         "batch and seed (2 pairs, -0.018 to -0.018), measured on 4 GPUs at global "
         "batch 256."
     ) in text
     assert "Accuracy is assumed" not in text
-    assert text.index("Accuracy of this way") < text.index("Why:")
+    assert text.index("Accuracy of this way") < text.index("Rule:")
 
 
 def test_without_a_pair_accuracy_is_assumed() -> None:
     alone = FAST[(FAST["world_size"] == 1) | (FAST["kind"] == "throughput")]
-    text = answer_text(ask(alone, EXACT))
+    text = answer_text(ask(alone, EXACT), explain=True)
     assert (
         "Accuracy is assumed not to depend on sync_batch_norm (chosen: False)" in text
     )
@@ -125,7 +125,7 @@ def test_a_way_of_which_nothing_was_accepted_is_not_chosen() -> None:
     assert chosen(answer)
     assert answer.meets_constraints
     assert "Ruled out by accuracy: sync_batch_norm=False (0 of 4 trained models " in (
-        answer_text(answer)
+        answer_text(answer, explain=True)
     )
 
 

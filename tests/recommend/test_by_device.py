@@ -140,7 +140,7 @@ def test_where_nothing_holds_the_least_over_is_the_closest(frame: pd.DataFrame) 
     assert found.node_group == "h100"
     assert found.objective.endswith("the closest to the limits")
     (line,) = (text for text in said(found) if text.startswith("On a100 instead"))
-    assert line.endswith(" usd, chance of meeting < 1 s: < 1%.")
+    assert line.endswith(" usd. Chance of meeting < 1 s: < 1%.")
 
 
 @pytest.mark.slow
@@ -185,7 +185,7 @@ def test_samples_learnt_on_one_group_hold_on_the_other() -> None:
 @pytest.mark.slow
 def test_the_text_names_both_groups(frame: pd.DataFrame) -> None:
     found = answer(question(), frame, sites(1.0, 2.0))
-    text = answer_text(found, 100)
+    text = answer_text(found, 100, explain=True)
     assert " H100 (" in text.splitlines()[0]
     assert " h100 node" in text.splitlines()[0]
     other = found.elsewhere["a100"]

@@ -111,7 +111,7 @@ def test_the_least_that_can_be_met_is_said(asked: Asked) -> None:
         for each in fact(found, "nearest").values["limits"]
         if each["resource"] == "energy"
     )
-    assert "Least energy at 90%" in said(found, "choice")
+    assert "Least energy at 90%" in said(found, "nearest")
     again = asked(limits={"energy": limit["amount"] * 1.001, "time": 1e9}, power=WATTS)
     assert again.meets_constraints
 

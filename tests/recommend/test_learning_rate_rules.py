@@ -102,7 +102,7 @@ def test_rules_are_compared_at_every_batch(found: Recommendation) -> None:
     assert largest["linear"].probability < 0.55
     assert largest["none"].probability < 0.3
     assert largest["none"].samples_to_target is None
-    text = answer_text(found, 100)
+    text = answer_text(found, 100, explain=True)
     assert "Runs to the target by rule: " in text
     (line,) = (line for line in text.splitlines() if line.strip().startswith("512"))
     assert "1/3" in line

@@ -101,7 +101,7 @@ def _facts(answer: Answer) -> Iterator[Any]:
         ratios = [1 / v for v in numbers if v]
         more = [v - 1 for v in numbers]
         # a confidence that a chance suffices for is rounded down
-        sure = min(int(100 * values.get("probability", 0)), 99) / 100
+        sure = min(int(100 * (values.get("probability") or 0)), 99) / 100
         known = [*numbers, *shares, *ratios, *more, sure, 0.99, 0.01]
         said = in_words(fact, answer.device_word).replace(EXAMPLE, "")
         if found := unsaid(said, known):
@@ -155,7 +155,7 @@ def _table(answer: Answer, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _sentences(answer: Answer, values: Mapping[str, Any]) -> Iterator[str]:
-    text = " ".join(answer_text(answer, WIDE).split())
+    text = " ".join(answer_text(answer, WIDE, explain=True).split())
     for name in ("notes", "unsupported"):
         for said in values[name]:
             if " ".join(said.split()) not in text:
@@ -175,13 +175,17 @@ def _sentences(answer: Answer, values: Mapping[str, Any]) -> Iterator[str]:
     if unsaid(answer.sentences[0], leaves([chosen, *names])):
         if values["meets_constraints"]:
             yield f"{answer.sentences[0]!r} is not the chosen row"
-    marked = re.findall(r"^ *>(\d+)", answer_text(answer, WIDE), re.MULTILINE)
+    marked = re.findall(
+        r"^ *>(\d+)", answer_text(answer, WIDE, explain=True), re.MULTILINE
+    )
     if marked != [str(chosen["world_size"])]:
         yield f"marked {marked}"
     if text.startswith("Nothing meets") == values["meets_constraints"]:
         yield "meets and does not meet"
     knee = values["knee"]
-    is_claimed = "Returns diminish at" in text
+    is_claimed = (
+        "Doubling stops paying" in text.partition("Doubling stops paying where")[0]
+    )
     if is_claimed != (knee is not None and knee["term"] is not None):
         if not (knee and knee["lo"] is None):
             yield f"knee {knee}"

@@ -138,7 +138,7 @@ def test_what_never_came_to_80_is_said_and_not_recommended(run: Run) -> None:
         assert twelve.probability < 0.5
     else:
         assert twelve.basis != "measured"
-    others = answer_text(ask(run, 80), 100)
+    others = answer_text(ask(run, 80), 100, explain=True)
     (line,) = (li for li in others.splitlines() if re.match(r"\s+1,536 ", li))
     assert "0/1" in line
 
@@ -199,4 +199,4 @@ def test_a_proposal_has_all_its_settings(run: Run) -> None:
     answer = ask(run, 75)
     assert answer.next_trial is not None
     assert answer.next_trial.settings == answer.chosen.settings
-    assert "framework pytorch, 60 steps" in answer_text(answer, 200)
+    assert "framework pytorch, 60 steps" in answer_text(answer, 200, explain=True)

@@ -79,7 +79,7 @@ def test_the_latest_log_that_says_one_counts(tmp_path: Path) -> None:
 
 
 def said(answer: Recommendation) -> str:
-    return " ".join(answer_text(answer, 100).split())
+    return " ".join(answer_text(answer, 100, explain=True).split())
 
 
 def test_an_answer_rests_on_the_logged_link_and_says_so(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from scalelab.inputs.numerals import counted, number, percent, probability
+from scalelab.inputs.numerals import counted, percent, probability
 from scalelab.kinds.resources import CARBON, ENERGY, MONEY, TIME
 
 _FASTER = 1.05  # a factor that is written as 1.1 or more
@@ -51,15 +51,8 @@ def nearest_limits(values: Mapping[str, Any], device_word: str) -> str:
         size, place = each["world_size"], counted(each["world_size"], device_word)
         if each.get("device"):
             place = f"{counted(size, 'device')} of {each['device']}"
-        said.append(
-            f"{asked}: {each['needed']}, on {place} ({each['allocation']}), "
-            f"{_times_more(each['ratio'])} the {each['asked']} asked."
-        )
+        said.append(f"{asked}: {each['needed']}, on {place} ({each['allocation']}).")
     return " ".join(said)
-
-
-def _times_more(ratio: float) -> str:
-    return f"{number(ratio)} times" if ratio >= 2 else f"{percent(ratio - 1)} more than"
 
 
 def against_devices(values: Mapping[str, Any]) -> str:

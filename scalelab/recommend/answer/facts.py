@@ -6,8 +6,25 @@ from typing import Any, Literal, Self
 
 # What the times of an answer are made of
 Contents = Literal["given", "steps", "steps_and_checkpoints", "all", "whole_runs"]
+# Why the runner-up is not chosen; ``compared``: no single reason, the figures say it
+WhyNot = Literal[
+    "batch_too_large",
+    "not_measured_here",
+    "not_accepted",
+    "unlikely",
+    "slower",
+    "pays_too_little",
+    "not_measured",
+    "more_pay",
+    "takes_more",
+    "compared",
+]
 # The subjects of notes
 NotedPart = Literal[
+    "nearest",
+    "why_not",
+    "rests_on",
+    "next_step",
     "accuracy",
     "choice",
     "failed",
@@ -20,8 +37,12 @@ NotedPart = Literal[
     "unanswered",
 ]
 _PARTS: Mapping[str, NotedPart] = {
-    **dict.fromkeys(("on_the_edge", "just_short", "faster", "to_submit_now"), "choice"),
-    **dict.fromkeys(("nearest", "against_devices", "faster_device"), "choice"),
+    **dict.fromkeys(("why_not", "only_count"), "why_not"),
+    "next_step": "next_step",
+    **dict.fromkeys(("step_time", "choice_in_draws", "target_reached"), "rests_on"),
+    **dict.fromkeys(("on_the_edge", "faster", "to_submit_now"), "choice"),
+    "nearest": "nearest",
+    **dict.fromkeys(("against_devices", "faster_device"), "choice"),
     "worth_granting": "granting",
     "spot_beside": "choice",
     "electricity": "electricity",

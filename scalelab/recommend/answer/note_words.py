@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import short_label
-from scalelab.inputs.numerals import counted, duration, number, percent
+from scalelab.inputs.numerals import counted, duration, number, percent, plural
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
-from scalelab.inputs.support import Support
 from scalelab.inputs.wording import Option
-from scalelab.recommend.answer import rate_words, spot_words
+from scalelab.recommend.answer import argument_words, rate_words, spot_words
 from scalelab.recommend.answer.comparing_words import (
     against_devices,
     faster_device,
@@ -55,7 +54,8 @@ def in_words(fact: Fact, device_word: str) -> str:
     """Say a note in one or two sentences."""
     said = SENTENCES[fact.kind]
     if isinstance(said, str):
-        values = {**_OPTIONS, **fact.values, "device": device_word}
+        words = {"device": device_word, "plural_device": plural(device_word, 2)}
+        values = {**_OPTIONS, **fact.values, **words}
         return _Sentences().vformat(said, (), values)
     return said(_Note(fact.values, device_word))
 
@@ -187,7 +187,7 @@ def _own_rate_differs(note: _Note) -> str:
 
 
 _CONTENTS: Mapping[Contents, str] = {
-    "given": "the given step times, whatever those contain",
+    "given": "the table's own steps, whatever those contain",
     "steps": "training steps",
     "steps_and_checkpoints": "training steps and checkpoints between them",
     "all": "all between two steps (an evaluation counts only where the measured steps "
@@ -279,6 +279,12 @@ _CONFIGURATION = (
     "{gradient_accumulation_steps:| x {gradient_accumulation_steps} accumulation steps}"
 )
 SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
+    "why_not": lambda note: argument_words.why_not(note.of, note.device_word),
+    "next_step": lambda note: argument_words.next_step(note.of, note.device_word),
+    "only_count": "Why {world_size:n {device}}: no other number was measured.",
+    "step_time": lambda note: argument_words.ground("step_time", *note),
+    "choice_in_draws": lambda note: argument_words.ground("choice_in_draws", *note),
+    "target_reached": lambda note: argument_words.ground("target_reached", *note),
     "failures": _failures,
     "missed": _missed,
     "critical_batch": lambda note: rate_words.critical_batch(note.of),
@@ -295,8 +301,6 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "on_the_edge": f"On the edge: {_CONFIGURATION}{{settings:then}}: {{takes:list}}, "
     "would be chosen at a confidence of {probability:below}"
     "{of_doublings: that every doubling pays|}.",
-    "just_short": "Just short: {world_size:n {device}} are {speedup:.3f} times as "
-    "fast, and {needed:.3f} would pay.",
     "faster": lambda note: (
         f"{note.devices()} ({note.of['basis']}): "
         f"{faster_for(note.of['speedup'], note.of['cost_ratio'])}."
@@ -312,16 +316,15 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "times follow whole runs.",
     "pruned": "Ended early by their source (pruned): {num_attempts:n attempt}; what "
     "they measured until then counts.",
-    "contradicting": f"Contradicting: {{num_runs:n run}} on {_CONFIGURATION}, took "
-    "{least_s:duration} to {most_s:duration} a step. Find out why, and measure it "
-    "again.",
-    "more_contradicting": "{count:n more configuration} {count:has|have} "
-    "contradicting runs.",
+    "contradicting": "Contradicting: {num_configurations:n configuration} "
+    "{num_configurations:scatters|scatter} up to {factor:.2g}-fold. {num_runs:n run} "
+    f"on {_CONFIGURATION}, took {{least_s:duration}} to {{most_s:duration}} a step. "
+    "Repeat on a quiet machine.",
     "doubted": f"Doubted: a run on {_CONFIGURATION}, was {{factor:slower}} than the "
     "other rows say; it hardly moves the expected time. Measure it again.",
     "more_doubted": "{count:n more run} {count:is|are} doubted.",
-    "no_repeats": "Scatter unknown: nothing was measured twice; further runs are taken "
-    "to differ by the usual few percent. Repeat some.",
+    "no_repeats": "Nothing was measured twice: intervals assume that runs differ by "
+    "the usual few percent. Repeat one.",
     "few_readings": "Scatter unknown: {num_runs:n run} without repeats, and with one "
     "to three readings of the step time in each; the usual scatter is assumed. Report "
     "steps more often, train longer, or raise measure.repeats.",
@@ -383,8 +386,9 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "above_ideal_on_more": "Efficiency over 100%: {why}.",
     "batch_too_large": "Not chosen: {world_size:n {device}} or more. Their global "
     "batch is beyond {largest:,}, {why}{may_ask:; {max_batch} allows more|}.",
-    "unmeasured_not_chosen": f"Not chosen: rows that say {Support.NOT_MEASURED!s}. "
-    "They rest on a belief about other machines; {accept_unmeasured} allows them."
+    "unmeasured_not_chosen": "Not chosen: {world_sizes:sizes} {plural_device}. They "
+    "rest on what was not measured here, such as a second node; {accept_unmeasured} "
+    "allows them."
     "{is_proposed: The proposed trial would tell.|}",
     "considered": _considered,
     "replicas_not_divided": lambda note: (

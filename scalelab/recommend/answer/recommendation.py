@@ -17,6 +17,7 @@ from scalelab.kinds.resources import (
     Units,
 )
 from scalelab.plan.memory_limits import MemoryLimit
+from scalelab.recommend.answer.argument_words import Ground, grounds
 from scalelab.recommend.answer.evidence import Evidence, RateRow, WayRow
 from scalelab.recommend.answer.facts import Fact, NotedPart
 from scalelab.recommend.answer.note_words import in_words
@@ -363,6 +364,16 @@ class Recommendation:
         return tuple(row for row in self.rows if row.is_pareto)
 
     @property
+    def grounds(self) -> tuple[Ground, ...]:
+        """What the answer rests on: contradicted first, then open, then confirmed."""
+        ignored = sum(self.left_out.values())
+        found = grounds(self.facts, self.device_word, ignored, self.num_observations)
+        unfitting = [str(limit).rstrip(".") for limit in self.memory_limits[:1]]
+        return found + tuple(
+            Ground(kind="memory", state="confirmed", text=text) for text in unfitting
+        )
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What the answer assumes, a sentence each."""
         return self.said("efficiency", "assumption")
@@ -386,6 +397,9 @@ class Recommendation:
         beside = values.pop("evidence")
         values |= {
             "facts": [{"kind": f["kind"], **f["values"]} for f in values["facts"]],
+            "why_not": [*self.said("why_not")],
+            "rests_on": [asdict(ground) for ground in self.grounds],
+            "next_step": [*self.said("next_step")],
             "notes": [*self.notes],
             "unsupported": [*self.unsupported],
             "failures": " ".join(self.said("failed")),

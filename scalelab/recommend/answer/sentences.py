@@ -9,7 +9,6 @@ from scalelab.inputs.numerals import (
     duration,
     duration_ends,
     percent,
-    plural,
     probability,
 )
 from scalelab.kinds.resources import RESOURCES, Units
@@ -64,10 +63,12 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
     now = next((f.values for f in result.facts if f.kind == "to_submit_now"), {})
     proposal = [] if trial is None else [_proposal(result, trial, now)]
     return {
+        "unmet": _unmet(result),
+        "nearest": [*result.said("nearest")],
         "use": _use(result),
         "settings": _settings(result),
         "takes": [f"{time}, {_spent(result, row)}"],
-        "chance": [f"Chance {chance}{given}."] if chance else [],
+        "chance": [f"{chance}{given}."] if chance else [],
         "failed": [*result.said("failed"), *limits_in_words(result.memory_limits)],
         "choice": [*result.said("choice"), *(proposal if now else [])],
         "emulated": [emulated] if result.is_emulated else [],
@@ -78,7 +79,12 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
         "spot": [*result.said("spot")],
         "electricity": [*result.said("electricity")],
         "accuracy": [*result.said("accuracy")],
-        "why": [f"Why: {result.objective}."],
+        "why_not": [*result.said("why_not")],
+        "next_step": [*result.said("next_step")],
+        "rests_on": [
+            f"{each.state.capitalize()}: {each.text}." for each in result.grounds
+        ],
+        "rule": [f"Rule: {result.objective}."],
         "efficiency": [*result.said("efficiency")],
         "rates": [*result.said("rates")],
         "assumption": [*result.said("assumption")],
@@ -115,13 +121,8 @@ def reason_in_words(reason: str, *, is_emulated: bool = False) -> str:
 
 
 def _use(result: Recommendation) -> list[str]:
-    row, unmet, verb = result.chosen, [], "Use"
-    if not result.meets_constraints:
-        is_likely = _LIKELY <= (row.probability or 0) < result.confidence
-        sure = f" with a chance of {percent(result.confidence)}" if is_likely else ""
-        asked = " and ".join((*result.limits, *result.conditions))
-        unmet = [f"Nothing meets {asked}{sure}."]
-        verb = "Closest:"
+    row = result.chosen
+    verb = "Use" if result.meets_constraints else "Closest:"
     kind = f"{result.node_group} node" if result.node_group else "node"
     _, devices = row.allocation.split("x")
     count = _count(result, row)
@@ -132,7 +133,16 @@ def _use(result: Recommendation) -> list[str]:
     nodes = f"{counted(row.num_nodes, kind)} x {devices}"
     if row.is_interruptible:
         count += " on the spot market"
-    return [*unmet, f"{verb} {count} ({nodes}), {_batch(row.batch)}"]
+    return [f"{verb} {count} ({nodes}), {_batch(row.batch)}"]
+
+
+def _unmet(result: Recommendation) -> list[str]:
+    if result.meets_constraints:
+        return []
+    is_likely = _LIKELY <= (result.chosen.probability or 0) < result.confidence
+    sure = f" with a chance of {percent(result.confidence)}" if is_likely else ""
+    asked = " and ".join((*result.limits, *result.conditions))
+    return [f"Nothing meets {asked}{sure}."]
 
 
 def _settings(result: Recommendation) -> list[str]:
@@ -157,7 +167,9 @@ def _chance(result: Recommendation, row: OutlookRow) -> str:
     of = [judged_times(f.values) for f in result.facts if f.kind == "times_contain"]
     limits = " and ".join(result.limits)
     limits += "".join(of) if "< " in limits else ""  # but for a target alone
-    return f"of meeting {limits}: {probability(row.probability)}"
+    if not any(limit.startswith("<") for limit in result.limits):
+        return f"{limits} is reached with a chance of {probability(row.probability)}"
+    return f"Chance of meeting {limits}: {probability(row.probability)}"
 
 
 def _count(result: Recommendation, row: OutlookRow) -> str:
@@ -182,39 +194,35 @@ def _elsewhere(result: Recommendation, device: str, row: OutlookRow) -> str:
     return (
         f"On {device} instead: {_count(result, row)} ({row.allocation}), "
         f"{duration(row.time_s.value)} [{duration_ends(row.time_s)}], "
-        f"{_spent(result, row)}{f', chance {chance}' if chance else ''}."
+        f"{_spent(result, row)}.{f' {chance}.' if chance else ''}"
     )
 
 
 def _knee(result: Recommendation, knee: Knee) -> str:
     last, most = result.alike[-1].world_size, knee.largest_measured
-    up_to = f"up to {_many(result, most)}, the largest measured"
+    measured = f"Nothing measured, up to {_many(result, most)}, shows diminishing"
     if knee.lo is None:
-        beyond = f"; none are expected up to {last:,} either" if last > most else ""
-        return f"No diminishing returns {up_to}{beyond}."
+        beyond = f"; {last:,} are extrapolated" if last > most else ""
+        return f"{measured} returns{beyond}."
     if knee.hi is None:
-        where = f"{_many(result, knee.lo)} or more"
+        where = f"somewhere above {_many(result, knee.lo)}"
     elif knee.hi == knee.lo:
-        where = _many(result, knee.lo)
+        where = f"at {_many(result, knee.lo)}"
     else:
-        where = f"{knee.lo:,}-{knee.hi:,} {plural(result.device_word, 2)}"
+        where = f"between {knee.lo:,} and {_many(result, knee.hi)}"
     chance = knee.probability_in_range
-    if chance is None and knee.hi is None:
-        return (
-            f"Where returns diminish is open: more than {_many(result, knee.lo)} were "
-            "not measured."
-        )
     if chance is None:
-        return f"Where returns diminish is open: at {where}."
+        unseen = " (none were measured)" if knee.hi is None else ""
+        return f"Where doubling stops paying is open: {where}{unseen}."
     if knee.term is None:
         is_open = knee.lo > result.alike[0].world_size
         then = f", not before {knee.lo:,}" if is_open else ""
         return (
-            f"No sign of diminishing returns {up_to}. Chance that they diminish by "
-            f"{last:,}: {probability(chance)}{then}."
+            f"{measured} returns. Chance that they diminish by {last:,}: "
+            f"{probability(chance)}{then}."
         )
-    sure = "" if chance >= _CERTAIN else f" (chance {probability(chance)})"
-    return f"Returns diminish at {where}{sure}: {knee.term}."
+    sure = "" if chance >= _CERTAIN else f" ({percent(chance)} sure)"
+    return f"Doubling stops paying {where}{sure}: {knee.term}."
 
 
 def what_diminishing_means(result: Recommendation) -> list[str]:
@@ -222,8 +230,8 @@ def what_diminishing_means(result: Recommendation) -> list[str]:
     if result.knee is None:
         return []
     return [
-        "Returns diminish where neither twice as many devices nor any larger number "
-        f"give {percent(result.knee.marginal_return)} of the ideal gain."
+        "Doubling stops paying where neither twice as many devices nor any larger "
+        f"number give {percent(result.knee.marginal_return)} of the ideal gain."
     ]
 
 

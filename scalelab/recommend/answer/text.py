@@ -26,6 +26,7 @@ from scalelab.inputs.numerals import (
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.kinds.resources import DEVICE_HOURS, MODELLED, Units
 from scalelab.recommend.answer.evidence import RateRow, Spread, WayRow, side_by_side
+from scalelab.recommend.answer.first_lines import first_lines
 from scalelab.recommend.answer.note_words import settings_in_words
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
@@ -46,16 +47,19 @@ if TYPE_CHECKING:
 # Columns of cells, the title first, by a name that does not depend on the answer
 Columns = dict[str, list[str]]
 # the first to go when a terminal is narrow
+# the first to go when a terminal is narrow; never the interval or the basis
 _OPTIONAL = (
-    *("speed", "nodes", "next", "efficiency"),
-    *("batch", "unlike", "chance", "interval"),
+    *("speed", "tokens", "nodes", "next", "efficiency", "utilization"),
+    *("batch", "unlike", "chance"),
 )
 _OPTIONAL_OF_WAYS = ("metric", "reached", "servers", "batch", "gap", "bubble")
+# what is said on request: all but the first lines
 _REMARKS = (
-    *("emulated", "knee", "granting", "elsewhere", "price", "spot", "electricity"),
-    *("why", "rates", "assumption", "unanswered", "next_trial"),
+    *("accuracy", "choice", "failed", "efficiency", "emulated", "knee", "granting"),
+    *("elsewhere", "price", "spot", "electricity", "rule", "rates", "assumption"),
+    *("unanswered", "next_trial", "ignored", "sweep_cost"),
 )
-_HEAD = ("use", "settings", "takes", "chance", "accuracy", "choice", "failed")
+_HEAD = ("unmet", "nearest", "use", "settings", "takes", "chance", "why_not")
 _NESTED = ("batch", "settings")
 _UNFLATTENED = "compared_with"
 
@@ -264,51 +268,55 @@ def _last(words: str) -> str:
     return words.split()[-1]
 
 
-def answer_text(recommendation: Recommendation, width: int = 80) -> str:
-    """Return the answer in full."""
-    said = sentences(recommendation)
-    headline = [
-        *texts(said, "use", "settings"),
-        ".  ".join(texts(said, "takes", "chance")),
-        *texts(said, "accuracy", "choice", "failed"),
-    ]
-    columns = _shown(recommendation, width)
+def answer_text(
+    recommendation: Recommendation, width: int = 80, *, explain: bool = False
+) -> str:
+    """Return the answer: its first lines and its table; with ``explain``, all of it."""
+    columns, omitted = _shown(recommendation, width)
     table = _aligned(columns, left=("device", "next", "basis", "batch", "unlike"))
-    remarks = texts(said, *_REMARKS)
-    if "efficiency" in columns:
-        remarks = [*texts(said, "efficiency"), *remarks]
-    if ends := texts(said, "ignored", "sweep_cost"):
-        remarks.append("  ".join(ends))
     blocks = [
-        _wrapped(headline, width),
-        table,
-        _ways(recommendation, width),
-        _rates(recommendation, width),
-        _wrapped(remarks, width),
+        first_lines(recommendation, width),
+        [*table, *_wrapped(_not_shown(omitted), width)],
     ]
+    if explain:
+        blocks += _explained(recommendation, width)
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def explain_text(result: Recommendation, width: int = 80) -> str:
-    """Return what stands below the answer on request: formulas and parameters."""
-    lines = [
+def _not_shown(titles: Sequence[str]) -> list[str]:
+    return [f"Not shown at this width: {', '.join(titles)}."] if titles else []
+
+
+def _explained(result: Recommendation, width: int) -> list[list[str]]:
+    """Return what stands below the table on request, formulas and parameters last."""
+    said = sentences(result)
+    table = _aligned(parameters(result), left=("parameter", "interval", "unit", "open"))
+    laws = [
         f"Law: {result.law}.  {result.formula}",
         "Samples to a target: S = S_min (1 + B / B_crit) (McCandlish et al. 2018).",
         *what_diminishing_means(result),
     ]
-    table = _aligned(parameters(result), left=("parameter", "interval", "unit", "open"))
-    return "\n".join([*_wrapped(lines, width), "", *table])
+    return [
+        _wrapped(texts(said, "rests_on"), width),
+        _ways(result, width),
+        _rates(result, width),
+        _wrapped(texts(said, *_REMARKS), width),
+        [*_wrapped(laws, width), "", *table],
+    ]
 
 
-def _shown(result: Recommendation, width: int) -> Columns:
+def _shown(result: Recommendation, width: int) -> tuple[Columns, list[str]]:
+    """Return the columns that fit, and the titles of those that do not."""
     columns = allocations(result)
     (first, (title, *cells)), *_ = columns.items()
     marks = [">" if row.is_chosen else " " for row in result.rows]
     columns[first] = [title, *map("".join, zip(marks, cells, strict=True))]
-    return _fitting(columns, (*_OPTIONAL, "basis"), width)
+    fitting = _fitting(columns, _OPTIONAL, width)
+    return fitting, [columns[name][0] for name in columns if name not in fitting]
 
 
 def _fitting(columns: Columns, optional: tuple[str, ...], width: int) -> Columns:
+    columns = dict(columns)
     for name in optional:
         widths = [max(map(len, cells)) for cells in columns.values()]
         if sum(widths) + 2 * (len(widths) - 1) <= width:

@@ -181,7 +181,7 @@ def _layout_check(key: CurveKey, measured: pd.DataFrame) -> Callable[[Place], bo
         try:
             layout.data_parallel_size(place[0])
             if within_nodes:
-                layout.check_nodes(_spread(*place))
+                layout.check_nodes(Allocation.spread(*place))
         except SpecError:
             return False
         return True
@@ -204,7 +204,7 @@ def _strategy_check(
 
     def suits(place: Place, split: Split, parallel: int) -> bool:
         sizes = TrialSizes(
-            allocation=_spread(*place),
+            allocation=Allocation.spread(*place),
             local_batch_size=split[0],
             gradient_accumulation_steps=split[1],
             options=options,
@@ -286,13 +286,7 @@ def why_unshared(
 
 def allocation_label(world_size: int, num_nodes: int) -> str:
     """Return nodes x devices, e.g. ``4x4``; uneven nodes as ``2x3+2``."""
-    return str(_spread(world_size, num_nodes))
-
-
-def _spread(world_size: int, num_nodes: int) -> Allocation:
-    share, rest = divmod(world_size, num_nodes)
-    devices = (share + 1,) * rest + (share,) * (num_nodes - rest)
-    return Allocation(devices_per_node=devices)
+    return str(Allocation.spread(world_size, num_nodes))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -52,6 +52,7 @@ _UNNAMED = {
     "metric_mode": "max",
     "target_value": 1.0,
 }
+_PLACES = {"table", "directory"}
 _MEASURED = (*SPEEDS, *LENGTHS, "time_to_target_s", "gpu_memory_peak_bytes")
 _CONFIGURATION = (
     "workload dataset parallelism device_type device_name num_nodes gpus_per_node "
@@ -122,6 +123,10 @@ def import_table(asked: ImportArguments) -> RunStore:
         run_directory,
         experiment_text=json.dumps({"imported": source}, indent=2) + "\n",
         fingerprint={"imported": source},
+        source={
+            "file": str(table.absolute()),
+            "arguments": asked.model_dump(exclude_defaults=True, exclude=_PLACES),
+        },
         imported=[row.values for row in rows],
     )
 

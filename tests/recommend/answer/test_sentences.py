@@ -28,7 +28,7 @@ def test_the_first_sentence_answers(answered: Recommendation) -> None:
     use = "16 A100 (4 nodes x 4), global batch 512 = 32 x 16"
     assert said(answered, "use") == [f"Use {use}"]
     short = replace(answered, meets_constraints=False, limits=("< 5 min", "< 1 usd"))
-    assert said(short, "use") == [
+    assert said(short, "unmet", "use") == [
         "Nothing meets < 5 min and < 1 usd.",
         f"Closest: {use}",
     ]
@@ -38,8 +38,11 @@ def test_the_rest_follows_in_order(answered: Recommendation) -> None:
     assert [*chain(*sentences(answered).values())][1:] == [
         "learning rate 0.4 (rule: linear)",
         "12.8 min [12.5-13.0], 3.4 GPU-h",
-        "Returns diminish at 16-32 GPUs (chance 97%): inter-node all-reduce.",
-        "Why: the fastest allocation at which a device added still brings half.",
+        "Doubling stops paying between 16 and 32 GPUs (97% sure): inter-node "
+        "all-reduce.",
+        "Open: accuracy at batch 512 (assumes 90 epochs).",
+        "Open: 2 of 33 trials ignored.",
+        "Rule: the fastest allocation at which a device added still brings half.",
         "Not measured: accuracy at batch 512; assumes 90 epochs suffice.",
         "The trial that would change the answer most: 32 GPUs (8x4), global batch "
         "512 = 16 x 32, 60 steps, 1.1 GPU-h: it would settle whether 32 GPUs still "
@@ -76,16 +79,17 @@ def test_settings_and_accumulation_are_named() -> None:
         (
             None,
             None,
-            "No diminishing returns up to 16 GPUs, the largest measured; none are "
-            "expected up to 32 either.",
+            "Nothing measured, up to 16 GPUs, shows diminishing returns; 32 are "
+            "extrapolated.",
         ),
-        (16, None, "Returns diminish at 16 GPUs or more (chance 75%): x."),
-        (16, 16, "Returns diminish at 16 GPUs (chance 75%): x."),
-        (4, 16, "Returns diminish at 4-16 GPUs (chance 75%): x."),
-        (4, 32, "Where returns diminish is open: at 4-32 GPUs."),
+        (16, None, "Doubling stops paying somewhere above 16 GPUs (75% sure): x."),
+        (16, 16, "Doubling stops paying at 16 GPUs (75% sure): x."),
+        (4, 16, "Doubling stops paying between 4 and 16 GPUs (75% sure): x."),
+        (4, 32, "Where doubling stops paying is open: between 4 and 32 GPUs."),
         (
             *(16, None),
-            "Where returns diminish is open: more than 16 GPUs were not measured.",
+            "Where doubling stops paying is open: somewhere above 16 GPUs (none were "
+            "measured).",
         ),
     ],
 )
@@ -114,13 +118,13 @@ def test_a_knee_that_is_unlikely_is_not_named(answered: Recommendation) -> None:
         largest_measured=16,
     )
     assert said(replace(answered, knee=knee), "knee") == [
-        "No sign of diminishing returns up to 16 GPUs, the largest measured. Chance "
-        "that they diminish by 32: 30%, not before 16."
+        "Nothing measured, up to 16 GPUs, shows diminishing returns. Chance that they "
+        "diminish by 32: 30%, not before 16."
     ]
     first = answered.rows[0].world_size
     assert said(replace(answered, knee=replace(knee, lo=first)), "knee") == [
-        "No sign of diminishing returns up to 16 GPUs, the largest measured. Chance "
-        "that they diminish by 32: 30%."
+        "Nothing measured, up to 16 GPUs, shows diminishing returns. Chance that they "
+        "diminish by 32: 30%."
     ]
 
 

@@ -140,7 +140,10 @@ def test_an_open_knee_claims_no_chance_and_no_cause_to_a_program_either() -> Non
         for size in (1, 2, 4, 8)
     ]
     found = recommend(pd.DataFrame(rows), Job(samples=10**6), devices_on_node=8)
-    text = "Where returns diminish is open: more than 8 GPUs were not measured."
+    text = (
+        "Where doubling stops paying is open: somewhere above 8 GPUs (none were "
+        "measured)."
+    )
     assert sentences(found)["knee"] == [text]
     knee = found.to_json()["knee"]
     assert [knee[name] for name in ("lo", "hi")] == [8, None]

@@ -41,7 +41,7 @@ def test_the_answer_is_the_time_to_the_target(run_of: Import) -> None:
     by_size = {row.world_size: row for row in answer.rows}
     for size, minutes in ((8, 40), (16, 22), (64, 7)):
         assert by_size[size].time_s.lo < 60 * minutes < by_size[size].time_s.hi
-    text = answer_text(answer, 100)
+    text = answer_text(answer, 100, explain=True)
     assert "target_reached >= 1" in text
     assert "Times are of whole runs to the target, whatever those contain" in text
     assert "(of training steps)" not in text
@@ -169,7 +169,7 @@ def test_one_series_of_several_is_asked_by_itself(run_of: Import) -> None:
     assert [row.num_nodes for row in answer.rows] == [
         -(-row.world_size // 8) for row in answer.rows
     ]
-    assert "Times are of whole runs" in answer_text(answer, 100)
+    assert "Times are of whole runs" in answer_text(answer, 100, explain=True)
     for size in (8, 64):
         one, other = (rows[size].time_s.value for rows in by_size)
         assert one == pytest.approx(other, rel=0.05)

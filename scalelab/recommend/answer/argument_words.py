@@ -1,0 +1,348 @@
+"""The argument of an answer in words: why not the next row, and what it rests on."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from scalelab.inputs.numerals import (
+    counted,
+    duration,
+    number,
+    percent,
+    probability,
+)
+from scalelab.inputs.support import Support
+from scalelab.inputs.wording import Command, Option
+from scalelab.recommend.answer.comparing_words import slower
+from scalelab.recommend.answer.facts import Fact
+
+State = Literal["contradicted", "open", "confirmed"]
+STATES: tuple[State, ...] = ("contradicted", "open", "confirmed")
+_STABLE = 0.9  # of the draws, in which the choice is the same
+_AS_FAST = 1.05  # a smaller factor is no difference
+_AGREE = 0.1  # from their median, by which runs confirm one another
+_LEAST_APART = 0.001  # what is closer is written as this
+_WRITTEN = 0.005  # a smaller share is written as 0%
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ground:
+    """Something that an answer rests on: whether it was confirmed, and a phrase."""
+
+    kind: str  # of the fact that says it
+    state: State
+    text: str
+
+
+def why_not(values: Mapping[str, Any], device_word: str) -> str:
+    """Say what the runner-up takes beside the chosen row, and why not it."""
+    than, other = counted(values["than"], device_word), f"{values['world_size']:,}"
+    if "device" in values:
+        than, other = f"{values['than']:,} {values['own_device']}", _other(values)
+    because = _because(values, than)
+    return f"Why {than} and not {other}: {_beside(values)}{because}."
+
+
+def _other(values: Mapping[str, Any]) -> str:
+    return " ".join(filter(None, (f"{values['world_size']:,}", values.get("device"))))
+
+
+def _beside(values: Mapping[str, Any]) -> str:
+    speedup, ratio, unit = (values[name] for name in ("speedup", "cost_ratio", "unit"))
+    is_one, other = values["world_size"] == 1, _other(values)
+    if speedup >= _AS_FAST:
+        verb = "is" if is_one else "are"
+        pace = f"{verb} {_factor(speedup, values['needed'])} times as fast"
+    else:
+        verb = "takes" if is_one else "take"
+        times = f"{_factor(1 / speedup)} times " if 1 / speedup >= _AS_FAST else ""
+        pace = f"{verb} {times}as long"
+    share = abs(ratio - 1)
+    if share < _WRITTEN:
+        return f"{other} {pace} for as much {unit}"
+    more = "more" if ratio > 1 else "less"
+    return f"{other} {pace} for {percent(share)} {more} {unit}"
+
+
+def _factor(factor: float, needed: float | None = None) -> str:
+    """Write a factor; with a third decimal where the second does not tell it apart."""
+    if factor >= 10:
+        return number(factor)
+    is_alike = needed is not None and f"{factor:.2f}" == f"{needed:.2f}"
+    return f"{factor:.3f}" if is_alike else f"{factor:.2f}"
+
+
+def _because(values: Mapping[str, Any], chosen: str) -> str:
+    match values["reason"]:
+        case "batch_too_large":
+            return _beyond(values)
+        case "not_measured_here":
+            accepting = Option("accept_unmeasured", True)
+            return f", but rest on what was not measured here ({accepting})"
+        case "not_accepted":
+            return ", but may not be chosen"
+        case "unlikely":
+            chance = f"a chance of {probability(values['probability'])}"
+            return f", and {_meets(values, values['world_size'])} with {chance}"
+        case "pays_too_little":
+            pays = _factor(values["needed"], values["speedup"])
+            is_doubling = values["world_size"] == 2 * values["than"]
+            what = "a doubling pays" if is_doubling else "they would pay"
+            return f"; {what} from {pays} times on"
+        case "not_measured":
+            return "; they would pay, but were not measured"
+        case "more_pay":
+            return "; more of them still pay"
+        case "takes_more" if values["limits"] and values["speedup"] > 1:
+            return f"; {chosen} {_meets(values, values['than'])} already"
+        case _:
+            return ""
+
+
+def _beyond(values: Mapping[str, Any]) -> str:
+    batch, largest = values["global_batch_size"], values["largest"]
+    allowed = f" ({Option('max_batch', batch)})" if values["may_ask"] else ""
+    why = values["why_largest"]
+    return f", but at batch {batch:,}, above {largest:,}, {why}{allowed}"
+
+
+def _meets(values: Mapping[str, Any], count: int) -> str:
+    verb = "meets" if count == 1 else "meet"
+    return f"{verb} {' and '.join(values['limits']) or 'the target'}"
+
+
+def command_of(values: Mapping[str, Any]) -> str:
+    """Return the command of the next step; empty where there is none."""
+    command = values["command"]
+    if command is None:
+        return ""
+    name, subjects, options = command.values()
+    return str(Command(name, tuple(subjects), options))
+
+
+def why_next(values: Mapping[str, Any], device_word: str) -> str:
+    """Say what the next step is for."""
+    takes = f" ({values['takes']})" if values.get("takes") else ""
+    match values["step"]:
+        case "ask_what_can_be_met":
+            return "what can be met"
+        case "measure":
+            return f"{values['why']}{takes}"
+        case "add_a_row":
+            place = f"{counted(values['world_size'], device_word)} "
+            passes = values["gradient_accumulation_steps"]
+            times = f" x {passes} accumulation steps" if passes > 1 else ""
+            return (
+                f"with a row more, of {place}({values['allocation']}) at local batch "
+                f"{values['local_batch_size']:,}{times}{takes}: {values['why']}"
+            )
+        case "train":
+            return "one run to the target tells whether the samples suffice"
+        case "submit":
+            return "no measurement would change the answer: print its job script"
+        case _:
+            return "no measurement of step times would change the answer"
+
+
+def next_step(values: Mapping[str, Any], device_word: str) -> str:
+    """Say what to do next."""
+    command, why = command_of(values), why_next(values, device_word)
+    return f"Next: {command} ({why})." if command else f"Next: {why}."
+
+
+def _step_time(values: Mapping[str, Any], _: str) -> tuple[State, str]:
+    count, apart = values["num_runs"], values["apart"]
+    measured = "declared" if values["is_emulated"] else "measured"
+    if values["is_contradicted"]:
+        return "contradicted", "the step time of the choice, by other runs"
+    if values["basis"] != Support.MEASURED:
+        return "open", f"step time {values['basis']}"
+    if count < 2:
+        return "open", f"step time {measured} once"
+    state: State = "confirmed" if apart <= _AGREE else "open"
+    within = max(apart, _LEAST_APART)
+    return state, f"step time {measured}, {count:,} runs within {within:.1%}"
+
+
+def _in_draws(values: Mapping[str, Any], _: str) -> tuple[State, str]:
+    same, draws = values["num_same"], values["num_draws"]
+    state: State = "confirmed" if same >= _STABLE * draws else "open"
+    return state, f"the same choice in {same:,} of {draws:,} draws"
+
+
+def _submit_now(values: Mapping[str, Any], device_word: str) -> tuple[State, str]:
+    place = f"{counted(values['world_size'], device_word)} ({values['allocation']})"
+    passes = values["gradient_accumulation_steps"]
+    local = f"{values['local_batch_size']:,}{f' x {passes}' if passes > 1 else ''}"
+    takes = duration(values["time_s"])
+    return "open", (
+        f"submit now what was measured: {place}, local batch {local}, {takes}"
+    )
+
+
+def _reached(values: Mapping[str, Any], _: str) -> tuple[State, str]:
+    runs, target = values["num_runs"], values["target"]
+    reached, batch = values["num_reached"], values["global_batch_size"]
+    if not runs:
+        return "open", f"samples to {target} at batch {batch:,}, between measured ones"
+    state: State = "confirmed" if reached == runs else "open"
+    return state, f"{reached:,} of {counted(runs, 'run')} reached {target}"
+
+
+def _times(values: Mapping[str, Any], _: str) -> tuple[State, str]:
+    if values["not_in"]:
+        return "open", f"times leave out {', '.join(values['not_in'])}"
+    held = ["steps", *values["beside_s"]]
+    return "confirmed", f"times hold {', '.join(held)}"
+
+
+def _failed(values: Mapping[str, Any], _: str) -> tuple[State, str]:
+    failed = values["num_failed"] + values["num_unfitting"]
+    return "open", f"{failed:,} of {counted(values['num_trials'], 'trial')} failed"
+
+
+def _doubted(values: Mapping[str, Any], device_word: str) -> tuple[State, str]:
+    where = f"{counted(values['world_size'], device_word)} ({values['allocation']})"
+    return "contradicted", f"a run on {where}, {slower(values['factor'])} than others"
+
+
+def _contradicting(values: Mapping[str, Any], _: str) -> tuple[State, str]:
+    count = values["num_configurations"]
+    scatter = f"{'scatters' if count == 1 else 'scatter'} up to {values['factor']:.2g}"
+    return "contradicted", f"{counted(count, 'configuration')} {scatter}-fold"
+
+
+def _accepted(values: Mapping[str, Any], _: str) -> tuple[State, str]:
+    judged, accepted = values["num_judged"], values["num_accepted"]
+    state: State = "confirmed" if judged == accepted > 0 else "open"
+    return state, f"{accepted:,} of {counted(judged, 'trained model')} accepted"
+
+
+def _gap(values: Mapping[str, Any], _: str) -> tuple[State, str]:
+    pairs = counted(values["count"], "pair")
+    gap = f"{values['metric']} {values['mean']:+.3f}"
+    return "confirmed", f"gap to one process: {gap} over {pairs}"
+
+
+def _always(
+    state: State, phrase: Callable[[Mapping[str, Any]], str]
+) -> Callable[[Mapping[str, Any], str], tuple[State, str]]:
+    return lambda values, _: (state, phrase(values))
+
+
+# By the kind of a note, in order of weight: its state and its phrase, of its values and
+# the word for a device
+_PHRASES: Mapping[str, Callable[[Mapping[str, Any], str], tuple[State, str]]] = {
+    "to_submit_now": _submit_now,
+    "step_time": _step_time,
+    "choice_in_draws": _in_draws,
+    "on_the_edge": lambda of, word: (
+        "open",
+        f"{counted(of['world_size'], word)} at a confidence of "
+        f"{percent(of['probability'])}",
+    ),
+    "doubted": _doubted,
+    "contradicting": _contradicting,
+    "uneven": lambda of, word: (
+        "contradicted",
+        f"{counted(of['world_size'], word)}, which do not fit between their neighbours",
+    ),
+    "equal_losses": _always(
+        "contradicted",
+        lambda of: f"batches {' and '.join(of['batches'])} print the same losses",
+    ),
+    "same_data": _always("contradicted", lambda _: "ranks train on the same batches"),
+    "own_rate_differs": _always(
+        "contradicted",
+        lambda of: f"the program's own rate in {counted(of['num_trials'], 'trial')}",
+    ),
+    "ruled_out": _always(
+        "contradicted",
+        lambda of: ", ".join(f"{way} ({why})" for way, why in of["reasons"].items()),
+    ),
+    "import_doubted": _always("contradicted", lambda _: "the import doubted the table"),
+    "target_not_reached": _always(
+        "contradicted",
+        lambda of: f"{of['target']}, by {counted(of['num_runs'], 'run')}",
+    ),
+    "target_reached": _reached,
+    "accepted": _accepted,
+    "accuracy_gap": _gap,
+    "accuracy_not_measured": _always(
+        "open",
+        lambda of: (
+            f"accuracy at batch {of['global_batch_size']:,} (assumes {of['amount']})"
+        ),
+    ),
+    "target_not_measured": _always(
+        "open", lambda of: f"samples to {of['target']} (assumes {of['amount']})"
+    ),
+    "times_contain": _times,
+    "believed": _always("open", lambda of: f"believed: {' and '.join(of['beliefs'])}"),
+    "no_repeats": _always("open", lambda _: "nothing was measured twice"),
+    "few_readings": _always(
+        "open", lambda of: f"how far {counted(of['num_runs'], 'run')} scatter"
+    ),
+    "not_settled": _always(
+        "open", lambda of: f"{counted(of['count'], 'trial')} had not settled"
+    ),
+    "not_witnessed": _always("open", lambda _: "whether the ranks work together"),
+    "samples_not_witnessed": _always("open", lambda _: "the samples of a step"),
+    "incomplete_sweep": _always(
+        "open", lambda of: f"{counted(of['num_trials'], 'trial')} to come"
+    ),
+    "failures": _failed,
+    "one_process": _always("open", lambda _: "how several processes would do"),
+    "learned_from": _always(
+        "open", lambda of: f"step times learned from {', '.join(of['runs'])}"
+    ),
+}
+
+
+def phrase(fact: Fact, device_word: str) -> tuple[State, str]:
+    """Return the state of what a note is about, and a phrase that says it."""
+    return _PHRASES[fact.kind](fact.values, device_word)
+
+
+def ground(kind: str, values: Mapping[str, Any], device_word: str) -> str:
+    """Say in a sentence what a note has confirmed, contradicted or left open."""
+    state, text = phrase(Fact(kind, values), device_word)
+    return f"{state.capitalize()}: {text}."
+
+
+def grounds(
+    facts: Sequence[Fact], device_word: str, num_ignored: int, num_observations: int
+) -> tuple[Ground, ...]:
+    """Return what an answer rests on: contradicted first, then open, then confirmed.
+
+    Of several notes of one kind the first stands for all.
+    """
+    found = [
+        *_of_facts(facts, device_word),
+        *_of_trials(facts, num_ignored, num_observations),
+    ]
+    return tuple(sorted(found, key=lambda ground: STATES.index(ground.state)))
+
+
+def _of_facts(facts: Sequence[Fact], device_word: str) -> Iterator[Ground]:
+    by_kind: dict[str, list[Fact]] = {}
+    for fact in facts:
+        by_kind.setdefault(fact.kind, []).append(fact)
+    for kind in _PHRASES:
+        if alike := by_kind.get(kind):
+            state, text = phrase(alike[0], device_word)
+            unnamed = [fact.values["count"] for fact in by_kind.get(f"more_{kind}", [])]
+            more = len(alike) - 1 + sum(unnamed)
+            others = f", and {more:,} more" if more else ""
+            yield Ground(kind=kind, state=state, text=f"{text}{others}")
+
+
+def _of_trials(
+    facts: Sequence[Fact], num_ignored: int, num_observations: int
+) -> Iterator[Ground]:
+    every = counted(num_observations, "trial")
+    if num_ignored:
+        text = f"{num_ignored:,} of {every} ignored"
+        yield Ground(kind="ignored", state="open", text=text)
+    elif not any(fact.kind == "failures" for fact in facts):
+        yield Ground(kind="ignored", state="confirmed", text=f"{every}, none ignored")

@@ -1,0 +1,96 @@
+"""The first lines of an answer on a terminal: they argue, and end in a command."""
+
+import textwrap
+from collections.abc import Sequence
+from itertools import chain
+
+from scalelab.recommend.answer.argument_words import (
+    STATES,
+    Ground,
+    command_of,
+    why_next,
+)
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.sentences import sentences, texts
+
+_ROOM = 8  # lines
+_NEXT = "Next: "
+
+
+def first_lines(result: Recommendation, width: int) -> list[str]:
+    """Return the choice, its figures, why not another, its grounds, and what is next.
+
+    They are at most eight lines, but for words that are too long. Where not all grounds
+    fit, those that are contradicted come first, then those that are open.
+    """
+    said = sentences(result)
+    head = [
+        " ".join(texts(said, "unmet", "nearest")),
+        ", ".join(texts(said, "use", "settings")),
+        ".  ".join(texts(said, "takes", "chance")),
+        *texts(said, "why_not"),
+    ]
+    first = [line for text in head for line in textwrap.wrap(text, width)]
+    last = _next(result, width)
+    room = max(1, _ROOM - len(first) - len(last))
+    return [*first, *_on_lines(result.grounds, room, width), *last]
+
+
+def _on_lines(grounds: Sequence[Ground], room: int, width: int) -> list[str]:
+    """Return the grounds of each state, on one line; on several where there is room."""
+    blocks: list[list[str]] = []
+    whole: list[list[str]] = []
+    for state in STATES:
+        phrases = [ground.text for ground in grounds if ground.state == state]
+        if phrases:
+            title = f"{state.capitalize()}: "
+            blocks.append([_on_line(title, phrases, width)])
+            whole.append(textwrap.wrap(f"{title}{'; '.join(phrases)}.", width))
+
+    blocks = blocks[:room]
+    left = room - len(blocks)
+    for at in range(len(blocks)):
+        if (more := len(whole[at]) - 1) <= left:
+            blocks[at], left = whole[at], left - more
+    return [*chain(*blocks)]
+
+
+def _on_line(title: str, phrases: Sequence[str], width: int) -> str:
+    for count in range(len(phrases), 1, -1):
+        left = len(phrases) - count
+        more = [f"{left} more"] if left else []
+        line = f"{title}{'; '.join([*phrases[:count], *more])}."
+        if len(line) <= width:
+            return line
+    more = [f"{len(phrases) - 1} more"] if len(phrases) > 1 else []
+    line = f"{title}{'; '.join([phrases[0], *more])}."
+    return textwrap.shorten(line, width, placeholder=" ...")
+
+
+def _next(result: Recommendation, width: int) -> list[str]:
+    """Return the command, in lines that a shell reads as one, and what it is for."""
+    lines: list[str] = []
+    for fact in result.facts:
+        if fact.kind != "next_step":
+            continue
+        why = why_next(fact.values, result.device_word)
+        command = command_of(fact.values)
+        if not command:
+            return textwrap.wrap(f"{_NEXT}{why}.", width)
+        indent = " " * len(_NEXT)
+        wrap = textwrap.TextWrapper(
+            width - 2,
+            initial_indent=_NEXT,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ).wrap
+        *begun, ended = wrap(command)
+        lines += [*(f"{line} \\" for line in begun), ended]
+        if len(ended) + len(why) + 4 <= width:
+            lines[-1] = f"{ended} ({why})."
+        else:
+            lines += textwrap.wrap(
+                f"({why}).", width, initial_indent=indent, subsequent_indent=indent
+            )
+    return lines

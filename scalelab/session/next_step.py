@@ -1,0 +1,170 @@
+"""The next step after an answer: the command that settles more, or that uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Sized
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scalelab.experiment.trial import TrialKind
+from scalelab.inputs.numerals import device_time, rounded_up
+from scalelab.inputs.wording import Command
+from scalelab.kinds.resources import RESOURCES
+from scalelab.recommend.answer.facts import Fact
+from scalelab.session.arguments import RecommendArguments
+from scalelab.site.batch_site import BatchSite
+
+if TYPE_CHECKING:
+    from scalelab.recommend.answer.recommendation import (
+        BatchPlan,
+        NextTrial,
+        Recommendation,
+    )
+    from scalelab.session.records import RunRecords
+
+_OF_RATES = ("lr_rule", "base_learning_rate", "warmup")
+_OF_SAMPLES = {"accuracy_not_measured", "target_not_measured"}
+
+
+def next_step(
+    run: RunRecords, answer: Recommendation, asked: Mapping[str, Any]
+) -> Fact:
+    """Return what to do after an answer.
+
+    Where nothing meets the limits, that is to ask for what can be met; else to measure
+    the trial that would change the answer most, or the samples to the target; else to
+    submit the job.
+    """
+    plain = {name: _plain(value) for name, value in asked.items()}
+    question = {name: value for name, value in plain.items() if is_said(name, value)}
+    where = shortest(run.directory)
+    if not answer.meets_constraints and (nearest := _nearest(answer)):
+        ask = Command("recommend", (where,), question | nearest)
+        return _fact("ask_what_can_be_met", ask)
+    if (trial := answer.next_trial) is not None:
+        hours, takes = trial.gpu_hours, ""
+        if hours is not None:
+            takes = device_time(hours, answer.device_hour_word)
+        cost = {"gpu_hours": hours, "takes": takes, "why": trial.why}
+        if run.experiment is None:
+            again = _imported_again(run)
+            place = {"world_size": trial.world_size, "allocation": trial.allocation}
+            local = trial.batch.local_batch_size
+            passes = trial.batch.gradient_accumulation_steps
+            batch = {
+                "local_batch_size": local,
+                "gradient_accumulation_steps": passes,
+            }
+            return _fact("add_a_row", again, **place, **batch, **cost)
+        return _fact("measure", _swept_further(run, answer, trial), **cost)
+    if _could_be_trained(run, answer):
+        row = answer.chosen
+        text = _trial(row.world_size, row.num_nodes, row.batch, row.settings, answer)
+        kind = f"kind={TrialKind.CONVERGENCE}"
+        return _fact("train", _sweep(run, f"{text},{kind}"))
+    if any(isinstance(each.site, BatchSite) for each in run.sites.values()):
+        submit = Command("recommend", (where,), {**question, "sbatch": True})
+        return _fact("submit", submit)
+    return _fact("nothing", None)
+
+
+def is_said(name: str, value: Any) -> bool:
+    """Tell whether an argument of a question says more than its default."""
+    if value is None or value is False or (isinstance(value, Sized) and not value):
+        return False
+    field = RecommendArguments.model_fields.get(name)
+    return field is None or value != field.default
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return shortest(value.absolute())
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if hasattr(value, "tolist"):  # an array, a column, or a number of NumPy
+        return value.tolist()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [*map(_plain, value)]
+    return value
+
+
+def shortest(path: Path) -> str:
+    """Return a path as it is typed here: below the working directory, or absolute."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _fact(step: str, command: Command | None, **values: Any) -> Fact:
+    said = None if command is None else command._asdict()
+    return Fact.of("next_step", step=step, command=said, **values)
+
+
+def _nearest(answer: Recommendation) -> dict[str, str]:
+    """Return the limit that can be met, as an option; empty where none can."""
+    for fact in answer.facts:
+        limits = fact.values["limits"] if fact.kind == "nearest" else ()
+        for each in limits:
+            if each["amount"] is not None:
+                resource = RESOURCES[each["resource"]]
+                unit = resource.example.lstrip("0123456789.")
+                unit = unit.replace("usd", answer.currency)
+                amount = rounded_up(each["amount"] / float(resource.parse(f"1{unit}")))
+                return {resource.limit: f"{amount:g}{unit}"}
+    return {}
+
+
+def _swept_further(
+    run: RunRecords, answer: Recommendation, trial: NextTrial
+) -> Command:
+    nodes = int(trial.allocation.partition("x")[0])
+    return _sweep(
+        run, _trial(trial.world_size, nodes, trial.batch, trial.settings, answer)
+    )
+
+
+def _trial(
+    world_size: int,
+    num_nodes: int,
+    batch: BatchPlan,
+    settings: Mapping[str, Any],
+    answer: Recommendation,
+) -> str:
+    values: dict[str, Any] = {
+        "gpus": world_size,
+        "nodes": num_nodes,
+        "local_batch_size": batch.local_batch_size,
+    }
+    if batch.gradient_accumulation_steps > 1:
+        values["gradient_accumulation_steps"] = batch.gradient_accumulation_steps
+    values |= {n: value for n, value in settings.items() if n not in _OF_RATES}
+    if answer.node_group:
+        values["node_group"] = answer.node_group
+    return ",".join(f"{name}={value}" for name, value in values.items())
+
+
+def _sweep(run: RunRecords, trial: str) -> Command:
+    file = run.source.get("file")
+    options = {"trial": trial}
+    if (site := run.site_name) is not None:
+        options["site"] = site
+    if run.directory != Path("runs", run.name).absolute():
+        options["run"] = shortest(run.directory)
+    subject = shortest(Path(file)) if file else f"{run.name}.yaml"
+    return Command("sweep", (subject,), options)
+
+
+def _imported_again(run: RunRecords) -> Command | None:
+    if "file" not in run.source:
+        return None
+    number = 2
+    while (again := run.directory.with_name(f"{run.directory.name}-{number}")).exists():
+        number += 1
+    subjects = (shortest(Path(run.source["file"])), shortest(again))
+    return Command("import", subjects, run.source["arguments"])
+
+
+def _could_be_trained(run: RunRecords, answer: Recommendation) -> bool:
+    """Tell whether a run to the target would show that the samples suffice."""
+    job = run.experiment.job if run.experiment else None
+    is_open = any(fact.kind in _OF_SAMPLES for fact in answer.facts)
+    return bool(job and job.target and is_open and not answer.is_emulated)
