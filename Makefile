@@ -26,7 +26,7 @@ export OPENBLAS_NUM_THREADS := 1
 .PHONY: sweep test test-ci test-all test-faults test-slurm test-recipes check bench bench-slurm clean
 
 sweep: $(INSTALLED)
-	$(BIN)/scalelab sweep experiments/digits.yaml
+	$(BIN)/scalelab sweep experiments/first.yaml
 
 test: $(INSTALLED)
 	$(PYTEST) $(TESTS) $(JOBS) -m "$(QUICK)"

@@ -36,7 +36,7 @@ def test_the_python_it_shows_runs(
     lines = [f"{n},1,{32},{0.1 + 0.02 * n}" for n in (1, 2, 4, 8) for _ in range(2)]
     header = "world_size,num_nodes,local_batch_size,step_time_s"
     table.write_text("\n".join([header, *lines]))
-    scalelab.import_table(table, "runs/digits")
+    scalelab.import_table(table, "runs/first")
     (code,) = blocks(README, "python")
     job = 'job={"samples": 1000000}, '
     names: dict[str, object] = {}

@@ -313,6 +313,7 @@ def _answer(
         rows=table,
         meets_constraints=choice.meets and bool(config["is_accurate"]),
         limits=limit_words,
+        limited={name: float(limit) for name, limit in limits.limits.items()},
         conditions=limits.conditions,
         condition=condition(knowledge, chosen),
         objective=choice.rule,

@@ -6,11 +6,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from scalelab.inputs.numerals import (
-    change,
     counted,
     device_time_unit,
     duration,
     number,
+    percent,
 )
 from scalelab.report.style import (
     BLUE,
@@ -205,11 +205,11 @@ def budget_sentence(table: pd.DataFrame, labels: Labels) -> str:
     )
     if slow == fast:
         return f"The choice of {fast} is both the fastest and the cheapest."
-    faster = change(fastest["time_s"] / cheapest["time_s"] - 1)
-    dearer = change(fastest["gpu_hours"] / cheapest["gpu_hours"] - 1)
+    faster = number(cheapest["time_s"] / fastest["time_s"])
+    dearer = percent(fastest["gpu_hours"] / cheapest["gpu_hours"] - 1)
     return (
-        f"From the cheapest choice ({slow}) to the fastest ({fast}): {faster} time, "
-        f"{dearer} {labels.device_hour_word}."
+        f"The fastest choice, {fast}, is {faster} times as fast as the cheapest, "
+        f"{slow}, and takes {dearer} more {labels.device_hour_word}."
     )
 
 

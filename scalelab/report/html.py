@@ -1,14 +1,16 @@
 """The report: one self-contained HTML file that needs no network."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
-from plotly.offline import get_plotlyjs
 
 from scalelab.inputs.numerals import (
     counted,
@@ -20,6 +22,7 @@ from scalelab.inputs.numerals import (
 )
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.rows import Observed
+from scalelab.recommend.answer.argument_words import command_of, why_next
 from scalelab.recommend.answer.evidence import Evidence
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import (
@@ -38,20 +41,22 @@ from scalelab.recommend.answer.text import (
 from scalelab.records.attempt_io import write_atomically
 from scalelab.report import tables
 from scalelab.report.figures import PLOTS
+from scalelab.report.picture import picture
 from scalelab.report.subject import ReportSubject
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "What it takes": ("time_and_gpu_hours", "trade_off"),
+    "What it takes": ("time_and_gpu_hours",),
     "How it scales": ("speedup", "efficiency", "throughput", "step_phases"),
     "How many samples training needs": ("samples_to_target", "metric_over_time"),
 }
 _DETAILS = (
-    *("settings", "chance", "why_not", "accuracy", "choice", "failed"),
-    *("knee", "granting", "elsewhere", "price", "spot", "electricity", "rule"),
-    *("sweep_cost", "next_step"),
+    *("accuracy", "choice", "failed", "knee", "granting", "elsewhere", "price"),
+    *("spot", "electricity", "rule", "sweep_cost"),
 )
 
 
+# It draws scatter and bar, all that there is here, at a quarter of the whole's size
+PLOTLY_JS = Path(__file__).with_name("vendor") / "plotly-basic.min.js"
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
@@ -65,6 +70,7 @@ def render(
     evidence: Evidence | None = None,
     results: tables.Results | None = None,
     accepted: str = "",
+    imported: Mapping[str, Any] = MappingProxyType({}),
     streams: Callable[[], pd.DataFrame] = pd.DataFrame,
 ) -> str:
     """Return the report as HTML; ``evidence`` is given where no answer holds it."""
@@ -90,6 +96,7 @@ def render(
         is_emulated=bool(observations["emulated"].fillna(False).any()),
         recommendation=recommendation,
         answer=None if recommendation is None else _answer(recommendation),
+        picture=_picture(recommendation),
         without_answer=without_answer
         or (
             "The figures show what was measured."
@@ -123,8 +130,10 @@ def render(
         - sum(1 + len(each["others"]) for each in failed),
         trials=tables.trial_table(observations),
         provenance=tables.provenance_table(observations),
+        imported=imported,
+        import_table=tables.import_table(imported),
         experiment_text=experiment_text,
-        plotly_js=Markup(get_plotlyjs()),
+        plotly_js=Markup(PLOTLY_JS.read_text()),
     )
 
 
@@ -164,7 +173,8 @@ def _plots(
     labels = subject.labels
     drawn: dict[str, dict[str, Any]] = {}
     missing: dict[str, list[str]] = {}
-    for name, plot in PLOTS.items():
+    for name in chain(*SECTIONS.values()):
+        plot = PLOTS[name]
         table = plot.table(subject)
         if reason := plot.why_not(table):
             missing.setdefault(reason, []).append(plot.title)
@@ -182,10 +192,14 @@ def _plots(
 def _answer(recommendation: Recommendation) -> dict[str, Any]:
     said = sentences(recommendation)
     return {
-        "headline": " ".join(texts(said, "unmet", "nearest", "use")),
+        "unmet": [" ".join(texts(said, "unmet", "nearest"))] * bool(said["unmet"]),
+        "headline": ", ".join(texts(said, "use", "settings")),
+        "why_not": texts(said, "why_not"),
+        "grounds": recommendation.grounds,
+        "next": _next(recommendation),
         "tiles": _tiles(recommendation),
         "details": texts(said, *_DETAILS),
-        "table": tables.TextTable.of_columns(allocations(recommendation)),
+        "table": tables.TextTable.of_columns(_basis_first(recommendation)),
         "chosen": [row.is_chosen for row in recommendation.rows].index(True),
         "diminishing": what_diminishing_means(recommendation),
         "assumptions": texts(said, "efficiency", "rates", "assumption"),
@@ -193,6 +207,35 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
         "next_trial": texts(said, "next_trial"),
         "ignored": texts(said, "ignored"),
         "parameters": tables.TextTable.of_columns(parameters(recommendation)),
+    }
+
+
+def _basis_first(recommendation: Recommendation) -> dict[str, list[str]]:
+    """Return the columns of the choices: on a phone the first ones are seen."""
+    columns = allocations(recommendation)
+    names = [*columns]
+    names.insert(names.index("interval") + 1, names.pop(names.index("basis")))
+    return {name: columns[name] for name in names}
+
+
+def _next(recommendation: Recommendation) -> dict[str, str]:
+    for fact in recommendation.facts:
+        if fact.kind == "next_step":
+            return {
+                "command": command_of(fact.values),
+                "why": why_next(fact.values, recommendation.device_word),
+            }
+    return {}
+
+
+def _picture(recommendation: Recommendation | None) -> dict[str, Any] | None:
+    drawn = recommendation and picture(recommendation)
+    if not drawn:
+        return None
+    return {
+        "json": script_json(json.dumps(drawn, allow_nan=False)),
+        "interval": drawn["interval"],
+        "is_limited": drawn["most_time"] is not None or drawn["most_spent"] is not None,
     }
 
 
@@ -208,17 +251,14 @@ def _rates(recommendation: Recommendation | None) -> dict[str, Any]:
 
 def _tiles(recommendation: Recommendation) -> list[tuple[str, str]]:
     row, interval = recommendation.chosen, percent(recommendation.interval)
-    tiles = [
-        ("time", duration(row.time_s.value)),
-        (f"{interval} interval", duration_range(row.time_s)),
-    ]
+    held = f"{interval}: {duration_range(row.time_s)}"
+    tiles = [(held, duration(row.time_s.value))]
     for resource, amount in row.spent.items():
         scale, unit = resource.unit(amount.value, recommendation.units(row))
         tiles.append((unit, number(amount.value / scale)))
-    named = f"{row.scaling} " if row.scaling in ("strong", "weak") else ""
-    tiles.append((f"{named}efficiency", percent(row.scaling_efficiency.value)))
     if row.probability is not None:
-        tiles.append(("chance of meeting the limits", probability(row.probability)))
+        met = " and ".join(recommendation.limits) or "the limits"
+        tiles.append((f"chance of {met}", probability(row.probability)))
     return tiles
 
 

@@ -336,6 +336,24 @@ def curve_table(subject: ReportSubject) -> TextTable:
     )
 
 
+def import_table(imported: Mapping[str, Any]) -> TextTable:
+    """Return which table was imported, and how its columns were read."""
+    rows = [
+        ("table", imported.get("table")),
+        ("SHA-256", imported.get("sha256")),
+        *((f"read as {ours}", name) for ours, name in _items(imported, "columns")),
+        *((f"taken as {ours}", text) for ours, text in _items(imported, "constants")),
+        ("not read", ", ".join(imported.get("unused", ()))),
+    ]
+    known = tuple((name, str(value)) for name, value in rows if value)
+    return TextTable(columns=("what", "value"), rows=known)
+
+
+def _items(imported: Mapping[str, Any], name: str) -> Iterable[tuple[str, Any]]:
+    items: Mapping[str, Any] = imported.get(name, {})
+    return items.items()
+
+
 def provenance_table(observations: pd.DataFrame) -> TextTable:
     """Return when, where and with what the observations were made."""
     hosts = [cell for cell in observations["hosts"] if isinstance(cell, list)]

@@ -443,6 +443,7 @@ class Run(RunRecords):
             evidence=evidence_without_answer(rows) if answer is None else None,
             results=self.unhappy_results(),
             accepted=self.accepted,
+            imported=self._reader.fingerprint.get("imported", {}),
             streams=self.streams,
         )
         return target

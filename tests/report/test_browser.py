@@ -86,7 +86,7 @@ def test_every_figure_is_drawn_without_an_error(open_page: Open, report: Path) -
     drawn = re.findall(
         r'<div class="plot[^"]*js-plotly-plot"[^>]*id="(\w+)"', page.stdout
     )
-    assert len(drawn) == 8
+    assert len(drawn) == 7
     assert page.stdout.count('class="main-svg"') >= len(drawn)
     assert "law, extrapolated" in page.stdout
     assert page.stdout.count('class="scatterlayer') >= 6

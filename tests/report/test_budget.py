@@ -86,8 +86,8 @@ def test_several_devices_are_compared_by_money() -> None:
 def test_sentences_name_the_ends_of_the_trade(subject: ReportSubject) -> None:
     table = trade_off_table(subject)
     assert budget_sentence(budget_table(subject), subject.labels) == (
-        "From the cheapest choice (1 GPU) to the fastest (32 GPUs): -95% time, "
-        "+55% GPU-h."
+        "The fastest choice, 32 GPUs, is 20.6 times as fast as the cheapest, 1 GPU, "
+        "and takes 55% more GPU-h."
     )
     assert "No allocation is beaten" in trade_off_sentence(table, subject.labels)
 

@@ -125,7 +125,7 @@ def why_next(values: Mapping[str, Any], device_word: str) -> str:
     takes = f" ({values['takes']})" if values.get("takes") else ""
     match values["step"]:
         case "ask_what_can_be_met":
-            return "what can be met"
+            return "asks for what can be met"
         case "measure":
             return f"{values['why']}{takes}"
         case "add_a_row":
@@ -328,6 +328,8 @@ def _of_facts(facts: Sequence[Fact], device_word: str) -> Iterator[Ground]:
     by_kind: dict[str, list[Fact]] = {}
     for fact in facts:
         by_kind.setdefault(fact.kind, []).append(fact)
+    if any(f.values["basis"] == Support.MEASURED for f in by_kind.get("step_time", ())):
+        by_kind.pop("to_submit_now", None)  # it is the choice itself
     for kind in _PHRASES:
         if alike := by_kind.get(kind):
             state, text = phrase(alike[0], device_word)

@@ -283,6 +283,9 @@ class Recommendation:
     sweep_spent
         What else they cost, by the resource's name in the unit of its field: money,
         energy and carbon, where all devices have a price or a power.
+    limited
+        The limits of the question as numbers, by the resource's name in the unit of its
+        field; ``limits`` has them in words.
     """
 
     workload: str
@@ -319,6 +322,7 @@ class Recommendation:
     evidence: Evidence = field(default_factory=Evidence)
     conditions: tuple[str, ...] = ()
     sweep_spent: Mapping[str, float] = field(default_factory=dict)
+    limited: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ways(self) -> tuple[WayRow, ...]:

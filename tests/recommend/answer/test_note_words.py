@@ -438,7 +438,8 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     (
         "next_step",
         {"step": "ask_what_can_be_met", "command": ASK},
-        "Next: scalelab.load('runs/vit').recommend(max_time='2h') (what can be met).",
+        "Next: scalelab.load('runs/vit').recommend(max_time='2h') (asks for what can "
+        "be met).",
     ),
     (
         "next_step",
@@ -986,7 +987,8 @@ def test_every_kind_that_is_noted_has_a_sentence() -> None:
         (
             "next_step",
             {"step": "ask_what_can_be_met", "command": ASK},
-            "Next: scalelab recommend runs/vit --max-time 2h (what can be met).",
+            "Next: scalelab recommend runs/vit --max-time 2h (asks for what can be "
+            "met).",
         ),
         (
             "not_identifiable",

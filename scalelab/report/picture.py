@@ -1,0 +1,100 @@
+"""The first picture of the page: time against spending, one point for each row.
+
+The page draws it by itself (``picture.js``); here are the points, the limits, and the
+axes with their ticks.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from scalelab.inputs.numerals import duration, duration_ends, number, percent
+from scalelab.inputs.support import Support
+from scalelab.kinds.resources import (
+    DEVICE_HOURS,
+    MONEY,
+    TIME,
+    Resource,
+    weighed_most,
+)
+from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.report.style import duration_axis, quantity_axis
+
+_LOOKS = {Support.MEASURED: "measured", Support.NOT_MEASURED: "believed"}
+_AXIS = ("type", "range", "tickvals", "ticktext")
+
+
+def picture(result: Recommendation) -> Mapping[str, Any] | None:
+    """Return the points and axes; None where no time is known.
+
+    Spending is money where all rows have a price, else device-hours.
+    """
+    rows = [row for row in result.rows if math.isfinite(row.time_s.value)]
+    if not rows:
+        return None
+    spent, chosen = _spent(rows), result.chosen
+    scale, unit = spent.unit(chosen.spent[spent].value, result.units(chosen))
+    named = bool(result.devices)
+    points = [_point(row, spent, scale, unit, names_device=named) for row in rows]
+    most_time, most_spent = (
+        result.limited.get(resource.name) for resource in (TIME, spent)
+    )
+    if most_spent is not None:
+        most_spent /= scale
+    amounts = [point["x"] for point in points]
+    return {
+        "x": _axis(quantity_axis(_with_limit(amounts, most_spent), unit)),
+        "y": _axis(duration_axis(_with_limit(_times(points), most_time), "time")),
+        "unit": unit,
+        "badge": "EMULATED" if result.is_emulated else "",
+        "points": points,
+        "most_time": most_time,
+        "most_spent": most_spent,
+        "interval": percent(result.interval),
+    }
+
+
+def _spent(rows: Sequence[OutlookRow]) -> Resource:
+    are_priced = all(row.amounts.get(MONEY.name) for row in rows)
+    return weighed_most([MONEY, DEVICE_HOURS] if are_priced else [DEVICE_HOURS])
+
+
+def _times(points: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return times, and the ends of intervals but for those of beliefs.
+
+    A belief may be so wide that its interval would leave no room for the others.
+    """
+    solid = [point for point in points if point["look"] != "believed"] or points
+    ends = [point[end] for point in solid for end in ("lo", "hi")]
+    return [point["y"] for point in points] + ends
+
+
+def _point(
+    row: OutlookRow, spent: Resource, scale: float, unit: str, *, names_device: bool
+) -> dict[str, Any]:
+    amount, time = row.spent[spent].value / scale, row.time_s
+    label = f"{row.world_size:,} {row.device if names_device else ''}".rstrip()
+    return {
+        "x": amount,
+        "y": time.value,
+        "lo": time.lo,
+        "hi": time.hi,
+        "name": label,
+        "look": _LOOKS.get(Support(row.basis), "predicted"),
+        "is_front": row.is_pareto,
+        "is_chosen": row.is_chosen,
+        "title": f"{label}: {duration(time.value)} [{duration_ends(time)}], "
+        f"{number(amount)} {unit}, {row.basis}",
+    }
+
+
+def _with_limit(values: Iterable[float], limit: float | None) -> list[float]:
+    """Return the finite values, with a limit that is not far from them."""
+    known = [value for value in values if math.isfinite(value) and value > 0]
+    if limit is not None and min(known) / 4 < limit < 4 * max(known):
+        known.append(limit)
+    return known
+
+
+def _axis(layout: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: layout[name] for name in _AXIS}

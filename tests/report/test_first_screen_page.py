@@ -1,0 +1,153 @@
+"""The first screen of a report in a real browser: what it holds, who can use it."""
+
+import json
+import re
+import subprocess
+import tarfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from five_outputs import OUTPUTS, five_runs
+
+from scalelab.cli import main
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+
+DESKTOP, PHONE = (1280, 800), (390, 844)
+AXE = "axe-core@4.14.1"
+PARTS = ("headline", "tiles", "why", "grounds", "next")
+# Says where each part of the answer ends, and how wide the page is.
+PROBE = """<script>
+  const ends = {};
+  for (const part of %s.concat(["picture svg"])) {
+    const found = [...document.querySelectorAll(`.${part}`)].pop();
+    ends[part] = found ? found.getBoundingClientRect().bottom : null;
+  }
+  ends.wide = document.documentElement.scrollWidth - innerWidth;
+  parent.postMessage(JSON.stringify(ends), "*");
+</script>"""
+CHECK = """<script>%s</script><script>
+  axe.run(document).then((found) => parent.postMessage(JSON.stringify(
+    found.violations.map((each) => [each.id, each.nodes.map((node) => node.html)])
+  ), "*"));
+</script>"""
+DARK, PAPER = "@media (prefers-color-scheme: dark)", "@media print"
+LOOKS = {
+    "desktop": (DESKTOP, ""),
+    "phone": (PHONE, ""),
+    "dark": (DESKTOP, DARK),
+    "print": (DESKTOP, PAPER),
+}
+See = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The five outputs as reports: ``digits.html`` and so on."""
+    here = tmp_path_factory.mktemp("reports")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        patch.setenv("XDG_CONFIG_HOME", str(here / "config"))
+        five_runs(here)
+        for output, words in OUTPUTS.items():
+            written = main.run(["report", *words, "--output", f"{output}.html"])
+            assert written == 0, output
+    return here
+
+
+@pytest.fixture
+def see(require_program: Callable[[str], str], tmp_path: Path) -> See:
+    """Open a page, with more in its body, in a window of some size; return its word."""
+    chromium = require_program("chromium")
+
+    def see(html: str, body: str, size: tuple[int, int]) -> Any:
+        page, frame = tmp_path / "page.html", tmp_path / "frame.html"
+        page.write_text(html.replace("</body>", f"{body}</body>"))
+        width, height = size
+        # No window of a browser is as narrow as a telephone, but a frame is.
+        frame.write_text(
+            "<script>onmessage = event => document.body.textContent = event.data"
+            f"</script><body><iframe src='{page.as_uri()}' width={width} "
+            f"height={height}></iframe>"
+        )
+        ended = subprocess.run(
+            [
+                chromium,
+                *("--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
+                *("--enable-logging=stderr", "--virtual-time-budget=20000"),
+                f"--user-data-dir={tmp_path / 'profile'}",
+                f"--window-size={width + 60},{height + 120}",
+                frame.as_uri(),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        assert "CONSOLE" not in ended.stderr
+        said = re.search(r"<body>(.*)</body>", ended.stdout, re.DOTALL)
+        assert said is not None
+        return json.loads(said[1])
+
+    return see
+
+
+@pytest.fixture
+def axe(require_program: Callable[[str], str]) -> str:
+    """The accessibility checks of axe, from the registry of npm."""
+    return packed_axe(require_program("npm"))
+
+
+@cache
+def packed_axe(npm: str) -> str:
+    with TemporaryDirectory() as where:
+        asked = [npm, "pack", "--silent", AXE]
+        subprocess.run(asked, cwd=where, check=True, capture_output=True, timeout=120)
+        (packed,) = Path(where).glob("*.tgz")
+        with tarfile.open(packed) as files:
+            script = files.extractfile("package/axe.min.js")
+            assert script is not None
+            return script.read().decode()
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_it_holds_the_whole_argument(
+    reports: Path, see: See, output: str, size: tuple[int, int]
+) -> None:
+    html = (reports / f"{output}.html").read_text()
+    assert len(html.encode()) < 1_500_000
+    ends = see(html, PROBE % [*PARTS], size)
+    assert ends["wide"] <= 0
+    assert all(ends[part] <= size[1] for part in PARTS), ends
+    assert ends["picture svg"] <= 1.4 * size[1], ends
+    if size == DESKTOP:
+        assert ends["picture svg"] <= size[1], ends
+    is_none = 'class="answer none"' in html
+    assert is_none == (output == "nothing"), "green where the limits are met, only"
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("output", ["digits", "nothing"])
+def test_everybody_can_use_it(
+    reports: Path, see: See, axe: str, output: str, look: str
+) -> None:
+    size, media = LOOKS[look]
+    html = (reports / f"{output}.html").read_text()
+    if media:
+        assert media in html
+        html = html.replace(media, "@media all")
+    assert see(html, CHECK % axe, size) == []
+
+
+def test_the_checks_find_what_is_wrong(reports: Path, see: See, axe: str) -> None:
+    html = (reports / "digits.html").read_text()
+    broken = html.replace(
+        "<main>", '<main><img src="data:," width="9"><button></button>'
+    )
+    found = {name for name, _ in see(broken, CHECK % axe, DESKTOP)}
+    assert {"image-alt", "button-name"} <= found
