@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,20 @@ def width() -> int:
     return min(columns, MAX_WIDTH)
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print a message; on a terminal its lines break between words."""
+    stream = sys.stderr if err else sys.stdout
+    if stream.isatty():
+        columns = shutil.get_terminal_size().columns
+        text = between_words(text, columns)
+    typer.echo(text, err=err)
+
+
+def between_words(text: str, columns: int) -> str:
+    """Return a text in lines of some columns, longer where one word is."""
+    return textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
+
+
 def print_answer(
     found: Recommendation | FitError | SpecError, *, explain: bool = False
 ) -> None:
@@ -60,7 +75,7 @@ def print_answer(
     from scalelab.session import answer_text
 
     if isinstance(found, Exception):
-        typer.echo(f"No recommendation: {found}", err=True)
+        say(f"No recommendation: {found}", err=True)
     else:
         typer.echo(answer_text(found, width(), explain=explain))
 
@@ -70,4 +85,4 @@ def print_steadiness(observations: pd.DataFrame) -> None:
     from scalelab.session import steadiness_sentences
 
     for line in steadiness_sentences(observations):
-        typer.echo(line)
+        say(line)

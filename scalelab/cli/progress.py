@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from scalelab.cli.answering import between_words
 from scalelab.cli.shown.activity import Activity, Speaker
 from scalelab.inputs.lines import one_line
 from scalelab.inputs.numerals import counted, duration, number
@@ -58,14 +59,15 @@ class Tracker:
         self._num_elsewhere = 0
         self._started: tuple[float, int] | None = None
         self._end_s: float | None = None
-        self._is_stopping = False
+        self.is_stopping = False
+        self.is_over = False  # nothing more will run
         self.activity = Activity()
 
     def take(self, event: Event) -> None:
         """Show an event of the sweep."""
         now_s = time.monotonic()
         self.activity.take(event, now_s)
-        self._is_stopping |= isinstance(event, Stopping)
+        self.is_stopping |= isinstance(event, Stopping)
         if isinstance(event, TrialStarted | TrialEnded):
             self.progress = event.progress
             self._count(event.progress.num_done)
@@ -101,7 +103,7 @@ class Tracker:
         hours = progress.used_gpu_s / 3600
         used = number(hours) if hours >= 0.01 else f"{hours:.4f}"
         left = ""
-        if self._end_s is not None and not self._is_stopping:
+        if self._end_s is not None and not (self.is_stopping or self.is_over):
             left = f"about {duration(max(0, round(self._end_s - now_s)))} left"
         parts = (
             f"{self.num_done:,}{of_total} done",
@@ -129,6 +131,7 @@ class ProgressView(ABC):
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self._shown.__exit__(None, None, None)
+        self._tracker.is_over = True
         if error is None and self._tracker.progress is not None:
             self._show_counts()  # the line that stays says where the sweep ended
 
@@ -177,11 +180,18 @@ class LiveView(ProgressView):
         if text := problem(event):
             self._is_waiting = isinstance(event, Waiting | NodeSilent)
             self._problem = _on_one_line(one_line(text), style="yellow")
+        progress = self._tracker.progress
+        if self._tracker.is_stopping and progress and not progress.num_running:
+            self._problem = None  # there is nothing left to end
 
     def announce(self, text: str) -> None:
         """Print a line above the block."""
         self._console.print(
-            one_line(text), highlight=False, markup=False, emoji=False, soft_wrap=True
+            between_words(one_line(text), self._console.width),
+            highlight=False,
+            markup=False,
+            emoji=False,
+            soft_wrap=True,
         )
 
     def _render(self) -> RenderableType:

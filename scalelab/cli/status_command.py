@@ -1,17 +1,21 @@
 """``scalelab status`` and ``scalelab stop``."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from scalelab.cli.answering import print_steadiness
+from scalelab.cli.answering import print_json, print_steadiness
 from scalelab.cli.arguments import RunDirectory, flag
 from scalelab.inputs.numerals import counted, device_time
 
 MAX_SHOWN = 5
 
 
-def run(run_directory: RunDirectory) -> None:
+def run(
+    run_directory: RunDirectory,
+    as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
+) -> None:
     """Show what a run has done, and what is missing."""
     from scalelab.plan.memory_limits import limits_in_words
     from scalelab.records.control.lease import LOG
@@ -51,7 +55,12 @@ def run(run_directory: RunDirectory) -> None:
     if status.num_missing:
         lines.append(f"Not run yet: {counted(status.num_missing, 'trial')}")
     lines += [f"  {reason}" for reason in status.reasons[:MAX_SHOWN]]
-    typer.echo("\n".join(filter(None, lines)))
+    text = [*filter(None, lines)]
+    if as_json:
+        question = {"command": "status", "run": run_directory}
+        print_json(question, facts=[], text=text, **asdict(status))
+        return
+    typer.echo("\n".join(text))
     if status.has_canaries:  # what tells of them takes longer to load than all above
         print_steadiness(run.observations)
 

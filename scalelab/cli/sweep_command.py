@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalelab.cli.answering import print_answer, print_steadiness
+from scalelab.cli.answering import print_answer, print_steadiness, say
 from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName, flag, option
 from scalelab.errors import INTERRUPTED, NOT_ALL_MEASURED, SpecError
 from scalelab.inputs.lines import ended
@@ -136,13 +136,13 @@ def run(
     end = _run(asked, budget, interrupts, is_quiet=quiet, job=job)
     summary = end.summary
     if summary.stopped and not interrupts.count:
-        typer.echo(f"The sweep ended early: {summary.stopped}.", err=True)
+        say(f"The sweep ended early: {summary.stopped}.", err=True)
     if summary.unsound:
         from scalelab.cli.shown.first_trials import of_sweep
 
         typer.echo(of_sweep(asked, summary.unsound, experiment), err=True)
     for line in _closing(end, asked.num_remaining):
-        typer.echo(line, err=True)
+        say(line, err=True)
 
     meets_limits = True
     if end.is_to_be_answered:
@@ -250,7 +250,7 @@ def _answer(directory: Path, *, is_quiet: bool) -> bool:
         typer.echo(finished.accepted)
     print_steadiness(finished.observations)
     if not is_quiet:
-        typer.echo(f"Report: {report}")
+        say(f"Report: {report}")
     return isinstance(answer, Exception) or answer.meets_constraints
 
 
@@ -343,12 +343,15 @@ def _closing(end: SweepEnd, num_before: int | None) -> Iterator[str]:
             yield f"All {count} failed{why} Fix the script, then sweep --retry-failed."
         else:
             yield f"Not measured: {count}. sweep --retry-failed tries again."
-    if summary.unfinished:
-        # A canary is not known to the sweep before its turn has come.
-        ended_here = summary.num_finished - summary.num_resumed
-        left = 0 if num_before is None else num_before - ended_here
-        count = counted(max(left, len(summary.unfinished)), "trial")
+    # A canary, and what follows the first trial, is not known before its turn has come.
+    ended_here = summary.num_finished - summary.num_resumed
+    left = 0 if num_before is None else num_before - ended_here
+    left = max(left, len(summary.unfinished))
+    if left and (summary.unfinished or end.is_interrupted):
+        count = counted(left, "trial")
         yield f"Not run: {count}. The same command goes on with them."
+    elif end.is_interrupted:
+        yield "Interrupted. The same command goes on where this one stopped."
 
 
 def _confirm(question: str) -> None:

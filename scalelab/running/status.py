@@ -65,7 +65,7 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
             num_missing = source_of(experiment, site, finished).remaining
     nodes, waiting, stopping, stopped, unreadable = _of_last_sweep(reader.directory)
     return RunStatus(
-        outcomes=Counter(str(row["outcome"]) for row in finished),
+        outcomes=dict(Counter(str(row["outcome"]) for row in finished)),
         used_gpu_s=sum(row.get("allocated_gpu_s") or 0.0 for row in rows),
         device_hour_word=words_of_run(reader.fingerprint, rows).hour,
         driver=driver,

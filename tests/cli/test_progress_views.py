@@ -292,7 +292,7 @@ def test_the_live_block_leaves_one_line_behind() -> None:
         live(started(0))
         live(ended(2, running=0))
     text = console.file.getvalue()
-    assert "Running [2] trials :snowman: into /a/very/long/path" + "x" * 90 in text
+    assert "Running [2] trials :snowman: into\n/a/very/long/path" + "x" * 90 in text
     assert text.endswith("2/2 done, 0 running, 0.010 core-h\n")
 
 
