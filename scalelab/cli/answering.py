@@ -78,6 +78,8 @@ def print_answer(
         say(f"No recommendation: {found}", err=True)
     else:
         typer.echo(answer_text(found, width(), explain=explain))
+        if not explain and sys.stdout.isatty():
+            say("scalelab recommend --explain says all that stands behind it.")
 
 
 def print_steadiness(observations: pd.DataFrame) -> None:

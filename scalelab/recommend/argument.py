@@ -91,7 +91,9 @@ def _runner_up(
             chances = np.round(chances, 2)
             return max(better, key=lambda place: (chances[place], -apart[place]))
     following = rows[at].next_world_size
-    return sizes.index(following) if following in sizes else at - 1
+    if following in sizes:
+        return sizes.index(following)
+    return at + 1 if at + 1 < len(rows) else at - 1
 
 
 def _reason(

@@ -20,7 +20,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.laws.rows import curve_label, invalid_reasons
 from scalelab.recommend.answer.evidence import WholeRun
 from scalelab.recommend.answer.failures import of_any_rank
-from scalelab.recommend.answer.sentences import reason_in_words
+from scalelab.recommend.answer.reasons import reason_in_words
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.plain_files import parse_json
 from scalelab.report.subject import ReportSubject

@@ -230,6 +230,6 @@ def steadiness_sentences(observations: pd.DataFrame) -> tuple[str, ...]:
 
 def reason_in_words(reason: str, *, is_emulated: bool = False) -> str:
     """Say why an observation is left out of fits, for one reason or several."""
-    from scalelab.recommend.answer import sentences
+    from scalelab.recommend.answer import reasons
 
-    return sentences.reason_in_words(reason, is_emulated=is_emulated)
+    return reasons.reason_in_words(reason, is_emulated=is_emulated)

@@ -240,7 +240,7 @@ def test_devices_that_failed_are_left_out(
     run = measured_run(tmp_path / "run", ending=ending).directory
     ended = scalelab("recommend", run, "--explain")
     assert ended.code == 0
-    assert "Open: 4 of 8 trials ignored." in ended.out
+    assert "Open: 4 of 8 trials ignored: the trial failed." in ended.out
     assert "4 of 8 trials ignored: the trial failed." in ended.out
 
 

@@ -77,7 +77,7 @@ def test_two_groups_of_cpus_of_a_site_with_gpus_are_one_question(
     assert code == 0, said + swept.job_logs()
     rows = swept.check_complete(8)
     assert set(rows["device_type"]) == {"cpu"}
-    code, said = slurm.scalelab("recommend", "runs/cpu-groups")
+    code, said = slurm.scalelab("recommend", "runs/cpu-groups", "--explain")
     assert code == 0, said
     # the nodes are alike: the far cheaper group is chosen, however noisy their times
     assert re.match(r"Use [12] CPU slots? \(1 r4 node x [12]\), global batch", said)

@@ -311,16 +311,17 @@ def ground(kind: str, values: Mapping[str, Any], device_word: str) -> str:
 
 
 def grounds(
-    facts: Sequence[Fact], device_word: str, num_ignored: int, num_observations: int
+    facts: Sequence[Fact], device_word: str, trials: str, *, is_whole: bool
 ) -> tuple[Ground, ...]:
     """Return what an answer rests on: contradicted first, then open, then confirmed.
 
-    Of several notes of one kind the first stands for all.
+    Of several notes of one kind the first stands for all. ``trials`` says how many were
+    ignored; none, if ``is_whole``.
     """
-    found = [
-        *_of_facts(facts, device_word),
-        *_of_trials(facts, num_ignored, num_observations),
-    ]
+    found = [*_of_facts(facts, device_word)]
+    if not (is_whole and any(ground.kind == "failures" for ground in found)):
+        state: State = "confirmed" if is_whole else "open"
+        found.append(Ground(kind="ignored", state=state, text=trials))
     return tuple(sorted(found, key=lambda ground: STATES.index(ground.state)))
 
 
@@ -337,14 +338,3 @@ def _of_facts(facts: Sequence[Fact], device_word: str) -> Iterator[Ground]:
             more = len(alike) - 1 + sum(unnamed)
             others = f", and {more:,} more" if more else ""
             yield Ground(kind=kind, state=state, text=f"{text}{others}")
-
-
-def _of_trials(
-    facts: Sequence[Fact], num_ignored: int, num_observations: int
-) -> Iterator[Ground]:
-    every = counted(num_observations, "trial")
-    if num_ignored:
-        text = f"{num_ignored:,} of {every} ignored"
-        yield Ground(kind="ignored", state="open", text=text)
-    elif not any(fact.kind == "failures" for fact in facts):
-        yield Ground(kind="ignored", state="confirmed", text=f"{every}, none ignored")

@@ -10,7 +10,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.laws.rows import FitRows, numbers
 from scalelab.plan.memory_limits import MemoryLimit, memory_limits
 from scalelab.recommend.answer.facts import Fact
-from scalelab.recommend.answer.sentences import why_ignored
+from scalelab.recommend.answer.reasons import why_ignored
 
 _MOST_CHARACTERS = 120
 _RANK = re.compile(r"\brank \d+\b", re.IGNORECASE)

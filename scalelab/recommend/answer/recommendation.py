@@ -7,7 +7,13 @@ from typing import Any, Literal
 
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.money import USUAL
-from scalelab.inputs.numerals import SEVERAL, DeviceWords, Interval, device_words
+from scalelab.inputs.numerals import (
+    SEVERAL,
+    DeviceWords,
+    Interval,
+    counted,
+    device_words,
+)
 from scalelab.kinds.resources import (
     DEVICE_HOURS,
     MONEY,
@@ -21,6 +27,7 @@ from scalelab.recommend.answer.argument_words import Ground, grounds
 from scalelab.recommend.answer.evidence import Evidence, RateRow, WayRow
 from scalelab.recommend.answer.facts import Fact, NotedPart
 from scalelab.recommend.answer.note_words import in_words
+from scalelab.recommend.answer.reasons import why_ignored
 
 # What grows with the devices: nothing but them, or the global batch as well
 Scaling = Literal["strong", "weak", "other"]
@@ -370,8 +377,12 @@ class Recommendation:
     @property
     def grounds(self) -> tuple[Ground, ...]:
         """What the answer rests on: contradicted first, then open, then confirmed."""
-        ignored = sum(self.left_out.values())
-        found = grounds(self.facts, self.device_word, ignored, self.num_observations)
+        every = counted(self.num_observations, "trial")
+        trials, ignored = f"{every}, none ignored", sum(self.left_out.values())
+        if ignored:
+            why = why_ignored(self.left_out, is_emulated=self.is_emulated)
+            trials = f"{ignored:,} of {every} ignored: {why}"
+        found = grounds(self.facts, self.device_word, trials, is_whole=not ignored)
         unfitting = [str(limit).rstrip(".") for limit in self.memory_limits[:1]]
         return found + tuple(
             Ground(kind="memory", state="confirmed", text=text) for text in unfitting

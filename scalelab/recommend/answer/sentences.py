@@ -20,6 +20,7 @@ from scalelab.recommend.answer.note_words import (
     setting_in_words,
     settings_in_words,
 )
+from scalelab.recommend.answer.reasons import why_ignored
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     Knee,
@@ -28,26 +29,8 @@ from scalelab.recommend.answer.recommendation import (
     Recommendation,
 )
 
-_REASONS = {
-    "shared_node": "other jobs ran on the node",
-    "loopback_nodes": "the nodes were on one machine",
-    "oversubscribed_cores": "there were more ranks than cores",
-    "uneven_ranks": "the nodes held different numbers of ranks",
-    "unexpected_placement": "the ranks ran elsewhere than asked",
-    "code_changed": "the code changed during the sweep",
-    "unsteady_clock": "the node's clock was set during the trial",
-    "host_paused": "the node stood still during the trial",
-    "rate_disagrees": "the program's own rate differs",
-    "ranks_apart": "its ranks did not keep step",
-    "superseded_engine": "measured by an engine since found wrong",
-    "out_of_memory": "the device's memory was too small",
-    "host_out_of_memory": "the node's memory was too small",
-    "failed": "the trial failed",
-    "sharded order": "with a sharded order they depend on the number of ranks",
-}
 _CERTAIN = 0.995  # chance that is not said
 _LIKELY = 0.5  # chance of meeting the limits that is named
-_BUSY = "the computer was too busy to keep the declared times"
 
 
 def sentences(result: Recommendation) -> dict[str, list[str]]:
@@ -106,18 +89,6 @@ def spent_in_words(spent: Mapping[str, float], units: Units) -> list[str]:
 def texts(said: Mapping[str, list[str]], *subjects: str) -> list[str]:
     """Return the sentences on some subjects."""
     return [text for subject in subjects for text in said[subject]]
-
-
-def reason_in_words(reason: str, *, is_emulated: bool = False) -> str:
-    """Say why an observation is ignored, for one reason or several.
-
-    >>> reason_in_words("shared_node"), reason_in_words("timed_out, code_changed")
-    ('other jobs ran on the node', 'timed out, the code changed during the sweep')
-    """
-    known = {**_REASONS, "unsteady_clock": _BUSY} if is_emulated else _REASONS
-    return ", ".join(
-        known.get(each, each.replace("_", " ")) for each in reason.split(", ")
-    )
 
 
 def _use(result: Recommendation) -> list[str]:
@@ -277,14 +248,3 @@ def _ignored(
     total, trials = sum(reasons.values()), counted(result.num_observations, "trial")
     why = why_ignored(reasons, is_emulated=result.is_emulated)
     return [f"{total:,} of {trials} ignored{purpose}: {why}."] if reasons else []
-
-
-def why_ignored(reasons: Mapping[str, int], *, is_emulated: bool = False) -> str:
-    """Say why observations are ignored, with their numbers where reasons differ."""
-    words = {
-        reason_in_words(reason, is_emulated=is_emulated): count
-        for reason, count in reasons.items()
-    }
-    if len(words) == 1:
-        return next(iter(words))
-    return ", ".join(f"{why} ({count:,})" for why, count in words.items())

@@ -59,7 +59,10 @@ _REMARKS = (
     *("elsewhere", "price", "spot", "electricity", "rule", "rates", "assumption"),
     *("unanswered", "next_trial", "ignored", "sweep_cost"),
 )
-_HEAD = ("unmet", "nearest", "use", "settings", "takes", "chance", "why_not")
+_HEAD = (
+    *("unmet", "nearest", "use", "settings", "takes", "chance"),
+    *("why_not", "rests_on", "next_step"),
+)
 _NESTED = ("batch", "settings")
 _UNFLATTENED = "compared_with"
 
@@ -396,7 +399,8 @@ class Answer(Recommendation):
             f"<p><strong>{escape(use)}</strong><br>{'<br>'.join(map(escape, head))}</p>"
             f"<table><thead>{_row(titles, 'th')}</thead>"
             f"<tbody>{''.join(body)}</tbody></table>"
-            f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in rest)}</ul>"
+            "<details><summary>What else is known</summary>"
+            f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in rest)}</ul></details>"
         )
 
     def to_frame(self) -> pd.DataFrame:

@@ -41,7 +41,7 @@ def test_the_rest_follows_in_order(answered: Recommendation) -> None:
         "Doubling stops paying between 16 and 32 GPUs (97% sure): inter-node "
         "all-reduce.",
         "Open: accuracy at batch 512 (assumes 90 epochs).",
-        "Open: 2 of 33 trials ignored.",
+        "Open: 2 of 33 trials ignored: other jobs ran on the node.",
         "Rule: the fastest allocation at which a device added still brings half.",
         "Not measured: accuracy at batch 512; assumes 90 epochs suffice.",
         "The trial that would change the answer most: 32 GPUs (8x4), global batch "
