@@ -221,7 +221,8 @@ def test_a_terminal_shows_live_progress(
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "")
     answer = plain.partition("8/8 done, 0 running")[2].splitlines()[1:]
     shown = [line for line in answer if "/" not in line]
-    assert max(map(len, shown)) <= columns
+    # intervals and what they rest on stay, however narrow the terminal
+    assert max(map(len, shown)) <= max(columns, 52)
 
 
 @pytest.mark.slow
