@@ -42,6 +42,9 @@ def further_trial(
     SpecError
         If the text is wrong, or asks for what the experiment does not have.
     """
+    if experiment.tune:
+        why = f"{experiment.name} is a search, which chooses its trials by itself"
+        raise _refused(why, "Leave it out.")
     words = _words(text)
     counts = {name: _count(name, words.pop(name)) for name in _COUNTS if name in words}
     missing = [name for name in ("gpus", "local_batch_size") if name not in counts]

@@ -22,7 +22,6 @@ from scalelab.inputs.numerals import (
 )
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.rows import Observed
-from scalelab.recommend.answer.argument_words import command_of, why_next
 from scalelab.recommend.answer.evidence import Evidence
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import (
@@ -133,7 +132,7 @@ def render(
         imported=imported,
         import_table=tables.import_table(imported),
         experiment_text=experiment_text,
-        plotly_js=Markup(PLOTLY_JS.read_text()),
+        plotly_js=Markup(PLOTLY_JS.read_text(encoding="utf-8")),
     )
 
 
@@ -196,7 +195,7 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
         "headline": ", ".join(texts(said, "use", "settings")),
         "why_not": texts(said, "why_not"),
         "grounds": recommendation.grounds,
-        "next": _next(recommendation),
+        "next": recommendation.next_command,
         "tiles": _tiles(recommendation),
         "details": texts(said, *_DETAILS),
         "table": tables.TextTable.of_columns(_basis_first(recommendation)),
@@ -216,16 +215,6 @@ def _basis_first(recommendation: Recommendation) -> dict[str, list[str]]:
     names = [*columns]
     names.insert(names.index("interval") + 1, names.pop(names.index("basis")))
     return {name: columns[name] for name in names}
-
-
-def _next(recommendation: Recommendation) -> dict[str, str]:
-    for fact in recommendation.facts:
-        if fact.kind == "next_step":
-            return {
-                "command": command_of(fact.values),
-                "why": why_next(fact.values, recommendation.device_word),
-            }
-    return {}
 
 
 def _picture(recommendation: Recommendation | None) -> dict[str, Any] | None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.experiment.trial import TrialKind
+from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.inputs.numerals import device_time, rounded_up
+from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.wording import Command
 from scalelab.kinds.resources import RESOURCES
 from scalelab.recommend.answer.facts import Fact
@@ -16,13 +17,12 @@ from scalelab.site.batch_site import BatchSite
 
 if TYPE_CHECKING:
     from scalelab.recommend.answer.recommendation import (
-        BatchPlan,
         NextTrial,
+        OutlookRow,
         Recommendation,
     )
     from scalelab.session.records import RunRecords
 
-_OF_RATES = ("lr_rule", "base_learning_rate", "warmup")
 _OF_SAMPLES = {"accuracy_not_measured", "target_not_measured"}
 
 
@@ -36,39 +36,23 @@ def next_step(
     submit the job.
     """
     plain = {name: _plain(value) for name, value in asked.items()}
-    question = {name: value for name, value in plain.items() if is_said(name, value)}
-    where = shortest(run.directory)
+    question = {name: value for name, value in plain.items() if _is_said(name, value)}
+    where = _shortest(run.directory)
     if not answer.meets_constraints and (nearest := _nearest(answer)):
         ask = Command("recommend", (where,), question | nearest)
         return _fact("ask_what_can_be_met", ask)
     if (trial := answer.next_trial) is not None:
-        hours, takes = trial.gpu_hours, ""
-        if hours is not None:
-            takes = device_time(hours, answer.device_hour_word)
-        cost = {"gpu_hours": hours, "takes": takes, "why": trial.why}
-        if run.experiment is None:
-            again = _imported_again(run)
-            place = {"world_size": trial.world_size, "allocation": trial.allocation}
-            local = trial.batch.local_batch_size
-            passes = trial.batch.gradient_accumulation_steps
-            batch = {
-                "local_batch_size": local,
-                "gradient_accumulation_steps": passes,
-            }
-            return _fact("add_a_row", again, **place, **batch, **cost)
-        return _fact("measure", _swept_further(run, answer, trial), **cost)
+        return _measuring(run, answer, trial)
     if _could_be_trained(run, answer):
-        row = answer.chosen
-        text = _trial(row.world_size, row.num_nodes, row.batch, row.settings, answer)
-        kind = f"kind={TrialKind.CONVERGENCE}"
-        return _fact("train", _sweep(run, f"{text},{kind}"))
+        text = _trial(run, answer.chosen, answer.node_group)
+        return _fact("train", _sweep(run, f"{text},kind={TrialKind.CONVERGENCE}"))
     if any(isinstance(each.site, BatchSite) for each in run.sites.values()):
         submit = Command("recommend", (where,), {**question, "sbatch": True})
         return _fact("submit", submit)
     return _fact("nothing", None)
 
 
-def is_said(name: str, value: Any) -> bool:
+def _is_said(name: str, value: Any) -> bool:
     """Tell whether an argument of a question says more than its default."""
     if value is None or value is False or (isinstance(value, Sized) and not value):
         return False
@@ -78,7 +62,7 @@ def is_said(name: str, value: Any) -> bool:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Path):
-        return shortest(value.absolute())
+        return _shortest(value.absolute())
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in value.items()}
     if hasattr(value, "tolist"):  # an array, a column, or a number of NumPy
@@ -88,7 +72,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def shortest(path: Path) -> str:
+def _shortest(path: Path) -> str:
     """Return a path as it is typed here: below the working directory, or absolute."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
@@ -113,32 +97,39 @@ def _nearest(answer: Recommendation) -> dict[str, str]:
     return {}
 
 
-def _swept_further(
-    run: RunRecords, answer: Recommendation, trial: NextTrial
-) -> Command:
-    nodes = int(trial.allocation.partition("x")[0])
-    return _sweep(
-        run, _trial(trial.world_size, nodes, trial.batch, trial.settings, answer)
+def _measuring(run: RunRecords, answer: Recommendation, trial: NextTrial) -> Fact:
+    hours, takes, batch = trial.gpu_hours, "", trial.batch
+    if hours is not None:
+        takes = device_time(hours, answer.device_hour_word)
+    cost = {"gpu_hours": hours, "takes": takes, "why": trial.why}
+    if run.experiment is not None:
+        text = _trial(run, trial, answer.node_group)
+        return _fact("measure", _sweep(run, text), **cost)
+    return _fact(
+        "add_a_row",
+        _imported_again(run),
+        world_size=trial.world_size,
+        allocation=trial.allocation,
+        local_batch_size=batch.local_batch_size,
+        gradient_accumulation_steps=batch.gradient_accumulation_steps,
+        **cost,
     )
 
 
-def _trial(
-    world_size: int,
-    num_nodes: int,
-    batch: BatchPlan,
-    settings: Mapping[str, Any],
-    answer: Recommendation,
-) -> str:
+def _trial(run: RunRecords, asked: NextTrial | OutlookRow, node_group: str) -> str:
+    """Return a trial as ``sweep --trial`` reads it, in what the experiment varies."""
+    batch, axes = asked.batch, run.experiment.axes if run.experiment else {}
+    varied = {*axes, "precision", "parallelism", PROGRAM, *LAYOUT_PLACEHOLDERS}
     values: dict[str, Any] = {
-        "gpus": world_size,
-        "nodes": num_nodes,
+        "gpus": asked.world_size,
+        "nodes": asked.allocation.partition("x")[0],
         "local_batch_size": batch.local_batch_size,
     }
     if batch.gradient_accumulation_steps > 1:
         values["gradient_accumulation_steps"] = batch.gradient_accumulation_steps
-    values |= {n: value for n, value in settings.items() if n not in _OF_RATES}
-    if answer.node_group:
-        values["node_group"] = answer.node_group
+    values |= {name: each for name, each in asked.settings.items() if name in varied}
+    if node_group:
+        values["node_group"] = node_group
     return ",".join(f"{name}={value}" for name, value in values.items())
 
 
@@ -148,8 +139,8 @@ def _sweep(run: RunRecords, trial: str) -> Command:
     if (site := run.site_name) is not None:
         options["site"] = site
     if run.directory != Path("runs", run.name).absolute():
-        options["run"] = shortest(run.directory)
-    subject = shortest(Path(file)) if file else f"{run.name}.yaml"
+        options["directory"] = _shortest(run.directory)
+    subject = _shortest(Path(file)) if file else f"{run.name}.yaml"
     return Command("sweep", (subject,), options)
 
 
@@ -159,7 +150,7 @@ def _imported_again(run: RunRecords) -> Command | None:
     number = 2
     while (again := run.directory.with_name(f"{run.directory.name}-{number}")).exists():
         number += 1
-    subjects = (shortest(Path(run.source["file"])), shortest(again))
+    subjects = (_shortest(Path(run.source["file"])), _shortest(again))
     return Command("import", subjects, run.source["arguments"])
 
 

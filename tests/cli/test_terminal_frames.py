@@ -63,17 +63,18 @@ def status(command: list[str]) -> Any:
     return json.loads(said)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_its_counts_are_those_of_the_run_through_failures_and_ctrl_c(
-    start: Start,
-    command: list[str],
-    environment: dict[str, str],
-    terminal: Callable[[int], Any],
-    here: Path,
-) -> None:
+@pytest.fixture
+def program(here: Path, environment: dict[str, str]) -> None:
     environment["TERM"] = "xterm-256color"
     Path("program.py").write_text(PROGRAM)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("program")
+def test_its_counts_are_those_of_the_run_through_failures_and_ctrl_c(
+    start: Start, command: list[str], terminal: Callable[[int], Any]
+) -> None:
     latest: dict[str, float] = {"done": 0, "failed": 0, "unfitting": 0, "hours": 0}
     for is_interrupted in (True, False):
         made = terminal(COLUMNS)
@@ -117,14 +118,10 @@ def test_its_counts_are_those_of_the_run_through_failures_and_ctrl_c(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("program")
 def test_ctrl_c_in_the_first_trial_ends_with_a_sentence(
-    start: Start,
-    environment: dict[str, str],
-    terminal: Callable[[int], Any],
-    here: Path,
+    start: Start, terminal: Callable[[int], Any]
 ) -> None:
-    environment["TERM"] = "xterm-256color"
-    Path("program.py").write_text(PROGRAM)
     made = terminal(COLUMNS)
     process = start(EXPERIMENT, **made.ends)
     made.read_until(process, "1 running")

@@ -87,6 +87,17 @@ def test_what_cannot_be_run_is_refused(text: str, message: str) -> None:
         further(text)
 
 
+def test_a_search_takes_no_further_trial() -> None:
+    text = TEXT.partition("learning_rate:")[0] + (
+        "tune: {learning_rate: {log: [1.0e-3, 1.0]}}\nobjective: val_acc\ntrials: 2\n"
+        "measure: {kind: convergence}\njob: {epochs: 2, samples_per_epoch: 1437}\n"
+        "gpus: 1\nlocal_batch_size: 32\n"
+    )
+    search = Experiment.from_text(text)
+    with pytest.raises(SpecError, match=r"small is a search.* Leave it out\."):
+        further_trial(search, SITE, "gpus=1,local_batch_size=8", set())
+
+
 def proposing(text: str) -> tuple[TrackedSource, Trial]:
     source = source_of(ASKED, SITE)
     assert source.plan is not None

@@ -34,7 +34,7 @@ class Page(HTMLParser):
         self.headings: list[str] = []
         self.figures: dict[str, Any] = {}
         self._inside: tuple[str, dict[str, str | None]] = ("", {})
-        self.feed(html.replace(PLOTLY_JS.read_text(), ""))
+        self.feed(html.replace(PLOTLY_JS.read_text(encoding="utf-8"), ""))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._inside = (tag, dict(attrs))
@@ -123,7 +123,7 @@ def test_plotly_is_there_once(
     observations: pd.DataFrame, answered: Recommendation
 ) -> None:
     html = render(answered, observations, title="x")
-    library = PLOTLY_JS.read_text()
+    library = PLOTLY_JS.read_text(encoding="utf-8")
     assert html.count(library) == 1
     assert len(html.encode()) < 1_500_000
 
@@ -132,7 +132,9 @@ def test_plotly_is_the_packages_own() -> None:
     """The file is unchanged: its hash is the one that is said beside it."""
     said = (PLOTLY_JS.parent / "README.md").read_text()
     assert sha256(PLOTLY_JS.read_bytes()).hexdigest() in said
-    version = re.search(r"v(\d+\.\d+\.\d+)", PLOTLY_JS.read_text()[:200])
+    version = re.search(
+        r"v(\d+\.\d+\.\d+)", PLOTLY_JS.read_text(encoding="utf-8")[:200]
+    )
     assert version is not None
     assert f"| {version[1]} | MIT, see `LICENSE` |" in said
 

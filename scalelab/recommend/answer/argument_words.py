@@ -122,7 +122,7 @@ def command_of(values: Mapping[str, Any]) -> str:
 
 def why_next(values: Mapping[str, Any], device_word: str) -> str:
     """Say what the next step is for."""
-    takes = f" ({values['takes']})" if values.get("takes") else ""
+    takes = f", {values['takes']}" if values.get("takes") else ""
     match values["step"]:
         case "ask_what_can_be_met":
             return "asks for what can be met"

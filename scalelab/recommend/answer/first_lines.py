@@ -4,12 +4,7 @@ import textwrap
 from collections.abc import Sequence
 from itertools import chain
 
-from scalelab.recommend.answer.argument_words import (
-    STATES,
-    Ground,
-    command_of,
-    why_next,
-)
+from scalelab.recommend.answer.argument_words import STATES, Ground
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import sentences, texts
 
@@ -56,41 +51,34 @@ def _on_lines(grounds: Sequence[Ground], room: int, width: int) -> list[str]:
 
 
 def _on_line(title: str, phrases: Sequence[str], width: int) -> str:
-    for count in range(len(phrases), 1, -1):
+    line = ""
+    for count in range(len(phrases), 0, -1):
         left = len(phrases) - count
         more = [f"{left} more"] if left else []
         line = f"{title}{'; '.join([*phrases[:count], *more])}."
         if len(line) <= width:
             return line
-    more = [f"{len(phrases) - 1} more"] if len(phrases) > 1 else []
-    line = f"{title}{'; '.join([phrases[0], *more])}."
     return textwrap.shorten(line, width, placeholder=" ...")
 
 
 def _next(result: Recommendation, width: int) -> list[str]:
     """Return the command, in lines that a shell reads as one, and what it is for."""
-    lines: list[str] = []
-    for fact in result.facts:
-        if fact.kind != "next_step":
-            continue
-        why = why_next(fact.values, result.device_word)
-        command = command_of(fact.values)
-        if not command:
-            return textwrap.wrap(f"{_NEXT}{why}.", width)
-        indent = " " * len(_NEXT)
-        wrap = textwrap.TextWrapper(
-            width - 2,
-            initial_indent=_NEXT,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        ).wrap
-        *begun, ended = wrap(command)
-        lines += [*(f"{line} \\" for line in begun), ended]
-        if len(ended) + len(why) + 4 <= width:
-            lines[-1] = f"{ended} ({why})."
-        else:
-            lines += textwrap.wrap(
-                f"({why}).", width, initial_indent=indent, subsequent_indent=indent
-            )
+    command, why = result.next_command
+    if not command:
+        return textwrap.wrap(f"{_NEXT}{why}.", width) if why else []
+    indent = " " * len(_NEXT)
+    *begun, ended = textwrap.wrap(
+        command,
+        width - 2,
+        initial_indent=_NEXT,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    lines = [*(f"{line} \\" for line in begun), f"{ended} ({why})."]
+    if len(lines[-1]) > width:
+        about = textwrap.wrap(
+            f"({why}).", width, initial_indent=indent, subsequent_indent=indent
+        )
+        lines[-1:] = [ended, *about]
     return lines

@@ -281,7 +281,7 @@ _CONFIGURATION = (
 SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "why_not": lambda note: argument_words.why_not(note.of, note.device_word),
     "next_step": lambda note: argument_words.next_step(note.of, note.device_word),
-    "only_count": "Why {world_size:n {device}}: no other number was measured.",
+    "only_count": "Why {world_size:n {device}}: no other number is compared.",
     "step_time": lambda note: argument_words.ground("step_time", *note),
     "choice_in_draws": lambda note: argument_words.ground("choice_in_draws", *note),
     "target_reached": lambda note: argument_words.ground("target_reached", *note),

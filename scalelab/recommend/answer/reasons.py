@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from scalelab.inputs.numerals import counted
+
 _REASONS = {
     "shared_node": "other jobs ran on the node",
     "loopback_nodes": "the nodes were on one machine",
@@ -43,3 +45,18 @@ def why_ignored(reasons: Mapping[str, int], *, is_emulated: bool = False) -> str
     if len(words) == 1:
         return next(iter(words))
     return ", ".join(f"{why} ({count:,})" for why, count in words.items())
+
+
+def how_many_ignored(
+    reasons: Mapping[str, int],
+    num_observations: int,
+    purpose: str = "",
+    *,
+    is_emulated: bool = False,
+) -> str:
+    """Say how many of all observations are ignored, and why."""
+    trials = counted(num_observations, "trial")
+    if not reasons:
+        return f"{trials}, none ignored"
+    why = why_ignored(reasons, is_emulated=is_emulated)
+    return f"{sum(reasons.values()):,} of {trials} ignored{purpose}: {why}"

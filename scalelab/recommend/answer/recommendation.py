@@ -7,13 +7,7 @@ from typing import Any, Literal
 
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.money import USUAL
-from scalelab.inputs.numerals import (
-    SEVERAL,
-    DeviceWords,
-    Interval,
-    counted,
-    device_words,
-)
+from scalelab.inputs.numerals import SEVERAL, DeviceWords, Interval, device_words
 from scalelab.kinds.resources import (
     DEVICE_HOURS,
     MONEY,
@@ -23,11 +17,16 @@ from scalelab.kinds.resources import (
     Units,
 )
 from scalelab.plan.memory_limits import MemoryLimit
-from scalelab.recommend.answer.argument_words import Ground, grounds
+from scalelab.recommend.answer.argument_words import (
+    Ground,
+    command_of,
+    grounds,
+    why_next,
+)
 from scalelab.recommend.answer.evidence import Evidence, RateRow, WayRow
 from scalelab.recommend.answer.facts import Fact, NotedPart
 from scalelab.recommend.answer.note_words import in_words
-from scalelab.recommend.answer.reasons import why_ignored
+from scalelab.recommend.answer.reasons import how_many_ignored
 
 # What grows with the devices: nothing but them, or the global batch as well
 Scaling = Literal["strong", "weak", "other"]
@@ -377,16 +376,24 @@ class Recommendation:
     @property
     def grounds(self) -> tuple[Ground, ...]:
         """What the answer rests on: contradicted first, then open, then confirmed."""
-        every = counted(self.num_observations, "trial")
-        trials, ignored = f"{every}, none ignored", sum(self.left_out.values())
-        if ignored:
-            why = why_ignored(self.left_out, is_emulated=self.is_emulated)
-            trials = f"{ignored:,} of {every} ignored: {why}"
-        found = grounds(self.facts, self.device_word, trials, is_whole=not ignored)
+        trials = how_many_ignored(
+            self.left_out, self.num_observations, is_emulated=self.is_emulated
+        )
+        is_whole = not self.left_out
+        found = grounds(self.facts, self.device_word, trials, is_whole=is_whole)
         unfitting = [str(limit).rstrip(".") for limit in self.memory_limits[:1]]
         return found + tuple(
             Ground(kind="memory", state="confirmed", text=text) for text in unfitting
         )
+
+    @property
+    def next_command(self) -> tuple[str, str]:
+        """The command of the next step and what it is for; each may be empty."""
+        for fact in self.facts:
+            if fact.kind == "next_step":
+                why = why_next(fact.values, self.device_word)
+                return command_of(fact.values), why
+        return "", ""
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from scalelab.recommend.answer.note_words import (
     setting_in_words,
     settings_in_words,
 )
-from scalelab.recommend.answer.reasons import why_ignored
+from scalelab.recommend.answer.reasons import how_many_ignored
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     Knee,
@@ -245,6 +245,6 @@ def _proposal(result: Recommendation, trial: NextTrial, now: Mapping[str, Any]) 
 def _ignored(
     result: Recommendation, purpose: str, reasons: Mapping[str, int]
 ) -> list[str]:
-    total, trials = sum(reasons.values()), counted(result.num_observations, "trial")
-    why = why_ignored(reasons, is_emulated=result.is_emulated)
-    return [f"{total:,} of {trials} ignored{purpose}: {why}."] if reasons else []
+    total, emulated = result.num_observations, result.is_emulated
+    said = how_many_ignored(reasons, total, purpose, is_emulated=emulated)
+    return [f"{said}."] if reasons else []

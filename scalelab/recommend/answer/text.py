@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 # Columns of cells, the title first, by a name that does not depend on the answer
 Columns = dict[str, list[str]]
-# the first to go when a terminal is narrow
 # the first to go when a terminal is narrow; never the interval or the basis
 _OPTIONAL = (
     *("speed", "tokens", "nodes", "next", "efficiency", "utilization"),

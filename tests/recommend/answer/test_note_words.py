@@ -398,7 +398,7 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         RUNNER_UP | {"reason": "slower", "speedup": 0.98, "needed": None},
         "Why 16 GPUs and not 32: 32 take as long for 25% more GPU-h.",
     ),
-    ("only_count", {"world_size": 8}, "Why 8 GPUs: no other number was measured."),
+    ("only_count", {"world_size": 8}, "Why 8 GPUs: no other number is compared."),
     (
         "step_time",
         STEP_TIME,
@@ -446,7 +446,7 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         {"step": "measure", "why": "its runs contradict", "takes": "2 GPU-h"}
         | {"command": SWEEP},
         "Next: scalelab.sweep('vit.yaml', trial='gpus=8,local_batch_size=16') (its "
-        "runs contradict (2 GPU-h)).",
+        "runs contradict, 2 GPU-h).",
     ),
     (
         "next_step",
