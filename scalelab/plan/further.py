@@ -1,8 +1,6 @@
 """One trial more than an experiment asks for, such as the one an answer proposes."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
-from pathlib import Path
 
 from scalelab.errors import SpecError
 from scalelab.experiment.rates import RateSetting
@@ -14,8 +12,7 @@ from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import one_of, shown
 from scalelab.inputs.wording import Option
 from scalelab.plan.configurations import BatchRequest, Setup, setups
-from scalelab.plan.expand import Plan, trial_of
-from scalelab.plan.source import Decision, Observation, TrialSource
+from scalelab.plan.expand import trial_of
 from scalelab.site.profile import Site
 
 _EXAMPLE = "gpus=16,nodes=2,local_batch_size=64"
@@ -128,60 +125,3 @@ def _settings(setup: Setup) -> dict[str, Scalar]:
         **degrees,
         **{name: value for name, value in named.items() if value is not None},
     }
-
-
-class FurtherTrial(TrialSource):
-    """A source that proposes one trial more, before those of another source."""
-
-    def __init__(self, source: TrialSource, trial: Trial) -> None:
-        self._source, self._trial = source, trial
-        self._is_proposed = self._has_ended = False
-        self.wants_progress = source.wants_progress
-
-    def begin(self, directory: Path) -> None:
-        """Tell the source the run's directory."""
-        self._source.begin(directory)
-
-    def describe(self) -> Iterable[str]:
-        """Return what the source says it decides."""
-        return self._source.describe()
-
-    def ask(self) -> Trial | None:
-        """Return the trial, then the source's own."""
-        if self._is_proposed or self._has_ended:
-            return self._source.ask()
-        self._is_proposed = True
-        return self._trial
-
-    def tell(self, observation: Observation) -> None:
-        """Learn the outcome of a trial."""
-        self._has_ended |= observation["trial_id"] == self._trial.trial_id
-        self._source.tell(observation)
-
-    def tell_progress(
-        self, trial: Trial, step: int, metrics: Mapping[str, float]
-    ) -> Decision:
-        """Ask the source whether a trial that runs goes on."""
-        if trial.trial_id == self._trial.trial_id:
-            return Decision.KEEP
-        return self._source.tell_progress(trial, step, metrics)
-
-    @property
-    def plan(self) -> Plan | None:
-        """The trial and those of the source, where they are known beforehand."""
-        planned = self._source.plan
-        if planned is None:
-            return None
-        return replace(planned, trials=(self._trial, *planned.trials))
-
-    @property
-    def total(self) -> int | None:
-        """Trials in all; None: not known."""
-        total = self._source.total
-        return None if total is None else 1 + total
-
-    @property
-    def remaining(self) -> int | None:
-        """Trials that have not ended; None: not known."""
-        left = self._source.remaining
-        return None if left is None else (not self._has_ended) + left

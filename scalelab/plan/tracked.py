@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from scalelab.inputs.problems import one_of, shown
 from scalelab.kinds.registry import imported
 from scalelab.kinds.sources import SOURCES
 from scalelab.plan.expand import Plan
-from scalelab.plan.further import FurtherTrial
 from scalelab.plan.source import Decision, Observation, TrialSource
 from scalelab.site.profile import Site
 
@@ -120,6 +120,7 @@ class TrackedSource(TrialSource):
         self._told: set[str] = set()
         self._refused: set[str] = set()
         self._next: Trial | None = None
+        self._further: Trial | None = None
 
     @property
     def name(self) -> str:
@@ -127,8 +128,8 @@ class TrackedSource(TrialSource):
         return self._name
 
     def propose(self, trial: Trial) -> None:
-        """Propose one trial more, before those of the source."""
-        self._source = FurtherTrial(self._source, trial)
+        """Propose one trial more, that is none of the source's, before those."""
+        self._further = self._next = trial
 
     def begin(self, directory: Path) -> None:
         """Tell the source the run's directory."""
@@ -177,23 +178,31 @@ class TrackedSource(TrialSource):
         self, trial: Trial, step: int, metrics: Mapping[str, float]
     ) -> Decision:
         """Ask the source whether a trial that runs goes on."""
+        if trial == self._further:
+            return Decision.KEEP
         with self._named("tell_progress"):
             return Decision(self._source.tell_progress(trial, step, metrics))
 
     @property
     def plan(self) -> Plan | None:
         """The trials, where they are known beforehand; None: not known."""
-        return self._source.plan
+        planned = self._source.plan
+        if planned is None or self._further is None:
+            return planned
+        return replace(planned, trials=(self._further, *planned.trials))
 
     @property
     def total(self) -> int | None:
         """Trials in all; None: not known."""
-        return self._source.total
+        total = self._source.total
+        return None if total is None else total + (self._further is not None)
 
     @property
     def remaining(self) -> int | None:
         """Trials that have not ended; None: not known."""
-        return self._source.remaining
+        left, further = self._source.remaining, self._further
+        is_open = further is not None and further.trial_id not in self._told
+        return None if left is None else left + is_open
 
     @property
     def left(self) -> list[Trial] | None:

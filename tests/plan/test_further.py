@@ -123,11 +123,3 @@ def test_it_comes_before_those_of_the_plan_and_counts() -> None:
     assert asked[0] == trial
     assert len({each.trial_id for each in asked}) == planned.total + 1
     assert source.remaining == 0
-
-
-def test_one_that_has_ended_is_not_proposed_again() -> None:
-    source, trial = proposing("gpus=8,local_batch_size=8")
-    source.resume(row(trial))
-    first = source.ask()
-    assert first is not None
-    assert first.trial_id != trial.trial_id
