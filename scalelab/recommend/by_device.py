@@ -42,6 +42,7 @@ from scalelab.recommend.question.devices import (
     kinds_of,
 )
 from scalelab.recommend.question.objective import Constraints, RunSite
+from scalelab.recommend.what_if import what_if
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.site.profile import Site
 
@@ -98,6 +99,8 @@ def answer(
     if len(kinds) == 1 and not pairs:
         (alone,) = compared.values()
         answered = alone.recommendation()
+        if question.asks_what_if:
+            answered = replace(answered, what_if=what_if(alone, answered))
     else:
         _refuse_device_hours(question.limits, kinds)
         answered = _joined(compared, pairs, question.limits)

@@ -12,6 +12,7 @@ from scalelab.inputs.numerals import (
     number,
     percent,
 )
+from scalelab.report.picture import picture
 from scalelab.report.style import (
     BLUE,
     GREY,
@@ -59,23 +60,11 @@ def budget_table(subject: ReportSubject) -> pd.DataFrame:
 
 
 def trade_off_table(subject: ReportSubject) -> pd.DataFrame:
-    """Return time and spending of every allocation, on all devices that have prices."""
-    plan = [row for row in subject.plan if math.isfinite(row.time_s.value)]
-    rows = subject.compared or plan
-    return pd.DataFrame(
-        {
-            "device": row.device,
-            "allocation": row.allocation,
-            "world_size": row.world_size,
-            "time_s": row.time_s.value,
-            "spent": row.cost.value if subject.compared and row.cost else hours,
-            "basis": row.basis,
-            "is_pareto": row.is_pareto,
-            "is_chosen": row.is_chosen,
-        }
-        for row in rows
-        for hours in [row.gpu_hours.value]
-    )
+    """Return the points of the report's first picture: time and spending."""
+    drawn = subject.recommendation and picture(subject.recommendation)
+    if not drawn:
+        return pd.DataFrame()
+    return pd.DataFrame(drawn["points"]).assign(unit=drawn["unit"])
 
 
 def budget_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
@@ -137,63 +126,42 @@ def _panel(
 
 def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     """Draw :func:`trade_off_table`: time against spending, the frontier joined."""
-    spent = table.loc[table["is_chosen"], "spent"]
-    known = spent if len(spent) else table["spent"]
-    scale, unit = device_time_unit(float(known.iloc[0]), labels.hours)
-    curve = labels.curve
-    if labels.currency:
-        scale, unit = 1.0, labels.currency
-        curve = ", ".join(table["device"].unique())
-    facts = (curve, f"numbers at points: {labels.devices}")
+    unit = table["unit"].iloc[0]
+    facts = (labels.curve, f"numbers at points: {labels.devices}")
     figure = base_figure(f"What time costs in {unit}", facts, labels)
-    frontier = table[table["is_pareto"]].sort_values("time_s")
-    rest = table[~table["is_pareto"]]
+    front = table["is_front"]
     parts = (
-        (frontier, "worth considering", ORANGE, "lines+markers+text", "circle"),
-        (rest, "another row is faster and cheaper", GREY, "markers+text", "x"),
+        (table[front], "worth considering", ORANGE, "lines+markers+text", "circle"),
+        (table[~front], "another row is better in both", GREY, "markers+text", "x"),
     )
-    shown = ["device", "allocation", "time_s", "spent", "basis"]
     for rows, name, colour, mode, symbol in parts:
+        rows = rows.sort_values("y")
         figure.add_trace(
             go.Scatter(
-                x=rows["spent"] / scale,
-                y=rows["time_s"],
+                x=rows["x"],
+                y=rows["y"],
                 mode=mode,
-                text=_point_names(rows, names_devices=bool(labels.currency)),
+                text=_few_names(rows),
                 textposition="top right",
                 cliponaxis=False,
                 line={"color": colour, "width": 2},
                 marker={"color": colour, "size": 9, "symbol": symbol},
                 name=name,
-                customdata=[
-                    f"{device} {allocation}: {duration(time_s)}, "
-                    f"{number(amount / scale)} {unit} ({basis})"
-                    for device, allocation, time_s, amount, basis in (
-                        rows[shown].to_numpy()
-                    )
-                ],
+                customdata=rows["title"],
                 hovertemplate="%{customdata}<extra></extra>",
             )
         )
     chosen = table[table["is_chosen"]]
-    ring_chosen(figure, chosen["spent"] / scale, chosen["time_s"])
-    figure.update_xaxes(quantity_axis(table["spent"] / scale, unit))
-    return figure.update_yaxes(duration_axis(table["time_s"], "time"))
+    ring_chosen(figure, chosen["x"], chosen["y"])
+    figure.update_xaxes(quantity_axis(table["x"], unit))
+    return figure.update_yaxes(duration_axis(table["y"], "time"))
 
 
-def _point_names(rows: pd.DataFrame, *, names_devices: bool) -> list[str]:
+def _few_names(rows: pd.DataFrame) -> list[str]:
     # of many points only the ends and the chosen one are named
-    last = len(rows) - 1
-    names = [f"{count:,}" for count in rows["world_size"]]
-    if names_devices:
-        pairs = zip(names, rows["device"], strict=True)
-        names = [f"{count} {device}" for count, device in pairs]
-    return [
-        name if last < _MAX_NAMES or is_chosen or index in (0, last) else ""
-        for index, (name, is_chosen) in enumerate(
-            zip(names, rows["is_chosen"], strict=True)
-        )
-    ]
+    is_end = rows.index.isin(rows.index[[0, -1]]) if len(rows) else False
+    is_named = rows["is_chosen"] | is_end | (len(rows) <= _MAX_NAMES)
+    return rows["name"].where(is_named, "").tolist()
 
 
 def budget_sentence(table: pd.DataFrame, labels: Labels) -> str:
@@ -215,9 +183,9 @@ def budget_sentence(table: pd.DataFrame, labels: Labels) -> str:
 
 def trade_off_sentence(table: pd.DataFrame, labels: Labels) -> str:
     """Say how to read the trade-off and how many rows are worth considering."""
-    beaten = sum(~table["is_pareto"])
+    beaten, unit = sum(~table["is_front"]), table["unit"].iloc[0]
     which = "No allocation is" if beaten == 0 else f"{beaten} of {len(table)} are"
     return (
         f"Lower is faster, left is cheaper. {which} beaten by another "
-        f"in both time and {labels.currency or labels.device_hour_word}."
+        f"in both time and {unit}."
     )

@@ -101,6 +101,7 @@ class Figures:
         figure=budget.trade_off_figure,
         sentence=budget.trade_off_sentence,
         missing=_NO_ANSWER,
+        is_curve=False,
     )
     # Training samples to the target by global batch size.
     samples_to_target = Plot(

@@ -69,10 +69,14 @@ def render(
     evidence: Evidence | None = None,
     results: tables.Results | None = None,
     accepted: str = "",
+    command: str = "",
     imported: Mapping[str, Any] = MappingProxyType({}),
     streams: Callable[[], pd.DataFrame] = pd.DataFrame,
 ) -> str:
-    """Return the report as HTML; ``evidence`` is given where no answer holds it."""
+    """Return the report as HTML; ``evidence`` is given where no answer holds it.
+
+    ``command`` asks the question again without its limits.
+    """
     if recommendation is not None:
         evidence = recommendation.evidence
     seen = evidence or Evidence()
@@ -96,6 +100,7 @@ def render(
         recommendation=recommendation,
         answer=None if recommendation is None else _answer(recommendation),
         picture=_picture(recommendation),
+        what_if=_what_if(recommendation, command),
         without_answer=without_answer
         or (
             "The figures show what was measured."
@@ -226,6 +231,13 @@ def _picture(recommendation: Recommendation | None) -> dict[str, Any] | None:
         "interval": drawn["interval"],
         "is_limited": drawn["most_time"] is not None or drawn["most_spent"] is not None,
     }
+
+
+def _what_if(recommendation: Recommendation | None, command: str) -> Markup | None:
+    if recommendation is None or not recommendation.what_if:
+        return None
+    table = {**recommendation.what_if, "command": command}
+    return script_json(json.dumps(table, allow_nan=False, separators=(",", ":")))
 
 
 def _rates(recommendation: Recommendation | None) -> dict[str, Any]:

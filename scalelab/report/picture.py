@@ -46,6 +46,9 @@ def picture(result: Recommendation) -> Mapping[str, Any] | None:
         "x": _axis(quantity_axis(_with_limit(amounts, most_spent), unit)),
         "y": _axis(duration_axis(_with_limit(_times(points), most_time), "time")),
         "unit": unit,
+        "scale": scale,
+        "resource": spent.name,
+        "looks": {basis: _look(basis) for basis in Support},
         "badge": "EMULATED" if result.is_emulated else "",
         "points": points,
         "most_time": most_time,
@@ -80,12 +83,16 @@ def _point(
         "lo": time.lo,
         "hi": time.hi,
         "name": label,
-        "look": _LOOKS.get(Support(row.basis), "predicted"),
+        "look": _look(row.basis),
         "is_front": row.is_pareto,
         "is_chosen": row.is_chosen,
         "title": f"{label}: {duration(time.value)} [{duration_ends(time)}], "
         f"{number(amount)} {unit}, {row.basis}",
     }
+
+
+def _look(basis: str) -> str:
+    return _LOOKS.get(Support(basis), "predicted")
 
 
 def _with_limit(values: Iterable[float], limit: float | None) -> list[float]:

@@ -1,7 +1,7 @@
 """The curve that a report shows, the recommended batches along it, and their labels."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Self
 
 import pandas as pd
@@ -42,8 +42,6 @@ class Labels:
     # What the bands are, e.g. ``80% interval``; empty where there are none.
     interval: str
     is_emulated: bool
-    # The currency where several kinds of devices are compared by money; else empty
-    currency: str = ""
 
     @property
     def devices(self) -> str:
@@ -81,8 +79,7 @@ class ReportSubject:
     # The recommendation's rows by world size, as far as device counts can be compared;
     # empty without a recommendation
     plan: tuple[OutlookRow, ...]
-    # The rows on all kinds of devices, where they can be compared by time and money
-    compared: tuple[OutlookRow, ...]
+    recommendation: Recommendation | None
     # Usable observations by curve; only one of the curves is shown
     curves: Mapping[CurveKey, pd.DataFrame]
     # Reads what the attempts reported while they ran, see ``records.streams``
@@ -105,7 +102,6 @@ class ReportSubject:
         )
         curves = {key: usable.loc[part.index] for key, part in fit_rows.curves.items()}
         plan: tuple[OutlookRow, ...] = ()
-        every: tuple[OutlookRow, ...] = ()
         if recommendation is None:
             name, rows = "", usable
             if curves:
@@ -122,15 +118,12 @@ class ReportSubject:
             # where one device count alone was measured, only that can be compared
             compares = recommendation.knee is not None
             plan = recommendation.alike if compares else (recommendation.chosen,)
-            if recommendation.devices and all(r.cost for r in recommendation.rows):
-                every = recommendation.rows
-                labels = replace(labels, currency=recommendation.currency)
         return cls(
             labels=labels,
             observations=observations,
             rows=rows,
             plan=plan,
-            compared=every,
+            recommendation=recommendation,
             curves=curves,
             streams=streams,
         )

@@ -159,6 +159,7 @@ class RecommendArguments(FitArguments):
     between_nodes: LinkText | None = None
     accept_unmeasured: Flag = False
     no_history: Flag = False
+    what_if: Flag = False
 
     def quoted(self) -> Iterator[PriceEntry]:
         """Yield the prices that are given, as entries of a list."""

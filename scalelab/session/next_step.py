@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.inputs.numerals import device_time, rounded_up
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
-from scalelab.inputs.wording import Command
+from scalelab.inputs.wording import Command, for_the_command_line
 from scalelab.kinds.resources import RESOURCES
 from scalelab.recommend.answer.facts import Fact
 from scalelab.session.arguments import RecommendArguments
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from scalelab.session.records import RunRecords
 
+_OF_WHAT_IF = {"price", "price_per_gpu_hour_usd", "confidence"}
 _OF_SAMPLES = {"accuracy_not_measured", "target_not_measured"}
 
 
@@ -35,9 +36,7 @@ def next_step(
     the trial that would change the answer most, or the samples to the target; else to
     submit the job.
     """
-    plain = {name: _plain(value) for name, value in asked.items()}
-    question = {name: value for name, value in plain.items() if _is_said(name, value)}
-    where = _shortest(run.directory)
+    question, where = _said(asked), _shortest(run.directory)
     if not answer.meets_constraints and (nearest := _nearest(answer)):
         ask = Command("recommend", (where,), question | nearest)
         return _fact("ask_what_can_be_met", ask)
@@ -50,6 +49,20 @@ def next_step(
         submit = Command("recommend", (where,), {**question, "sbatch": True})
         return _fact("submit", submit)
     return _fact("nothing", None)
+
+
+def without_limits(run: RunRecords, asked: Mapping[str, Any]) -> str:
+    """Return the command that asks a question again, but for limits and a price."""
+    kept = RecommendArguments.model_fields.keys() - _OF_WHAT_IF
+    question = _said({name: asked[name] for name in asked if name in kept})
+    with for_the_command_line():
+        return str(Command("recommend", (_shortest(run.directory),), question))
+
+
+def _said(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a question that say more than their defaults."""
+    plain = {name: _plain(value) for name, value in asked.items()}
+    return {name: value for name, value in plain.items() if _is_said(name, value)}
 
 
 def _is_said(name: str, value: Any) -> bool:

@@ -85,6 +85,7 @@ class Run(RunRecords):
         between_nodes: str | None = None,
         accept_unmeasured: bool = False,
         no_history: bool = False,
+        what_if: bool = False,
         **limits: str | float | None,
     ) -> Answer:
         """Recommend an allocation, a batch size and a learning-rate rule.
@@ -100,13 +101,11 @@ class Run(RunRecords):
             Path of a price list, see :class:`scalelab.site.prices.PriceEntry`; default:
             the one that the site's profile names.
         spot
-            What is known of the same nodes where they may be taken away: keys of
-            :class:`scalelab.site.spot.Spot`, such as ``{"price": 0.12,
-            "interrupted_every": "6h"}``. They stand beside those on demand.
+            What is known of the same nodes where they may be taken away, beside those
+            on demand: ``{"price": 0.12}``; see :class:`scalelab.site.spot.Spot`.
         power
-            What a device draws while it trains, in W, such as ``"400W"``, or by device
-            as for ``price``. Default: what counters of the devices measured, else
-            ``power_w`` of the site.
+            What a device draws while it trains, such as ``"400W"``, or by device.
+            Default: what counters of the devices measured, else the site's ``power_w``.
         pue
             Power usage effectiveness of the site, by which energy is multiplied.
         carbon_g_per_kwh
@@ -117,8 +116,7 @@ class Run(RunRecords):
             Metric to reach instead of the job's, e.g. ``"val_acc >= 0.75"``.
         max_gap
             The most of the final metric that a way to train may lose against one
-            process, in the metric's unit; ways whose gap is larger, or not measured,
-            are not chosen.
+            process; ways whose gap is larger, or not measured, are not chosen.
         confidence
             Probability with which all limits must hold, in (0, 1).
         job
@@ -140,19 +138,19 @@ class Run(RunRecords):
         max_batch
             The largest global batch that may be used, instead of the largest measured.
         local_batch
-            The local batch of the job; default: any up to the largest measured.
+            The local batch; default: any up to the largest measured.
         between_nodes
             The link between nodes, e.g. ``"100Gbit/s 5us"``; it counts where no trial
             ran on several nodes. Default: what the site's profile says.
         accept_unmeasured
-            Also choose what rests on a term that was not measured here, such as the
-            network between nodes where only one node was measured.
+            Also choose what rests on what was not measured here, such as a network.
         no_history
             Learn from this run's own rows alone.
+        what_if
+            Add what other limits would choose, see :mod:`scalelab.recommend.what_if`.
         **limits
-            Upper limits: ``max_time="4h"``, ``max_gpu_hours=50``, ``max_cost_usd=20``,
-            and those of every other resource, as text with a unit or as a number where
-            the name has the unit; see :func:`scalelab.kinds.resources.read_limits`.
+            Upper limits, of every resource: ``max_time="4h"``, ``max_gpu_hours=50``; as
+            text, or a number where the name has the unit; see ``kinds.resources``.
 
         Raises
         ------
@@ -211,6 +209,7 @@ class Run(RunRecords):
             power=said.power,
             pue=said.pue,
             carbon_g_per_kwh=said.carbon_g_per_kwh,
+            asks_what_if=said.what_if,
             today=date.today() if any(each.entry.date for each in quotes) else None,
             # other laws learn from the asked rows alone
             history=""
@@ -224,7 +223,7 @@ class Run(RunRecords):
         from scalelab.session.next_step import next_step
 
         found = answered(question)
-        step = next_step(self, found, {**given, **limits})
+        step = next_step(self, found, {**given, **limits, "what_if": False})
         return Answer.of(replace(found, facts=(*found.facts, step)))
 
     def _asked(self, question: Question) -> Recommendation:
@@ -236,7 +235,7 @@ class Run(RunRecords):
         if question.history:
             states.append(HistoryFolder(question.history).state)
         words = repr((question, self.experiment_text, self.sites, states))
-        if (found := kept.find(words)) is not None:
+        if not question.asks_what_if and (found := kept.find(words)) is not None:
             return found
         answer = self._answered(question)
         if not self._reader.running():
@@ -420,6 +419,7 @@ class Run(RunRecords):
         from scalelab.recommend.evidence import evidence_without_answer
         from scalelab.recommend.knowledge import choose_subject
         from scalelab.report.html import write_report
+        from scalelab.session.next_step import without_limits
 
         target = Path(path or self.directory / "report.html")
         rows = self.fit_rows
@@ -427,7 +427,7 @@ class Run(RunRecords):
             rows = rows.take(choose_subject(rows.observations, select).frame.index)
         answer, problem = None, ""
         try:
-            answer = self.recommend(**question)
+            answer = self.recommend(**question, what_if=True)
         except (FitError, SpecError) as error:
             asked = {name for name, value in question.items() if value}
             if isinstance(error, SpecError) and asked - {"confidence", "law", "select"}:
@@ -443,6 +443,7 @@ class Run(RunRecords):
             evidence=evidence_without_answer(rows) if answer is None else None,
             results=self.unhappy_results(),
             accepted=self.accepted,
+            command=without_limits(self, question),
             imported=self._reader.fingerprint.get("imported", {}),
             streams=self.streams,
         )

@@ -46,7 +46,7 @@ def test_the_trade_off_joins_only_what_nothing_beats() -> None:
     answer = recommendation(planned((1, 8, 64, 512), chosen=8, measured_up_to=64))
     subject = ReportSubject.of(frame([]), answer)
     table = trade_off_table(subject)
-    assert table["is_pareto"].tolist() == [True, True, True, False]
+    assert table["is_front"].tolist() == [True, True, True, False]
     figure = trade_off_figure(table, subject.labels)
     assert list(figure.data[0].text) == ["64", "8", "1"]
     assert list(figure.data[1].text) == ["512"]
@@ -73,12 +73,12 @@ def test_several_devices_are_compared_by_money() -> None:
     subject = ReportSubject.of(frame([]), answer)
     assert budget_table(subject)["world_size"].tolist() == [1]
     table = trade_off_table(subject)
-    assert table["spent"].tolist() == [5.0, 6.0, 2.0]
+    assert table["x"].tolist() == [5.0, 6.0, 2.0]
     figure = trade_off_figure(table, subject.labels)
     assert figure.layout.xaxis.title.text == "eur"
     assert "What time costs in eur" in figure.layout.title.text
     assert list(figure.data[0].text) == ["1 p2"]
-    assert list(figure.data[1].text) == ["1 c4", "4 c4"]
+    assert list(figure.data[1].text) == ["4 c4", "1 c4"]
     sentence = trade_off_sentence(table, subject.labels)
     assert sentence.endswith("2 of 3 are beaten by another in both time and eur.")
 

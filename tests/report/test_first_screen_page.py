@@ -2,10 +2,12 @@
 
 import json
 import re
+import shlex
 import subprocess
 import tarfile
 from collections.abc import Callable
 from functools import cache
+from html import unescape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from five_outputs import OUTPUTS, five_runs
 
 from scalelab.cli import main
+from scalelab.inputs.numerals import duration, probability
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -34,6 +37,28 @@ CHECK = """<script>%s</script><script>
   axe.run(document).then((found) => parent.postMessage(JSON.stringify(
     found.violations.map((each) => [each.id, each.nodes.map((node) => node.html)])
   ), "*"));
+</script>"""
+# Moves the limits of "What if" at random; says what is chosen then, and the command.
+MOVES = """<script>
+  let seed = %d;
+  const random = () => (seed = (seed * 48271) %% 2147483647) / 2147483647;
+  const box = document.querySelector(".what-if"), found = [];
+  const [deadline, budget, price] = box.querySelectorAll("input");
+  const confidence = box.querySelector("select");
+  for (let move = 0; move < %d; move++) {
+    for (const slider of [deadline, budget]) {
+      slider.value = random() < 0.15 ? slider.max : Math.floor(slider.max * random());
+    }
+    price.value = random() < 0.4 ? "" : (10 * random()).toPrecision(3);
+    confidence.selectedIndex = Math.floor(confidence.length * random());
+    for (const input of [deadline, budget, price, confidence]) {
+      input.dispatchEvent(new Event("input"));
+    }
+    const chosen = document.querySelector(".point.chosen text").textContent;
+    const [then, command] = box.querySelectorAll(".then, pre");
+    found.push([then.textContent, command.textContent, chosen]);
+  }
+  parent.postMessage(JSON.stringify(found), "*");
 </script>"""
 DARK, PAPER = "@media (prefers-color-scheme: dark)", "@media print"
 LOOKS = {
@@ -91,7 +116,7 @@ def see(require_program: Callable[[str], str], tmp_path: Path) -> See:
         assert "CONSOLE" not in ended.stderr
         said = re.search(r"<body>(.*)</body>", ended.stdout, re.DOTALL)
         assert said is not None
-        return json.loads(said[1])
+        return json.loads(unescape(said[1]))
 
     return see
 
@@ -151,3 +176,47 @@ def test_the_checks_find_what_is_wrong(reports: Path, see: See, axe: str) -> Non
     )
     found = {name for name, _ in see(broken, CHECK % axe, DESKTOP)}
     assert {"image-alt", "button-name"} <= found
+
+
+@pytest.mark.parametrize(
+    "num_moves", [8, pytest.param(40, marks=pytest.mark.repetition)]
+)
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_the_page_chooses_what_its_command_chooses(
+    reports: Path,
+    see: See,
+    output: str,
+    num_moves: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    html = (reports / f"{output}.html").read_text()
+    monkeypatch.chdir(reports)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(reports / "config"))
+    moved = see(html, MOVES % (7 + num_moves, num_moves), DESKTOP)
+    assert len({then for then, _, _ in moved}) > num_moves / 3
+    for then, command, chosen in moved:
+        _, *words = shlex.split(command)
+        main.run([*words, "--json"])
+        answer = json.loads(capsys.readouterr().out)
+        (row,) = (each for each in answer["rows"] if each["is_chosen"])
+        batch = row["batch"]
+        verb = "Use" if answer["meets_constraints"] else "Closest:"
+        assert f"{verb} {row['world_size']:,} " in then, command
+        factors = batch["local_batch_size"], batch["data_parallel_size"]
+        written = " x ".join(map(str, factors))
+        assert f"global batch {batch['global_batch_size']} = {written}" in then
+        assert f": {duration(row['time_s']['value'])} [" in then, command
+        if (chance := row["probability"]) is not None and chance >= 0.5:
+            assert then.endswith(f": {probability(chance)}."), command
+        assert chosen == f"{row['world_size']:,}"
+
+
+def test_where_energy_is_limited_no_limits_can_be_moved(
+    reports: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(reports)
+    words = [*OUTPUTS["digits"], "--power", "100W", "--max-energy", "1kWh"]
+    assert main.run(["report", *words, "--output", "energy.html"]) == 0
+    assert "<legend>What if" in (reports / "digits.html").read_text()
+    assert "<legend>What if" not in (reports / "energy.html").read_text()

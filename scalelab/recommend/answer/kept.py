@@ -8,7 +8,7 @@ as JSON and only ever read as such.
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date as Date
 from hashlib import sha256
 from pathlib import Path
@@ -54,6 +54,7 @@ class Question:
     pue: float | None = None
     carbon_g_per_kwh: float | None = None
     today: Date | None = None  # where one of them has a date
+    asks_what_if: bool = field(default=False, repr=False)  # the answer is the same
 
 
 class KeptAnswers:
@@ -74,7 +75,8 @@ class KeptAnswers:
 
     def keep(self, question: str, answer: Recommendation) -> None:
         """Keep an answer beside the latest others."""
-        answers = {**self._read(), _key(question): asdict(answer)}
+        plain = replace(answer, what_if={})  # it is large, and one page has it
+        answers = {**self._read(), _key(question): asdict(plain)}
         latest = dict([*answers.items()][-_MOST:])
         kept = {"source": self._source, "answers": latest}
         content = json.dumps(kept, default=lambda scalar: scalar.item())  # of NumPy

@@ -292,6 +292,8 @@ class Recommendation:
     limited
         The limits of the question as numbers, by the resource's name in the unit of its
         field; ``limits`` has them in words.
+    what_if
+        What would be chosen under other limits, see :mod:`scalelab.recommend.what_if`.
     """
 
     workload: str
@@ -329,6 +331,7 @@ class Recommendation:
     conditions: tuple[str, ...] = ()
     sweep_spent: Mapping[str, float] = field(default_factory=dict)
     limited: Mapping[str, float] = field(default_factory=dict)
+    what_if: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def ways(self) -> tuple[WayRow, ...]:
@@ -416,7 +419,7 @@ class Recommendation:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; a number that is not finite becomes None."""
         values: dict[str, Any] = _plain(asdict(self))
-        beside = values.pop("evidence")
+        beside, _ = values.pop("evidence"), values.pop("what_if")
         values |= {
             "facts": [{"kind": f["kind"], **f["values"]} for f in values["facts"]],
             "why_not": [*self.said("why_not")],

@@ -92,8 +92,12 @@ def texts(said: Mapping[str, list[str]], *subjects: str) -> list[str]:
 
 
 def _use(result: Recommendation) -> list[str]:
-    row = result.chosen
     verb = "Use" if result.meets_constraints else "Closest:"
+    return [f"{verb} {allocated(result, result.chosen)}"]
+
+
+def allocated(result: Recommendation, row: OutlookRow) -> str:
+    """Return the devices and the batch of a row in words."""
     kind = f"{result.node_group} node" if result.node_group else "node"
     _, devices = row.allocation.split("x")
     count = _count(result, row)
@@ -104,7 +108,7 @@ def _use(result: Recommendation) -> list[str]:
     nodes = f"{counted(row.num_nodes, kind)} x {devices}"
     if row.is_interruptible:
         count += " on the spot market"
-    return [f"{verb} {count} ({nodes}), {_batch(row.batch)}"]
+    return f"{count} ({nodes}), {_batch(row.batch)}"
 
 
 def _unmet(result: Recommendation) -> list[str]:

@@ -88,6 +88,11 @@ class Outlook:
         return np.asarray(self.held.mean(axis=0))
 
     @property
+    def margins(self) -> np.ndarray:
+        """By what times and amounts count more where less is known, shape (n_rows,)."""
+        return 1 + self.frame["support"].map(_BETTER_BY).to_numpy(float)
+
+    @property
     def is_allowed_batch(self) -> np.ndarray:
         """Whether the global batch of each row is in the range, shape (n_rows,)."""
         return self.frame["is_allowed_batch"].to_numpy(bool)
@@ -222,10 +227,9 @@ def best_of_each_size(every: Outlook, limits: Constraints) -> np.ndarray:
     if limits.limited:
         amount = medians.of(limits.minimised(medians.known))
         over = limits.excess(medians)
-    margin = 1 + every.frame["support"].map(_BETTER_BY).to_numpy(float)
     order = np.lexsort(
         (
-            margin * np.where(is_sure, amount, over),
+            every.margins * np.where(is_sure, amount, over),
             np.where(is_sure, 0.0, -np.round(every.probability, 1)),
             ~is_sure,
             ~every.is_eligible,

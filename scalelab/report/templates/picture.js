@@ -1,6 +1,6 @@
 // The first picture: time against spending. Down is faster, left is cheaper.
-const pictureBox = document.getElementById("picture");
 const NAMESPACE = "http://www.w3.org/2000/svg";
+let numDrawn = 0;
 function element(parent, tag, attributes, text) {
   const made = document.createElementNS(NAMESPACE, tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -24,10 +24,11 @@ function drawPicture(data, width) {
     viewBox: `0 0 ${width} ${height}`, width: "100%", role: "img",
     "aria-label": `Time against ${data.unit}: ${data.points.map((p) => p.title).join("; ")}`,
   });
-  const inside = element(element(svg, "defs", {}), "clipPath", { id: "inside" });
+  const inside = element(element(svg, "defs", {}), "clipPath", { id: `inside-${(numDrawn += 1)}` });
+  const clip = `url(#${inside.id})`;
   const frame = { x: left, y: top, width: right - left, height: bottom - top };
   element(inside, "rect", frame);
-  const shade = (area) => element(svg, "rect", { ...area, class: "beyond", "clip-path": "url(#inside)" });
+  const shade = (area) => element(svg, "rect", { ...area, class: "beyond", "clip-path": clip });
   if (data.most_time !== null) shade({ ...frame, height: Math.max(0, y(data.most_time) - top) });
   if (data.most_spent !== null) {
     const from = Math.max(left, x(data.most_spent));
@@ -48,7 +49,7 @@ function drawPicture(data, width) {
   const front = data.points.filter((point) => point.is_front && point.look !== "believed");
   front.sort((one, other) => one.x - other.x);
   const line = front.map((point) => `${x(point.x)},${y(point.y)}`).join(" ");
-  element(svg, "polyline", { points: line, class: "front", "clip-path": "url(#inside)" });
+  element(svg, "polyline", { points: line, class: "front", "clip-path": clip });
   const taken = [];
   const first = (point) => (point.is_chosen ? 0 : point.look === "measured" ? 1 : 2);
   for (const point of [...data.points].sort((one, other) => first(one) - first(other))) {
@@ -56,7 +57,7 @@ function drawPicture(data, width) {
     if (px < left || px > right || py < top || py > bottom) continue;
     const group = element(svg, "g", { class: `point ${point.look}${point.is_chosen ? " chosen" : ""}` });
     element(group, "title", {}, point.title);
-    element(group, "line", { x1: px, x2: px, y1: y(point.lo), y2: y(point.hi), "clip-path": "url(#inside)" });
+    element(group, "line", { x1: px, x2: px, y1: y(point.lo), y2: y(point.hi), "clip-path": clip });
     if (point.is_chosen) element(group, "circle", { cx: px, cy: py, r: 11, class: "ring" });
     element(group, "circle", { cx: px, cy: py, r: 5 });
     const wide = 8 * point.name.length;
@@ -68,9 +69,29 @@ function drawPicture(data, width) {
   }
   return svg;
 }
-if (pictureBox) {
-  const data = JSON.parse(document.querySelector('script[data-for="picture"]').textContent);
-  const show = () => pictureBox.replaceChildren(drawPicture(data, pictureBox.clientWidth || 520));
+// Draws the picture of an answer; returns what draws it with another choice and limits.
+function showPicture(answer) {
+  const box = answer.querySelector(".picture div");
+  if (!box) return () => {};
+  const asked = JSON.parse(answer.querySelector('script[data-for="picture"]').textContent);
+  let data = asked;
+  const show = () => box.replaceChildren(drawPicture(data, box.clientWidth || 520));
   show();
-  new ResizeObserver(show).observe(pictureBox);
+  new ResizeObserver(show).observe(box);
+  return (row, deadline, hours, price, paid) => {
+    const isMoney = asked.resource === "money";
+    const perHour = isMoney ? price : 1 / asked.scale;
+    const unit = isMoney && paid !== price ? `${asked.unit}, at the answer's price` : asked.unit;
+    const [time, lo, hi] = row.time_s, name = row.size.toLocaleString("en");
+    const chosen = {
+      is_front: false, ...asked.points.find((point) => point.name === name), name,
+      x: time * row.hours_per_s * perHour, y: time, lo, hi, look: asked.looks[row.basis],
+      is_chosen: true, title: `${row.use}: ${row.takes}`,
+    };
+    const others = asked.points.filter((point) => point.name !== name);
+    const most_spent = hours === Infinity ? null : hours * perHour;
+    const points = [...others.map((point) => ({ ...point, is_chosen: false })), chosen];
+    data = { ...asked, unit, most_time: deadline, most_spent, points };
+    show();
+  };
 }
