@@ -194,6 +194,11 @@ def test_figures_and_report(here: Path) -> None:
     assert path == here / "run" / "report.html"
     text = path.read_text()
     assert "sample_time_s: 2.0e-3" in text
+    path.write_text("old")
+    run.write_report()
+    assert path.read_text().startswith("<!DOCTYPE html>"), "it is replaced whole"
+    with pytest.raises(StoreError, match=re.escape(str(here / "no" / "r.html"))):
+        run.write_report(here / "no" / "r.html")
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """The argument of an answer: why not the next row, and what the choice rests on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

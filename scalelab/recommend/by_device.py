@@ -1,7 +1,5 @@
 """One answer where devices are of several kinds: each has laws of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType

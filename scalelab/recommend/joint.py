@@ -1,7 +1,5 @@
 """The rows of several kinds of devices in one table, and the choice among them all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -174,6 +172,7 @@ class Joint:
         elif self.meets[at] and least[at] > least[chosen]:
             reason = "takes_more"
         units = limits.units(self.kinds[best].knowledge.subject.device_hour_word)
+        spent = self.spent.cost if self.spent.cost.is_spent else None
         return Fact.of(
             "why_not",
             device=label,
@@ -184,7 +183,7 @@ class Joint:
             time_s=float(medians.time_s[at]),
             speedup=float(medians.time_s[chosen] / medians.time_s[at]),
             cost_ratio=float(cost[at] / cost[chosen]),
-            unit=self.spent.cost.unit(float(cost[chosen]), units)[1],
+            unit=spent and spent.unit(float(cost[chosen]), units)[1],
             reason=reason,
             needed=None,
             probability=float(self._probability[at]),

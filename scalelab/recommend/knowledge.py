@@ -129,6 +129,12 @@ def refuse_several(frame: pd.DataFrame, names: Iterable[str] = _ONE_VALUE) -> No
             )
 
 
+def apart(frame: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return the names and values of which each has an answer of its own."""
+    counts = ((name, _counts(frame, name)) for name in _ONE_VALUE)
+    return next(([(n, each) for each in of] for n, of in counts if len(of) > 1), [])
+
+
 def compared_columns(observations: pd.DataFrame) -> set[str]:
     """Return the columns in which the candidates on one kind of device may differ."""
     held = {*_ONE_VALUE, *DEVICE_COLUMNS}

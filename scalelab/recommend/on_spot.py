@@ -1,7 +1,5 @@
 """The spot market beside the same nodes on demand: what it takes, and where it pays."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any

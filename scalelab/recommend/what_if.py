@@ -16,7 +16,6 @@ from scalelab.inputs.numerals import (
     device_time,
     duration,
     duration_ends,
-    percent,
     probability,
 )
 from scalelab.kinds.resources import DEVICE_HOURS, MONEY, TIME
@@ -31,8 +30,8 @@ from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.spending import beating, counted_chances
 
 _CONFIDENCES = (0.5, 0.75, 0.8, 0.9, 0.95, 0.99)
-_LEAST, _EVEN = 0.05, 0.5
-_PLACES = 10_000_000
+_EVEN, _LESS = 0.5, "below 50%"
+_PLACES, _NEVER = 10_000_000, 1e6  # of the median; times that are never reached
 _MOST_ROWS = 1000  # of a page that is not to become too large
 
 
@@ -57,9 +56,11 @@ def what_if(considered: Considered, answer: Recommendation) -> dict[str, Any]:
     confidences = sorted({*_CONFIDENCES, limits.confidence})
     classes = _classes(len(every.reached), confidences)
     every = every.take(_may_win(every, classes.index))
-    up_to_s, places = _up_to(every, classes.index), every.frame["place"].to_numpy()
+    up_to = np.minimum(_up_to(every, classes.index) / every.time_s, _NEVER)
+    steps = np.diff(np.round(_PLACES * up_to), axis=0, prepend=0).astype(int)
+    kept = every.frame["place"].to_numpy()
     unlimited = [_without_limits(considered, whole, sure) for sure in confidences]
-    knowledge, is_any = considered.knowledge, np.ones(len(places), dtype=bool)
+    knowledge, is_any = considered.knowledge, np.ones(len(kept), dtype=bool)
     base = Baseline.of(knowledge.rows, knowledge.step_times)
     return {
         "price": price if limits.price else None,
@@ -69,7 +70,7 @@ def what_if(considered: Considered, answer: Recommendation) -> dict[str, Any]:
         "target": str(knowledge.need.target) if knowledge.need.uses_law else "",
         "confidence": limits.confidence,
         "confidences": confidences,
-        "unlimited": np.searchsorted(places, unlimited).tolist(),
+        "unlimited": np.searchsorted(kept, unlimited).tolist(),
         "classes": classes.to_dict("records"),
         "rows": [
             {
@@ -82,8 +83,8 @@ def what_if(considered: Considered, answer: Recommendation) -> dict[str, Any]:
                 "basis": row.basis,
                 "margin": float(every.margins[at]),
                 "time_s": [float(every.time_s[at]), row.time_s.lo, row.time_s.hi],
-                "hours_per_s": float(hours_per_s[places[at]]),
-                "steps": _steps(up_to_s[:, at] / every.time_s[at]),
+                "hours_per_s": float(hours_per_s[kept[at]]),
+                "steps": steps[:, at].tolist(),
                 "beaten_by": np.flatnonzero(beating(every.spent, at, is_any)).tolist(),
             }
             for at, row in enumerate(outlook_rows(every, 0, base, limits, knowledge))
@@ -95,8 +96,7 @@ def _are_proportional(
     every: Outlook, limits: Constraints, hours_per_s: np.ndarray, price: float
 ) -> bool:
     """Tell whether one time decides what a row takes, at one price for all."""
-    spent = every.spent
-    budgets = limits.limits.keys() - {TIME.name}
+    spent, budgets = every.spent, limits.limits.keys() - {TIME.name}
     return bool(
         np.isfinite(spent.time_s).all()
         and budgets in (set(), {DEVICE_HOURS.name}, {MONEY.name})
@@ -117,18 +117,11 @@ def _classes(num_draws: int, confidences: Sequence[float]) -> pd.DataFrame:
         {
             "rounded": np.round(shares, 1),
             "counted": counted_chances(shares),
-            "chance": [*map(_in_words, shares)],
+            "chance": [probability(s) if s >= _EVEN else _LESS for s in shares],
             "sure": (shares[:, None] >= confidences).sum(axis=1),
         }
     )
     return known[known.ne(known.shift()).any(axis=1)]
-
-
-def _in_words(chance: float) -> str:
-    """Write a chance; in tenths where it is small, which keeps the page small."""
-    if _LEAST < chance < _EVEN:
-        return f"about {percent(round(chance, 1))}"
-    return probability(chance)
 
 
 def _up_to(every: Outlook, starts: pd.Index) -> np.ndarray:
@@ -137,19 +130,13 @@ def _up_to(every: Outlook, starts: pd.Index) -> np.ndarray:
     return np.asarray(np.sort(times_s, axis=0)[starts[1:] - 1])
 
 
-def _steps(times: np.ndarray) -> list[int]:
-    """Return finite times as steps, which take little room."""
-    places = np.round(times[np.isfinite(times)] * _PLACES)
-    return [int(step) for step in np.diff(places, prepend=0)]
-
-
 def _may_win(every: Outlook, starts: pd.Index) -> np.ndarray:
     """Mark the rows that no other of their size comes before under all limits."""
     time_s, sizes, medians = every.time_s, every.sizes, every.spent.medians()
     amounts = every.margins * np.array([time_s, medians.gpu_hours])
     figures = np.vstack([amounts, _up_to(every, starts)])
-    comes_before = (figures[:, :, None] <= figures[:, None, :]).all(axis=0)
-    comes_before &= sizes[:, None] == sizes
+    is_no_more = (figures[:, :, None] <= figures[:, None, :]).all(axis=0)
+    comes_before = is_no_more & (sizes[:, None] == sizes)
     # of rows that are alike the first comes before the others
     is_later = comes_before.T & np.tri(len(sizes), dtype=bool)
     return np.asarray(~(comes_before & ~is_later).any(axis=0))

@@ -1,8 +1,8 @@
 """The report: one self-contained HTML file that needs no network."""
 
-import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -21,8 +21,7 @@ from scalelab.inputs.numerals import (
     probability,
 )
 from scalelab.inputs.outcome import Outcome
-from scalelab.laws.rows import Observed
-from scalelab.recommend.answer.evidence import Evidence
+from scalelab.laws.rows import Observed, prepared
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import (
     sentences,
@@ -37,7 +36,7 @@ from scalelab.recommend.answer.text import (
     rates_table,
     ways_table,
 )
-from scalelab.records.attempt_io import write_atomically
+from scalelab.recommend.evidence import evidence_without_answer
 from scalelab.report import tables
 from scalelab.report.figures import PLOTS
 from scalelab.report.picture import picture
@@ -56,33 +55,32 @@ _DETAILS = (
 
 # It draws scatter and bar, all that there is here, at a quarter of the whole's size
 PLOTLY_JS = Path(__file__).with_name("vendor") / "plotly-basic.min.js"
+_JSON = {"allow_nan": False, "separators": (",", ":")}
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """What a page says of one workload: its answer, or why there is none."""
+
+    measured: Observed
+    recommendation: Recommendation | None = None
+    without_answer: str = ""
+
+
 def render(
-    recommendation: Recommendation | None,
+    parts: Mapping[str, Part],
     measured: Observed,
     *,
     title: str,
     experiment_text: str | None = None,
-    without_answer: str = "",
-    evidence: Evidence | None = None,
     results: tables.Results | None = None,
     accepted: str = "",
-    command: str = "",
     imported: Mapping[str, Any] = MappingProxyType({}),
     streams: Callable[[], pd.DataFrame] = pd.DataFrame,
 ) -> str:
-    """Return the report as HTML; ``evidence`` is given where no answer holds it.
-
-    ``command`` asks the question again without its limits.
-    """
-    if recommendation is not None:
-        evidence = recommendation.evidence
-    seen = evidence or Evidence()
-    subject = ReportSubject.of(measured, recommendation, streams)
-    observations = subject.observations
-    plots, missing = _plots(subject)
+    """Return the report as HTML; of several parts, by name, readers pick one."""
+    observations = prepared(measured).observations
     happened = _what_happened(observations)
     failed = tables.failures(observations, results or {})
     environment = Environment(
@@ -93,39 +91,16 @@ def render(
         lstrip_blocks=True,
     )
     environment.filters["whole_options"] = whole_options
+    environment.policies["json.dumps_kwargs"] = _JSON
+    template = environment.get_template("part.html.j2")
     return environment.get_template("report.html.j2").render(
         title=title,
-        subject=subject,
+        parts={
+            name: Markup(template.render(_shown(part, happened, streams), number=at))
+            for at, (name, part) in enumerate(parts.items())
+        },
         is_emulated=bool(observations["emulated"].fillna(False).any()),
-        recommendation=recommendation,
-        answer=None if recommendation is None else _answer(recommendation),
-        picture=_picture(recommendation),
-        what_if=_what_if(recommendation, command),
-        without_answer=without_answer
-        or (
-            "The figures show what was measured."
-            if len(subject.rows)
-            else f"Nothing to recommend from. {happened}"
-        ),
         happened=" ".join(filter(None, [happened, accepted])),
-        sections=[
-            (heading, [plots[name] for name in names if name in plots])
-            for heading, names in SECTIONS.items()
-            if plots.keys() & set(names)
-        ],
-        missing=missing.items(),
-        ways=seen.ways
-        and {
-            "table": tables.TextTable.of_columns(ways_table(seen.ways)),
-            "remarks": what_gaps_mean(seen.ways),
-        },
-        rates=_rates(recommendation),
-        evidence={
-            "memory": tables.memory_table(observations),
-            "steadiness": seen.steadiness.sentences if seen.steadiness else (),
-            "product_check": tables.product_check_table(seen.whole_runs),
-            "curves": tables.curve_table(subject) if len(subject.curves) > 1 else None,
-        },
         outcomes=tables.outcome_table(observations),
         failures=failed,
         num_not_shown=int(
@@ -141,14 +116,41 @@ def render(
     )
 
 
-def write_report(
-    path: Path,
-    recommendation: Recommendation | None,
-    measured: Observed,
-    **options: Any,
-) -> None:
-    """Write the report whole or not at all; ``options`` go to :func:`render`."""
-    write_atomically(path, render(recommendation, measured, **options).encode())
+def _shown(
+    part: Part, happened: str, streams: Callable[[], pd.DataFrame]
+) -> dict[str, Any]:
+    recommendation = part.recommendation
+    rows = prepared(part.measured)
+    seen = recommendation.evidence if recommendation else evidence_without_answer(rows)
+    subject = ReportSubject.of(rows, recommendation, streams)
+    plots, missing = _plots(subject)
+    nothing = f"Nothing to recommend from. {happened}"
+    known = "The figures show what was measured." if len(subject.rows) else nothing
+    return {
+        "subject": subject,
+        "recommendation": recommendation,
+        "answer": None if recommendation is None else _answer(recommendation),
+        "picture": recommendation and picture(recommendation),
+        "without_answer": part.without_answer or known,
+        "sections": [
+            (heading, [plots[name] for name in names if name in plots])
+            for heading, names in SECTIONS.items()
+            if plots.keys() & set(names)
+        ],
+        "missing": missing.items(),
+        "ways": seen.ways
+        and {
+            "table": tables.TextTable.of_columns(ways_table(seen.ways)),
+            "remarks": what_gaps_mean(seen.ways),
+        },
+        "rates": _rates(recommendation),
+        "evidence": {
+            "memory": tables.memory_table(subject.observations),
+            "steadiness": seen.steadiness.sentences if seen.steadiness else (),
+            "product_check": tables.product_check_table(seen.whole_runs),
+            "curves": tables.curve_table(subject) if len(subject.curves) > 1 else None,
+        },
+    }
 
 
 def script_json(text: str) -> Markup:
@@ -220,24 +222,6 @@ def _basis_first(recommendation: Recommendation) -> dict[str, list[str]]:
     names = [*columns]
     names.insert(names.index("interval") + 1, names.pop(names.index("basis")))
     return {name: columns[name] for name in names}
-
-
-def _picture(recommendation: Recommendation | None) -> dict[str, Any] | None:
-    drawn = recommendation and picture(recommendation)
-    if not drawn:
-        return None
-    return {
-        "json": script_json(json.dumps(drawn, allow_nan=False)),
-        "interval": drawn["interval"],
-        "is_limited": drawn["most_time"] is not None or drawn["most_spent"] is not None,
-    }
-
-
-def _what_if(recommendation: Recommendation | None, command: str) -> Markup | None:
-    if recommendation is None or not recommendation.what_if:
-        return None
-    table = {**recommendation.what_if, "command": command}
-    return script_json(json.dumps(table, allow_nan=False, separators=(",", ":")))
 
 
 def _rates(recommendation: Recommendation | None) -> dict[str, Any]:

@@ -20,21 +20,29 @@ from scalelab.kinds.resources import (
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.report.style import duration_axis, quantity_axis
 
-_LOOKS = {Support.MEASURED: "measured", Support.NOT_MEASURED: "believed"}
+_LOOKS = {
+    Support.MEASURED: "measured",
+    Support.INTERPOLATED: "predicted",
+    Support.EXTRAPOLATED: "predicted",
+    Support.NOT_MEASURED: "believed",
+}
 _AXIS = ("type", "range", "tickvals", "ticktext")
 
 
 def picture(result: Recommendation) -> Mapping[str, Any] | None:
     """Return the points and axes; None where no time is known.
 
-    Spending is money where all rows have a price, else device-hours.
+    Spending is money where all rows have a price, else device-hours of the chosen
+    device: those of others are not to be compared with them.
     """
-    rows = [row for row in result.rows if math.isfinite(row.time_s.value)]
+    chosen, are_priced = result.chosen, all(row.cost for row in result.rows)
+    spent = weighed_most([MONEY, DEVICE_HOURS][not are_priced :])
+    comparable = result.rows if are_priced else result.alike
+    rows = [row for row in comparable if math.isfinite(row.time_s.value)]
     if not rows:
         return None
-    spent, chosen = _spent(rows), result.chosen
     scale, unit = spent.unit(chosen.spent[spent].value, result.units(chosen))
-    named = bool(result.devices)
+    named = are_priced and bool(result.devices)
     points = [_point(row, spent, scale, unit, names_device=named) for row in rows]
     most_time, most_spent = (
         result.limited.get(resource.name) for resource in (TIME, spent)
@@ -48,18 +56,13 @@ def picture(result: Recommendation) -> Mapping[str, Any] | None:
         "unit": unit,
         "scale": scale,
         "resource": spent.name,
-        "looks": {basis: _look(basis) for basis in Support},
+        "looks": _LOOKS,
         "badge": "EMULATED" if result.is_emulated else "",
         "points": points,
         "most_time": most_time,
         "most_spent": most_spent,
         "interval": percent(result.interval),
     }
-
-
-def _spent(rows: Sequence[OutlookRow]) -> Resource:
-    are_priced = all(row.amounts.get(MONEY.name) for row in rows)
-    return weighed_most([MONEY, DEVICE_HOURS] if are_priced else [DEVICE_HOURS])
 
 
 def _times(points: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -83,16 +86,12 @@ def _point(
         "lo": time.lo,
         "hi": time.hi,
         "name": label,
-        "look": _look(row.basis),
+        "look": _LOOKS[Support(row.basis)],
         "is_front": row.is_pareto,
         "is_chosen": row.is_chosen,
         "title": f"{label}: {duration(time.value)} [{duration_ends(time)}], "
         f"{number(amount)} {unit}, {row.basis}",
     }
-
-
-def _look(basis: str) -> str:
-    return _LOOKS.get(Support(basis), "predicted")
 
 
 def _with_limit(values: Iterable[float], limit: float | None) -> list[float]:

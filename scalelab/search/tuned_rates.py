@@ -1,7 +1,5 @@
 """The trial source of ``rule: tuned``: the best learning rate of each global batch."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ The folder is only read. What its runs measured is indexed in one file of the us
 cache, which may be deleted at any time.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

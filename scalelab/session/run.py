@@ -220,11 +220,13 @@ class Run(RunRecords):
         # as a history of prices may
         may_change = said.target is not None or self._has_history(question)
         answered = self._answered if may_change else self._asked
-        from scalelab.session.next_step import next_step
+        from scalelab.session.next_step import next_step, without_limits
 
-        found = answered(question)
-        step = next_step(self, found, {**given, **limits, "what_if": False})
-        return Answer.of(replace(found, facts=(*found.facts, step)))
+        found, asked = answered(question), {**given, **limits, "what_if": False}
+        facts = (*found.facts, next_step(self, found, asked))
+        again = {"command": without_limits(self, asked)}
+        table = found.what_if and found.what_if | again
+        return Answer.of(replace(found, facts=facts, what_if=table))
 
     def _asked(self, question: Question) -> Recommendation:
         # The kept answer to a question about the same records, or a new one.
@@ -416,35 +418,20 @@ class Run(RunRecords):
         StoreError
             If it cannot be written.
         """
-        from scalelab.recommend.evidence import evidence_without_answer
-        from scalelab.recommend.knowledge import choose_subject
-        from scalelab.report.html import write_report
-        from scalelab.session.next_step import without_limits
+        from scalelab.records.attempt_io import write_atomically
+        from scalelab.report.html import render
+        from scalelab.session.parts import parts_of, selected_rows
 
         target = Path(path or self.directory / "report.html")
-        rows = self.fit_rows
-        if select := question.get("select"):
-            rows = rows.take(choose_subject(rows.observations, select).frame.index)
-        answer, problem = None, ""
-        try:
-            answer = self.recommend(**question, what_if=True)
-        except (FitError, SpecError) as error:
-            asked = {name for name, value in question.items() if value}
-            if isinstance(error, SpecError) and asked - {"confidence", "law", "select"}:
-                raise
-            problem = str(error)
-        write_report(
-            target,
-            answer,
-            rows,
+        html = render(
+            parts_of(self, self.recommend, question),
+            selected_rows(self.fit_rows, question),
             title=self.name,
             experiment_text=self.experiment_text,
-            without_answer=problem,
-            evidence=evidence_without_answer(rows) if answer is None else None,
             results=self.unhappy_results(),
             accepted=self.accepted,
-            command=without_limits(self, question),
             imported=self._reader.fingerprint.get("imported", {}),
             streams=self.streams,
         )
+        write_atomically(target, html.encode())
         return target

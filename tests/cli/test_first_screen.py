@@ -98,7 +98,7 @@ def test_a_row_that_is_added_settles_a_doubt(
     first = scalelab("recommend", *OUTPUTS["doubted"])
     words = command(first.out)
     assert words == ["import", "doubted.csv", "runs/doubted-2"]
-    assert "of 16 GPUs (2x8) at local batch 128" in " ".join(first.out.split())
+    assert "of 16 GPUs (2x8), local batch 128" in " ".join(first.out.split())
     table = runs / "doubted.csv"
     table.write_text(
         table.read_text().replace("16,2,A100,128,1110", f"16,2,A100,128,{PICTURES[16]}")

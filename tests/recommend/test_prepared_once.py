@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from made_up_runs import trial_row
 from made_up_sweeps import convergence, sweep
+from report_pages import page_of
 
 from scalelab.experiment.job import Job
 from scalelab.inputs.target import Target
@@ -17,7 +18,6 @@ from scalelab.recommend.by_device import answer
 from scalelab.recommend.knowledge import History
 from scalelab.recommend.question.objective import Constraints
 from scalelab.records.observations import frame
-from scalelab.report.html import render
 
 JOB = Job(epochs=10, samples_per_epoch=1_000_000)
 
@@ -89,5 +89,5 @@ def test_a_report_prepares_nothing_that_its_answer_did(
     )
     prepared = rows.prepared(observations)
     found = recommend(prepared, JOB)
-    render(found, prepared, title="once")
+    page_of(found, prepared, title="once")
     assert times_prepared() == 1

@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from made_up_runs import around, planned, recommendation, trial_row
+from report_pages import page_of
 
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.observations import frame
-from scalelab.report.html import write_report
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -75,7 +75,7 @@ def report(
         [observations, frame([trial_row(1, 8, outcome="failed", reason="x")])],
         ignore_index=True,
     )
-    write_report(path, answered, rows, title="resnet")
+    path.write_text(page_of(answered, rows, title="resnet"))
     return path
 
 
@@ -139,7 +139,7 @@ def test_a_wide_table_of_choices_scrolls_in_its_own_box(
     }
     rows = planned((1, 2, 4, 8, 16, 32), chosen=16, measured_up_to=16, **columns)
     report = tmp_path / "wide.html"
-    write_report(report, recommendation(rows), observations, title="resnet")
+    report.write_text(page_of(recommendation(rows), observations, title="resnet"))
     report.write_text(report.read_text().replace("</body>", f"{PROBE}</body>"))
     # No window of a browser is as narrow as a telephone, but a frame is.
     page = tmp_path / "page.html"
@@ -153,7 +153,7 @@ def test_a_wide_table_of_choices_scrolls_in_its_own_box(
 
 def test_a_run_without_an_answer_opens_too(open_page: Open, tmp_path: Path) -> None:
     path = tmp_path / "empty.html"
-    write_report(path, None, frame([]), title="empty")
+    path.write_text(page_of(None, frame([]), title="empty"))
     page = open_page(path, "--dump-dom")
     assert "Nothing has been run yet." in page.stdout
     assert "CONSOLE" not in page.stderr

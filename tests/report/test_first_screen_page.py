@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from five_outputs import OUTPUTS, five_runs
 
+import scalelab
 from scalelab.cli import main
 from scalelab.inputs.numerals import duration, probability
 
@@ -57,6 +58,21 @@ MOVES = """<script>
     const chosen = document.querySelector(".point.chosen text").textContent;
     const [then, command] = box.querySelectorAll(".then, pre");
     found.push([then.textContent, command.textContent, chosen]);
+  }
+  parent.postMessage(JSON.stringify(found), "*");
+</script>"""
+# Picks each part in turn; says its headline, and what is drawn of it.
+PICKS = """<script>
+  const names = document.querySelector(".picker select"), found = [];
+  for (const option of names.options) {
+    names.value = option.value;
+    names.dispatchEvent(new Event("input"));
+    const shown = document.querySelectorAll(".part:not([hidden])");
+    const [part] = shown, drawn = part.querySelectorAll(".plot svg.main-svg").length;
+    const move = part.querySelector(".what-if input");
+    move.dispatchEvent(new Event("input"));
+    const command = part.querySelector(".what-if pre").textContent;
+    found.push([option.value, shown.length, part.innerText, drawn, command]);
   }
   parent.postMessage(JSON.stringify(found), "*");
 </script>"""
@@ -220,3 +236,37 @@ def test_where_energy_is_limited_no_limits_can_be_moved(
     assert main.run(["report", *words, "--output", "energy.html"]) == 0
     assert "<legend>What if" in (reports / "digits.html").read_text()
     assert "<legend>What if" not in (reports / "energy.html").read_text()
+
+
+def test_of_several_workloads_each_has_its_answer(
+    reports: Path, see: See, axe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(reports)
+    lines = ["model,gpu_type,gpus,nodes,batch_per_gpu,images_per_s"]
+    lines += [
+        f"{model},A100,{gpus},1,64,{rate * gpus**power:.0f}"
+        for model, rate, power in (("resnet", 790, 0.97), ("vit", 320, 0.7))
+        for gpus in (1, 2, 4, 8)
+    ]
+    Path("two.csv").write_text("\n".join([*lines, ""]))
+    assert main.run(["import", "two.csv", "runs/two"]) == 0
+    asked = ["report", "runs/two", "--samples", "1e8", "--output", "two.html"]
+    assert main.run(asked) == 0
+    html = Path("two.html").read_text()
+    picked = see(html, PICKS, DESKTOP)
+    names = [name for name, *_ in picked]
+    assert sorted(names) == ["workload resnet", "workload vit"]
+    for name, shown, said, drawn, command in picked:
+        workload = name.removeprefix("workload ")
+        assert (shown, drawn > 0) == (1, True)
+        found = scalelab.load("runs/two").recommend(
+            job={"samples": 100_000_000}, select={"workload": workload}
+        )
+        assert f"Use {found.chosen.world_size} A100" in said
+        assert f"{workload} on A100" in html
+        assert f"--select workload={workload} " in command
+    assert len({said for _, _, said, _, _ in picked}) == 2
+    assert see(html, CHECK % axe, PHONE) == []
+    narrowed = [*asked[:-1], "one.html", "--select", "workload=vit"]
+    assert main.run(narrowed) == 0
+    assert "Answer for" not in Path("one.html").read_text()

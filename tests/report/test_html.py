@@ -3,15 +3,14 @@ import re
 from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from made_up_runs import outlook_row, recommendation, strong_scaling, trial_row
+from report_pages import page_of
 
-from scalelab.errors import StoreError
 from scalelab.inputs.numerals import Interval
 from scalelab.inputs.outcome import Outcome
 from scalelab.recommend.answer.evidence import Evidence, Steadiness, WholeRun
@@ -19,7 +18,7 @@ from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.observations import frame
-from scalelab.report.html import PLOTLY_JS, render, write_report
+from scalelab.report.html import PLOTLY_JS
 
 HOSTILE = "</script><script>alert('x')</script><img src=http://x.example/y>"
 
@@ -63,7 +62,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def page(observations: pd.DataFrame, answered: Recommendation) -> Page:
     return Page(
-        render(answered, observations, title="resnet", experiment_text="gpus: 1")
+        page_of(answered, observations, title="resnet", experiment_text="gpus: 1")
     )
 
 
@@ -122,7 +121,7 @@ def test_the_page_needs_no_network(page: Page) -> None:
 def test_plotly_is_there_once(
     observations: pd.DataFrame, answered: Recommendation
 ) -> None:
-    html = render(answered, observations, title="x")
+    html = page_of(answered, observations, title="x")
     library = PLOTLY_JS.read_text(encoding="utf-8")
     assert html.count(library) == 1
     assert len(html.encode()) < 1_500_000
@@ -167,9 +166,9 @@ def test_untrusted_text_stays_text(
         device_name=HOSTILE,
         facts=(Fact("accuracy_alike", setting),),
     )
-    usual = Page(render(answered, observations, title="x", experiment_text="x"))
+    usual = Page(page_of(answered, observations, title="x", experiment_text="x"))
     page = Page(
-        render(
+        page_of(
             hostile,
             rows,
             title=HOSTILE,
@@ -195,7 +194,7 @@ def test_emulated_runs_are_labelled_at_the_top_and_in_every_figure(
         device_word="emulated GPU",
         device_hour_word="emulated GPU-h",
     )
-    page = Page(render(emulated, observations.assign(emulated=True), title="x"))
+    page = Page(page_of(emulated, observations.assign(emulated=True), title="x"))
     assert page.text.index("EMULATED: times are declared") < page.text.index("Use 16")
     for figure in page.figures.values():
         assert "EMULATED" in json.dumps(figure)
@@ -214,7 +213,7 @@ def test_a_run_of_failures_explains_itself() -> None:
         )
         for count in (1, 2)
     ]
-    page = Page(render(None, frame(rows), title="x"))
+    page = Page(page_of(None, frame(rows), title="x"))
     assert "No recommendation. Nothing to recommend from. 2 attempts: 2 failed." in (
         page.text
     )
@@ -228,18 +227,18 @@ def test_the_reason_given_for_having_no_answer_is_shown(
     observations: pd.DataFrame,
 ) -> None:
     why = "<Say> --batch."
-    html = render(None, observations, title="x", without_answer=why)
+    html = page_of(None, observations, title="x", without_answer=why)
     assert '<p>&lt;Say&gt; <span class="option">--batch</span>.</p>' in html
-    page = Page(render(None, observations, title="x", without_answer="Say which job."))
+    page = Page(page_of(None, observations, title="x", without_answer="Say which job."))
     assert "No recommendation. Say which job." in page.text
     assert "speedup" in page.figures
     assert "time_and_gpu_hours" not in page.figures
-    silent = Page(render(None, observations, title="x"))
+    silent = Page(page_of(None, observations, title="x"))
     assert "The figures show what was measured." in silent.text
 
 
 def test_an_empty_run_says_that_nothing_was_run() -> None:
-    page = Page(render(None, frame([]), title="x"))
+    page = Page(page_of(None, frame([]), title="x"))
     assert "Nothing has been run yet." in page.text
     assert not page.figures
 
@@ -259,7 +258,7 @@ def test_many_failures_are_cut(rng: np.random.Generator) -> None:
         )
         for n in range(120)
     ]
-    page = Page(render(None, frame(rows), title="x"))
+    page = Page(page_of(None, frame(rows), title="x"))
     assert "20 more are not shown." in page.text
 
 
@@ -280,12 +279,12 @@ def test_drift_stands_beside_what_the_answer_rests_on(
     evidence = Evidence(steadiness=steady)
     held = replace(answered, evidence=evidence)
     for html in (
-        render(held, frame([]), title="x"),
-        render(None, frame([]), title="x", evidence=evidence),
+        page_of(held, frame([]), title="x"),
+        page_of(None, frame([]), title="x", evidence=evidence),
     ):
         assert "How steady the machine was" in Page(html).text
         assert "The machine slowed down: the same trial took" in Page(html).text
-    assert "How steady" not in render(answered, frame([]), title="x")
+    assert "How steady" not in page_of(answered, frame([]), title="x")
 
 
 @pytest.mark.slow
@@ -297,7 +296,7 @@ def test_a_table_of_many_curves_shows_one_and_lists_the_others(
         for workload in ("a", "b", "c")
         for row in strong_scaling((1, 2), rng, workload=workload, kind="imported")
     ]
-    page = Page(render(None, frame(rows), title="x"))
+    page = Page(page_of(None, frame(rows), title="x"))
     assert (
         "3 curves were measured. The figures show one of them: a on A100" in page.text
     )
@@ -314,28 +313,9 @@ def test_whole_runs_and_memory_are_reported_where_measured(
         world_size=1, global_batch_size=512, measured_s=100.0, predicted_s=90.0
     )
     found = replace(answered, evidence=Evidence(whole_runs=(run,)))
-    page = Page(render(found, rows, title="x"))
+    page = Page(page_of(found, rows, title="x"))
     assert "Predicted and measured time to target" in page.text
     assert "What fits in memory" in page.text
-
-
-@pytest.mark.slow
-def test_the_file_is_replaced_whole(
-    tmp_path: Path, observations: pd.DataFrame, answered: Recommendation
-) -> None:
-    path = tmp_path / "report.html"
-    path.write_text("old")
-    write_report(path, answered, observations, title="x")
-    assert path.read_text().startswith("<!DOCTYPE html>")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
-
-
-@pytest.mark.slow
-def test_a_folder_that_is_not_there_is_named(
-    tmp_path: Path, observations: pd.DataFrame
-) -> None:
-    with pytest.raises(StoreError, match=re.escape(str(tmp_path / "no" / "r.html"))):
-        write_report(tmp_path / "no" / "r.html", None, observations, title="x")
 
 
 @pytest.mark.slow
@@ -348,14 +328,14 @@ def test_cost_and_probability_stand_beside_the_time(
         for row in answered.rows
     )
     limited = replace(answered, rows=rows, limits=("< 4 h",))
-    page = Page(render(limited, observations, title="x"))
+    page = Page(page_of(limited, observations, title="x"))
     assert "usd 12.5" in page.text
     assert "chance of < 4 h 87%" in page.text
 
 
 def test_one_trial_makes_no_curve() -> None:
     answer = recommendation([outlook_row(1, 64, is_chosen=True)])
-    page = Page(render(answer, frame([trial_row(1, 64)]), title="x"))
+    page = Page(page_of(answer, frame([trial_row(1, 64)]), title="x"))
     assert set(page.figures) <= {"picture", "step_phases"}
     assert "There is one number of devices only: a curve needs two." in page.text
 
@@ -388,7 +368,7 @@ def test_figures_share_the_unit_of_the_headline(
         return replace(row, amounts=amounts)
 
     tiny = replace(answered, rows=tuple(map(small, answered.rows)))
-    page = Page(render(tiny, observations, title="x"))
+    page = Page(page_of(tiny, observations, title="x"))
     for figure in (
         page.figures["time_and_gpu_hours"]["layout"],
         page.figures["picture"],

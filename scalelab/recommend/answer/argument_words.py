@@ -58,6 +58,8 @@ def _beside(values: Mapping[str, Any]) -> str:
         times = f"{_factor(1 / speedup)} times " if 1 / speedup >= _AS_FAST else ""
         pace = f"{verb} {times}as long"
     share = abs(ratio - 1)
+    if unit is None:
+        return f"{other} {pace}"
     if share < _WRITTEN:
         return f"{other} {pace} for as much {unit}"
     more = "more" if ratio > 1 else "less"
@@ -129,13 +131,8 @@ def why_next(values: Mapping[str, Any], device_word: str) -> str:
         case "measure":
             return f"{values['why']}{takes}"
         case "add_a_row":
-            place = f"{counted(values['world_size'], device_word)} "
-            passes = values["gradient_accumulation_steps"]
-            times = f" x {passes} accumulation steps" if passes > 1 else ""
-            return (
-                f"with a row more, of {place}({values['allocation']}) at local batch "
-                f"{values['local_batch_size']:,}{times}{takes}: {values['why']}"
-            )
+            place = _place(values, device_word)
+            return f"with a row more, of {place}{takes}: {values['why']}"
         case "train":
             return "one run to the target tells whether the samples suffice"
         case "submit":
@@ -148,6 +145,13 @@ def next_step(values: Mapping[str, Any], device_word: str) -> str:
     """Say what to do next."""
     command, why = command_of(values), why_next(values, device_word)
     return f"Next: {command} ({why})." if command else f"Next: {why}."
+
+
+def _place(values: Mapping[str, Any], device_word: str) -> str:
+    place = f"{counted(values['world_size'], device_word)} ({values['allocation']})"
+    passes = values["gradient_accumulation_steps"]
+    times = f" x {passes}" if passes > 1 else ""
+    return f"{place}, local batch {values['local_batch_size']:,}{times}"
 
 
 def _step_time(values: Mapping[str, Any], _: str) -> tuple[State, str]:
@@ -171,13 +175,8 @@ def _in_draws(values: Mapping[str, Any], _: str) -> tuple[State, str]:
 
 
 def _submit_now(values: Mapping[str, Any], device_word: str) -> tuple[State, str]:
-    place = f"{counted(values['world_size'], device_word)} ({values['allocation']})"
-    passes = values["gradient_accumulation_steps"]
-    local = f"{values['local_batch_size']:,}{f' x {passes}' if passes > 1 else ''}"
-    takes = duration(values["time_s"])
-    return "open", (
-        f"submit now what was measured: {place}, local batch {local}, {takes}"
-    )
+    place, takes = _place(values, device_word), duration(values["time_s"])
+    return "open", f"submit now what was measured: {place}, {takes}"
 
 
 def _reached(values: Mapping[str, Any], _: str) -> tuple[State, str]:

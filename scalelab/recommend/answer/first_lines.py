@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Sequence
-from itertools import chain
 
 from scalelab.recommend.answer.argument_words import STATES, Ground
 from scalelab.recommend.answer.recommendation import Recommendation
@@ -33,21 +32,16 @@ def first_lines(result: Recommendation, width: int) -> list[str]:
 
 def _on_lines(grounds: Sequence[Ground], room: int, width: int) -> list[str]:
     """Return the grounds of each state, on one line; on several where there is room."""
-    blocks: list[list[str]] = []
-    whole: list[list[str]] = []
-    for state in STATES:
-        phrases = [ground.text for ground in grounds if ground.state == state]
-        if phrases:
-            title = f"{state.capitalize()}: "
-            blocks.append([_on_line(title, phrases, width)])
-            whole.append(textwrap.wrap(f"{title}{'; '.join(phrases)}.", width))
-
-    blocks = blocks[:room]
-    left = room - len(blocks)
-    for at in range(len(blocks)):
-        if (more := len(whole[at]) - 1) <= left:
-            blocks[at], left = whole[at], left - more
-    return [*chain(*blocks)]
+    by_state = {s: [each.text for each in grounds if each.state == s] for s in STATES}
+    said = [(f"{s.capitalize()}: ", each) for s, each in by_state.items() if each]
+    lines: list[str] = []
+    left = room - len(said[:room])
+    for title, phrases in said[:room]:
+        whole = textwrap.wrap(f"{title}{'; '.join(phrases)}.", width)
+        is_whole = len(whole) - 1 <= left
+        left -= is_whole * (len(whole) - 1)
+        lines += whole if is_whole else [_on_line(title, phrases, width)]
+    return lines
 
 
 def _on_line(title: str, phrases: Sequence[str], width: int) -> str:

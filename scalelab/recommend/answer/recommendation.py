@@ -331,7 +331,7 @@ class Recommendation:
     conditions: tuple[str, ...] = ()
     sweep_spent: Mapping[str, float] = field(default_factory=dict)
     limited: Mapping[str, float] = field(default_factory=dict)
-    what_if: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    what_if: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def ways(self) -> tuple[WayRow, ...]:

@@ -1,7 +1,5 @@
 """Price histories: what interruptible nodes cost in the past, and how steadily."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self

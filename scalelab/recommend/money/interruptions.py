@@ -6,8 +6,6 @@ Daly 2006, *A higher order estimate of the optimum checkpoint interval for resta
 dumps*, Future Generation Computer Systems 22(3), doi 10.1016/j.future.2004.11.016.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -77,7 +77,8 @@ function showPicture(answer) {
   let data = asked;
   const show = () => box.replaceChildren(drawPicture(data, box.clientWidth || 520));
   show();
-  new ResizeObserver(show).observe(box);
+  // in the next frame: what is drawn may change the size that is observed
+  new ResizeObserver(() => requestAnimationFrame(show)).observe(box);
   return (row, deadline, hours, price, paid) => {
     const isMoney = asked.resource === "money";
     const perHour = isMoney ? price : 1 / asked.scale;

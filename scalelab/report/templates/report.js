@@ -5,27 +5,35 @@ const config = {
   modeBarButtons: [["toImage"]],
   scrollZoom: false,
 };
-const boxes = [...document.querySelectorAll(".plot")];
-for (const box of boxes) {
-  const spec = document.querySelector(`script[data-for="${box.id}"]`);
-  const figure = JSON.parse(spec.textContent);
-  Plotly.newPlot(box, figure.data, figure.layout, {
-    ...config,
-    toImageButtonOptions: { filename: box.id, scale: 3 },
-  });
-}
-// paper is narrower than most screens, and a page holds more figures that are lower
-const PAPER_WIDTH = 660;
-const onPaper = (height) => Math.min(0.78 * height, 350);
-function resize(size) {
-  for (const box of boxes) {
+const boxes = [];
+// Draws the figures of a part; one that is hidden has no width yet.
+function draw(part) {
+  for (const box of part.querySelectorAll(".plot:empty")) {
     const spec = document.querySelector(`script[data-for="${box.id}"]`);
-    Plotly.relayout(box, size(JSON.parse(spec.textContent).layout.height));
+    const figure = JSON.parse(spec.textContent);
+    Plotly.newPlot(box, figure.data, figure.layout, {
+      ...config,
+      toImageButtonOptions: { filename: box.id, scale: 3 },
+    });
+    boxes.push(box);
   }
 }
-addEventListener("beforeprint", () => {
-  resize((height) => ({ width: PAPER_WIDTH, height: onPaper(height) }));
+const parts = [...document.querySelectorAll(".part")];
+draw(parts[0]);
+const picker = document.querySelector(".picker select");
+picker?.addEventListener("input", () => {
+  parts.forEach((part, at) => (part.hidden = at !== picker.selectedIndex));
+  draw(parts[picker.selectedIndex]);
 });
-addEventListener("afterprint", () => {
-  resize((height) => ({ width: null, height, autosize: true }));
-});
+// Paper holds two figures in a row, in smaller letters.
+const PAPER = { width: 330, "font.size": 9, "legend.font.size": 8 };
+const SCREEN = { width: null, autosize: true, "font.size": 12, "legend.font.size": 12 };
+function resize(layout, most) {
+  for (const box of boxes) {
+    const spec = document.querySelector(`script[data-for="${box.id}"]`);
+    const { height } = JSON.parse(spec.textContent).layout;
+    Plotly.relayout(box, { ...layout, height: Math.min(height, most) });
+  }
+}
+addEventListener("beforeprint", () => resize(PAPER, 340));
+addEventListener("afterprint", () => resize(SCREEN, Infinity));

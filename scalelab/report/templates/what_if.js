@@ -8,7 +8,7 @@ function least(rows, ...keys) {
 }
 // Returns the class of a row's chance to take no more than this time.
 function classOf(table, row, within) {
-  const [median] = row.time_s, limit = 1e7 * (within / median);
+  const [median] = row.time_s, limit = Math.min(1e7 * (within / median), 1e12);
   let place = 0;
   const above = row.steps.findIndex((step) => (place += step) > limit);
   return table.classes[above < 0 ? row.steps.length : above];

@@ -1,0 +1,19 @@
+"""The page of one answer, about all rows."""
+
+from typing import Any
+
+from scalelab.laws.rows import Observed
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.report.html import Part, render
+
+
+def page_of(
+    answer: Recommendation | None,
+    rows: Observed,
+    *,
+    without_answer: str = "",
+    **options: Any,
+) -> str:
+    """Return a report of one answer as HTML."""
+    part = Part(measured=rows, recommendation=answer, without_answer=without_answer)
+    return render({"": part}, rows, **options)
