@@ -284,7 +284,6 @@ def test_a_report_takes_the_question_of_an_answer(
     ("question", "message"),
     [
         (("--select", "workload=gpt"), "No observation has workload=gpt"),
-        (("--samples", "1000"), "mix 2 values of workload"),
         (("--max-time", "soon"), "soon"),
         (("--epochs", "3"), "--samples-per-epoch"),
     ],
