@@ -61,6 +61,7 @@ class Tracker:
         self._end_s: float | None = None
         self.is_stopping = False
         self.is_over = False  # nothing more will run
+        self.fastest = 0.0, ""  # trial of this sweep: samples per second, and which
         self.activity = Activity()
 
     def take(self, event: Event) -> None:
@@ -72,6 +73,11 @@ class Tracker:
             self.progress = event.progress
             self._count(event.progress.num_done)
             self._end_s = self._expected_end_s(now_s)
+        if isinstance(event, TrialEnded) and event.samples_per_s:
+            self.fastest = max(
+                self.fastest,
+                (event.samples_per_s, event.title.removeprefix(event.trial_id)),
+            )
 
     def _count(self, num_done: int) -> None:
         # A total is counted trial by trial: once is enough, and it does not change.
@@ -210,7 +216,10 @@ class LiveView(ProgressView):
             block = Table.grid(padding=(0, 1))
             block.add_row(bar, line)
             line = block
-        return line if self._problem is None else Group(line, self._problem)
+        rate, what = self._tracker.fastest
+        fastest = f"Fastest here: {number(rate)} samples/s{what}"
+        below = [_on_one_line(fastest if rate else ""), self._problem]
+        return Group(line, *filter(None, below))
 
 
 def _on_one_line(text: str, style: str = "") -> Text:

@@ -59,7 +59,6 @@ def what_if(considered: Considered, answer: Recommendation) -> dict[str, Any]:
     up_to = np.minimum(_up_to(every, classes.index) / every.time_s, _NEVER)
     steps = np.diff(np.round(_PLACES * up_to), axis=0, prepend=0).astype(int)
     kept = every.frame["place"].to_numpy()
-    unlimited = [_without_limits(considered, whole, sure) for sure in confidences]
     knowledge, is_any = considered.knowledge, np.ones(len(kept), dtype=bool)
     base = Baseline.of(knowledge.rows, knowledge.step_times)
     return {
@@ -70,7 +69,9 @@ def what_if(considered: Considered, answer: Recommendation) -> dict[str, Any]:
         "target": str(knowledge.need.target) if knowledge.need.uses_law else "",
         "confidence": limits.confidence,
         "confidences": confidences,
-        "unlimited": np.searchsorted(kept, unlimited).tolist(),
+        "unlimited": np.searchsorted(
+            kept, [_without_limits(considered, whole, sure) for sure in confidences]
+        ).tolist(),
         "classes": classes.to_dict("records"),
         "rows": [
             {

@@ -62,9 +62,8 @@ def budget_table(subject: ReportSubject) -> pd.DataFrame:
 def trade_off_table(subject: ReportSubject) -> pd.DataFrame:
     """Return the points of the report's first picture: time and spending."""
     drawn = subject.recommendation and picture(subject.recommendation)
-    if not drawn:
-        return pd.DataFrame()
-    return pd.DataFrame(drawn["points"]).assign(unit=drawn["unit"])
+    points, unit = (drawn["points"], drawn["unit"]) if drawn else ([], "")
+    return pd.DataFrame(points).assign(unit=unit)
 
 
 def budget_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:

@@ -124,8 +124,11 @@ def _shown(
     seen = recommendation.evidence if recommendation else evidence_without_answer(rows)
     subject = ReportSubject.of(rows, recommendation, streams)
     plots, missing = _plots(subject)
-    nothing = f"Nothing to recommend from. {happened}"
-    known = "The figures show what was measured." if len(subject.rows) else nothing
+    known = (
+        "The figures show what was measured."
+        if len(subject.rows)
+        else f"Nothing to recommend from. {happened}"
+    )
     return {
         "subject": subject,
         "recommendation": recommendation,

@@ -372,6 +372,7 @@ class Driver:
             self._finished.add(trial.trial_id)
             self._summary.count(trial, observation, log)
             self._source.tell(observation)
+        step_s = observation.get("step_time_s")
         self._on_event(
             TrialEnded(
                 trial_id=trial.trial_id,
@@ -384,6 +385,7 @@ class Driver:
                 log=log,
                 runs_again=runs_again,
                 progress=self.progress,
+                samples_per_s=step_s and trial.global_batch_size / step_s,
             )
         )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+import json
+from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,15 +75,16 @@ def _is_said(name: str, value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
+    """Return a value as commands and JSON have it; paths as they are typed here."""
+    return json.loads(json.dumps(value, default=_as_json))
+
+
+def _as_json(value: Any) -> Any:
     if isinstance(value, Path):
         return _shortest(value.absolute())
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if hasattr(value, "tolist"):  # an array, a column, or a number of NumPy
-        return value.tolist()
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [*map(_plain, value)]
-    return value
+    # an array, a column, a number of NumPy, or another collection
+    plain = dict if isinstance(value, Mapping) else list
+    return value.tolist() if hasattr(value, "tolist") else plain(value)
 
 
 def _shortest(path: Path) -> str:

@@ -224,8 +224,10 @@ class Run(RunRecords):
 
         found, asked = answered(question), {**given, **limits, "what_if": False}
         facts = (*found.facts, next_step(self, found, asked))
-        again = {"command": without_limits(self, asked)}
-        table = found.what_if and found.what_if | again
+        table = found.what_if and {
+            **found.what_if,
+            "command": without_limits(self, asked),
+        }
         return Answer.of(replace(found, facts=facts, what_if=table))
 
     def _asked(self, question: Question) -> Recommendation:

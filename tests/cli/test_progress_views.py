@@ -80,6 +80,7 @@ def ended(done: int, outcome: str = "completed", **counts: Any) -> TrialEnded:
         input_error=None,
         log=None,
         runs_again=counts.pop("runs_again", False),
+        samples_per_s=counts.pop("samples_per_s", None),
         progress=standing(done, **counts),
     )
 
@@ -244,6 +245,18 @@ def test_the_live_block_fits_its_terminal(width: int) -> None:
     assert "\x1b" not in "".join(lines)
     assert lines[-1].startswith("Trial ")
     assert lines[-1].rstrip().endswith("\N{HORIZONTAL ELLIPSIS}")
+
+
+def test_the_fastest_trial_so_far_is_named() -> None:
+    console = terminal(80)
+    live = LiveView(console, "core-h")
+    for done, rate in enumerate((None, 900.0, 12_340.0, 11_000.0)):
+        live(ended(done, samples_per_s=rate))
+    counts, fastest = shown(console, live)
+    assert "3 done" in counts
+    assert fastest.rstrip() == (
+        "Fastest here: 12,340 samples/s (throughput, 2 devices on 1x2, global batch 16)"
+    )
 
 
 def test_a_bar_without_colours_is_drawn_in_letters() -> None:

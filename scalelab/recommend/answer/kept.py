@@ -75,8 +75,11 @@ class KeptAnswers:
 
     def keep(self, question: str, answer: Recommendation) -> None:
         """Keep an answer beside the latest others."""
-        plain = replace(answer, what_if={})  # it is large, and one page has it
-        answers = {**self._read(), _key(question): asdict(plain)}
+        # what other limits would choose is large, and of use to a page alone
+        answers = {
+            **self._read(),
+            _key(question): asdict(replace(answer, what_if={})),
+        }
         latest = dict([*answers.items()][-_MOST:])
         kept = {"source": self._source, "answers": latest}
         content = json.dumps(kept, default=lambda scalar: scalar.item())  # of NumPy

@@ -100,6 +100,7 @@ class TrialEnded:
     log: str | None  # the file that says more
     runs_again: bool
     progress: Progress
+    samples_per_s: float | None = None  # None: it timed no steps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
