@@ -131,8 +131,8 @@ def refuse_several(frame: pd.DataFrame, names: Iterable[str] = _ONE_VALUE) -> No
 
 def apart(frame: pd.DataFrame) -> list[tuple[str, str]]:
     """Return the names and values of which each has an answer of its own."""
-    counts = ((name, _counts(frame, name)) for name in _ONE_VALUE)
-    return next(([(n, each) for each in of] for n, of in counts if len(of) > 1), [])
+    values = ([(name, value) for value in _counts(frame, name)] for name in _ONE_VALUE)
+    return next((pairs for pairs in values if len(pairs) > 1), [])
 
 
 def compared_columns(observations: pd.DataFrame) -> set[str]:

@@ -19,12 +19,13 @@ function draw(part) {
   }
 }
 const parts = [...document.querySelectorAll(".part")];
-draw(parts[0]);
+function pick(chosen) {
+  parts.forEach((part, at) => (part.hidden = at !== chosen));
+  draw(parts[chosen]);
+}
 const picker = document.querySelector(".picker select");
-picker?.addEventListener("input", () => {
-  parts.forEach((part, at) => (part.hidden = at !== picker.selectedIndex));
-  draw(parts[picker.selectedIndex]);
-});
+picker?.addEventListener("input", () => pick(picker.selectedIndex));
+pick(0);
 // Paper holds two figures in a row, in smaller letters.
 const PAPER = { width: 330, "font.size": 9, "legend.font.size": 8 };
 const SCREEN = { width: null, autosize: true, "font.size": 12, "legend.font.size": 12 };
