@@ -102,6 +102,7 @@ function followLimits(answer, redraw) {
   if (!box) return;
   const table = JSON.parse(box.querySelector("script").textContent);
   const { currency, hour_word: hourWord } = table;
+  let paid = table.price; // of a device-hour, as the reader has it; null: not known
   const [ofDeadline, ofBudget, ofPrice, ofConfidence] = box.querySelectorAll("label");
   const price = ofPrice.querySelector("input"), sure = ofConfidence.querySelector("select");
   const then = box.querySelector(".then"), command = box.querySelector("pre");
@@ -124,7 +125,6 @@ function followLimits(answer, redraw) {
     if (money && before !== null && paid !== null) budget.set(money.limit / paid);
     answerAgain();
   });
-  let paid = table.price;
   box.hidden = false;
   read();
 
