@@ -140,7 +140,9 @@ def speedup_table(subject: ReportSubject) -> pd.DataFrame:
         times = {name: start["job_time_s"] / table[end] for name, end in ends.items()}
         rates = table["throughput_samples_per_s"] / start["throughput_samples_per_s"]
         places = table.loc[table["series"] == "law", [*ALLOCATION]]
-        alone = places.assign(series=_RATE, speedup=rates, is_chosen=False)
+        alone = places.assign(
+            series=_RATE, speedup=rates[places.index], is_chosen=False
+        )
         table = pd.concat([table.assign(**times), alone]).assign(
             baseline_world_size=start["world_size"]
         )

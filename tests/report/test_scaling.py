@@ -118,6 +118,7 @@ def test_without_an_answer_the_smallest_measured_count_is_the_baseline() -> None
     expected = step_time_s(2, 1, 256) / step_time_s(4, 1, 128)
     assert measured.loc[4, "speedup"] == pytest.approx(expected)
     assert set(table["baseline_world_size"]) == {2}
+    assert set(table["series"]) == {"measured", "ideal"}
     efficiency = series(efficiency_table(ReportSubject.of(frame(rows))), "measured")
     assert efficiency.loc[4, "scaling_efficiency"] == pytest.approx(expected / 2)
 
