@@ -27,7 +27,7 @@ from scalelab.recommend.comparison import Comparison
 from scalelab.recommend.prediction.efficiency import Baseline
 from scalelab.recommend.prediction.outlook import Outlook, outlook_rows
 from scalelab.recommend.question.objective import Constraints
-from scalelab.recommend.question.spending import beating, counted_chances
+from scalelab.recommend.question.spending import CLEARLY, beating, counted_chances
 
 _CONFIDENCES = (0.5, 0.75, 0.8, 0.9, 0.95, 0.99)
 _EVEN, _LESS = 0.5, "below 50%"
@@ -43,7 +43,8 @@ def what_if(considered: Considered, answer: Recommendation) -> dict[str, Any]:
     how many confidences they suffice. ``rows`` hold the candidates: their size, what
     they take, the times from which on their chance is of the next class, each as a step
     from the one before in ten-millionths of the median, and the rows that beat them.
-    ``price`` is that of a device-hour; None: not known.
+    ``price`` is that of a device-hour; None: not known. ``clearly`` is what the choice
+    takes for a tie, ``places`` the steps in a median, ``never`` the most medians.
     """
     limits, whole = considered.limits, considered.comparison.every
     hours = whole.spent.gpu_hours
@@ -63,6 +64,9 @@ def what_if(considered: Considered, answer: Recommendation) -> dict[str, Any]:
     base = Baseline.of(knowledge.rows, knowledge.step_times)
     return {
         "price": price if limits.price else None,
+        "clearly": CLEARLY,
+        "places": _PLACES,
+        "never": _NEVER,
         "currency": answer.currency,
         "hour_word": answer.device_hour_word,
         "limited": dict(answer.limited),

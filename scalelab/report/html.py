@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from scalelab.inputs.numerals import (
 )
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.rows import Observed, prepared
+from scalelab.recommend.answer.evidence import Evidence
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import (
     sentences,
@@ -36,7 +37,6 @@ from scalelab.recommend.answer.text import (
     rates_table,
     ways_table,
 )
-from scalelab.recommend.evidence import evidence_without_answer
 from scalelab.report import tables
 from scalelab.report.figures import PLOTS
 from scalelab.report.picture import picture
@@ -66,6 +66,7 @@ class Part:
     measured: Observed
     recommendation: Recommendation | None = None
     without_answer: str = ""
+    evidence: Evidence = field(default_factory=Evidence)  # where no answer holds it
 
 
 def render(
@@ -120,9 +121,8 @@ def _shown(
     part: Part, happened: str, streams: Callable[[], pd.DataFrame]
 ) -> dict[str, Any]:
     recommendation = part.recommendation
-    rows = prepared(part.measured)
-    seen = recommendation.evidence if recommendation else evidence_without_answer(rows)
-    subject = ReportSubject.of(rows, recommendation, streams)
+    seen = recommendation.evidence if recommendation else part.evidence
+    subject = ReportSubject.of(part.measured, recommendation, streams)
     plots, missing = _plots(subject)
     known = (
         "The figures show what was measured."

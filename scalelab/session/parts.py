@@ -6,12 +6,10 @@ from typing import Any
 from scalelab.errors import FitError, SpecError
 from scalelab.laws.rows import FitRows
 from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.evidence import evidence_without_answer
 from scalelab.recommend.knowledge import apart, selected
 from scalelab.report.html import Part
 from scalelab.session.records import RunRecords
-
-# Arguments that leave the question whether there is an answer to the run itself
-_ASK_NO_MORE = {"confidence", "law", "select"}
 
 
 def selected_rows(rows: FitRows, question: Mapping[str, Any]) -> FitRows:
@@ -32,9 +30,11 @@ def parts_of(
     SpecError
         If the question is wrong.
     """
-    select = question.get("select") or {}
     asked: dict[str, Mapping[str, Any]] = {
-        f"{name} {value}": {**question, "select": {**select, name: value}}
+        f"{name} {value}": {
+            **question,
+            "select": {**(question.get("select") or {}), name: value},
+        }
         for name, value in apart(selected_rows(run.fit_rows, question).observations)
     }
     asked = asked or {"": question}
@@ -49,7 +49,9 @@ def _part(
         answer = ask(**question, what_if=True)
     except (FitError, SpecError) as error:
         asked = {name for name, value in question.items() if value}
-        if isinstance(error, SpecError) and asked - _ASK_NO_MORE:
+        # these leave it to the run whether there is an answer
+        if isinstance(error, SpecError) and asked - {"confidence", "law", "select"}:
             raise
-        return Part(measured=rows, without_answer=str(error))
+        evidence = evidence_without_answer(rows)
+        return Part(measured=rows, without_answer=str(error), evidence=evidence)
     return Part(measured=rows, recommendation=answer)

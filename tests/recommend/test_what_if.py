@@ -1,14 +1,12 @@
 """The table of what other limits would choose: where there is one, what it holds."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
-from five_outputs import five_runs
+from five_outputs import tables
 
-import scalelab
-from scalelab.session.run import Run
+from scalelab.session import Run, import_table
 
 JOB = {"epochs": 90, "samples_per_epoch": 1_281_167}
 
@@ -16,11 +14,8 @@ JOB = {"epochs": 90, "samples_per_epoch": 1_281_167}
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     here = tmp_path_factory.mktemp("what_if")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(here)
-        patch.setenv("XDG_CONFIG_HOME", str(here / "config"))
-        five_runs(here)
-        return scalelab.load(Path(here, "runs", "pictures"))
+    tables(here)
+    return import_table(here / "pictures.csv", here / "runs" / "pictures")
 
 
 def table(run: Run, **asked: Any) -> Mapping[str, Any]:
@@ -50,7 +45,7 @@ def test_a_confidence_that_was_asked_is_among_those_of_the_table(run: Run) -> No
 def test_chances_come_from_the_draws_of_a_row(run: Run) -> None:
     found = table(run)
     row = found["rows"][-1]
-    steps = sum(row["steps"]) * row["time_s"][0] / 1e7
+    steps = sum(row["steps"]) * row["time_s"][0] / found["places"]
     assert row["steps"][0] > 0
     assert row["time_s"][1] < row["time_s"][0] < row["time_s"][2] < steps
     assert len(row["steps"]) == len(found["classes"]) - 1

@@ -276,10 +276,14 @@ def test_drift_stands_beside_what_the_answer_rests_on(
         slow_nodes=(),
         disturbances=(),
     )
-    held = replace(answered, evidence=Evidence(steadiness=steady))
-    page = Page(page_of(held, frame([]), title="x"))
-    assert "How steady the machine was" in page.text
-    assert "The machine slowed down: the same trial took" in page.text
+    evidence = Evidence(steadiness=steady)
+    held = replace(answered, evidence=evidence)
+    for html in (
+        page_of(held, frame([]), title="x"),
+        page_of(None, frame([]), title="x", evidence=evidence),
+    ):
+        assert "How steady the machine was" in Page(html).text
+        assert "The machine slowed down: the same trial took" in Page(html).text
     assert "How steady" not in page_of(answered, frame([]), title="x")
 
 

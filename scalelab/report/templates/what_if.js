@@ -1,6 +1,5 @@
 // What if: the choice under other limits, looked up in the answer's table of steps.
 // It repeats what ScaleLab does with limits, step by step; it holds no law.
-const CLEARLY = 0.05;
 // Returns the first of the rows that are least by one key, of these by the next, ...
 function least(rows, ...keys) {
   const compare = (one, other) => keys.map((key) => key(one) - key(other)).find((by) => by) ?? 0;
@@ -8,7 +7,8 @@ function least(rows, ...keys) {
 }
 // Returns the class of a row's chance to take no more than this time.
 function classOf(table, row, within) {
-  const [median] = row.time_s, limit = Math.min(1e7 * (within / median), 1e12);
+  const [median] = row.time_s;
+  const limit = table.places * Math.min(within / median, table.never / 2);
   let place = 0;
   const above = row.steps.findIndex((step) => (place += step) > limit);
   return table.classes[above < 0 ? row.steps.length : above];
@@ -42,7 +42,7 @@ function choose(table, deadline, budget, confidence) {
   const likeliest = Math.max(...best.map((each) => each.counted));
   const among = meets ? meeting : best.filter((each) => each.counted === likeliest);
   const taken = (each) => (meets ? each.amount : each.over);
-  const bound = (1 + CLEARLY) * Math.min(...among.map(taken));
+  const bound = (1 + table.clearly) * Math.min(...among.map(taken));
   let found = least(
     among.filter((each) => taken(each) <= bound),
     (each) => -(each.row.basis === "measured"),
