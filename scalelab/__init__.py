@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scalelab.laws.convergence.law import ConvergenceLaw
     from scalelab.laws.memory.law import MemoryLaw
     from scalelab.laws.step_time.law import StepTimeLaw
-    from scalelab.session import Run, import_table, load, sweep
+    from scalelab.session import Run, dry_run, import_table, load, runs, sweep
     from scalelab.training.workloads.base import Workload
 
 __all__ = [
@@ -28,8 +28,10 @@ __all__ = [
     "StepTimeLaw",
     "Workload",
     "__version__",
+    "dry_run",
     "import_table",
     "load",
+    "runs",
     "sweep",
 ]
 
@@ -40,16 +42,44 @@ _HOMES = {
     "ScaleLabError": "scalelab.errors",
     "StepTimeLaw": "scalelab.laws.step_time.law",
     "Workload": "scalelab.training.workloads.base",
+    "dry_run": "scalelab.session",
     "import_table": "scalelab.session",
     "load": "scalelab.session",
+    "runs": "scalelab.session",
     "sweep": "scalelab.session",
+}
+
+# What to write instead of a guessed name; some are names of packages of this one
+_INSTEAD = {
+    "open": "scalelab.load('runs/NAME')",
+    "read": "scalelab.load('runs/NAME')",
+    "load_run": "scalelab.load('runs/NAME')",
+    "open_run": "scalelab.load('runs/NAME')",
+    "list_runs": "scalelab.runs()",
+    "ls": "scalelab.runs()",
+    "read_csv": "scalelab.import_table('table.csv', 'runs/NAME')",
+    "from_csv": "scalelab.import_table('table.csv', 'runs/NAME')",
+    "import_csv": "scalelab.import_table('table.csv', 'runs/NAME')",
+    "read_table": "scalelab.import_table('table.csv', 'runs/NAME')",
+    "plan": "scalelab.dry_run('experiment.yaml')",
+    "run": "scalelab.sweep('experiment.yaml')",
+    "run_sweep": "scalelab.sweep('experiment.yaml')",
+    "Sweep": "scalelab.sweep('experiment.yaml')",
+    "Experiment": "scalelab.dry_run('experiment.yaml')",
+    "recommend": "scalelab.load('runs/NAME').recommend()",
+    "report": "scalelab.load('runs/NAME').report()",
+    "fit": "scalelab.load('runs/NAME').fit()",
+    "predict": "scalelab.load('runs/NAME').fit().predict(world_size=32)",
+    "status": "scalelab.load('runs/NAME').summary",
+    "doctor": "`scalelab doctor` in a shell",
 }
 
 
 def __getattr__(name: str) -> Any:
     # Importing scalelab must stay cheap: torch, dask and pandas load on first use.
     if name not in _HOMES:
-        raise AttributeError(f"module 'scalelab' has no attribute {name!r}")
+        hint = f". Write {_INSTEAD[name]}." if name in _INSTEAD else ""
+        raise AttributeError(f"module 'scalelab' has no attribute {name!r}{hint}")
     return getattr(import_module(_HOMES[name]), name)
 
 

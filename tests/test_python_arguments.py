@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Run:
         ({"max_time": "4"}, "max_time: '4' is not a duration. Write a positive number"),
         ({"max_time": [4]}, "max_time=[4] is neither text nor a number. Write max_tim"),
         ({"max_gpu_hours": {}}, "max_gpu_hours={} is neither text nor a number."),
-        ({"steps": 100}, "steps is part of the job. Write job={'steps': ...}."),
+        ({"steps": 100, "job": {"steps": 9}}, "job and steps both say the job. Give"),
         ({"price": "2xyz"}, "recommend: price: the currency 'xyz' is not known."),
         ({"price": {"c4": 0}}, "recommend: price: 0 is not a price: it must be great"),
         ({"price": {"c4": [2]}}, "recommend: price: [2] is not a price. Write 2.5"),
@@ -40,7 +40,7 @@ def run(tmp_path: Path) -> Run:
             "price and price_per_gpu_hour_usd both say a price. Give one of them.",
         ),
         ({"global_batch_size": 64}, "global_batch_size is no argument. Write batch="),
-        ({"max_hours": 4}, "max_hours limits no resource. Did you mean 'max_gpu_hour"),
+        ({"max_hour": 4}, "max_hour limits no resource. Did you mean 'max_gpu_hours'"),
         ({"confidence": "high"}, "recommend: confidence='high' must be a number."),
         (
             {"confidence": 90},

@@ -1,7 +1,7 @@
 """Field types of experiments and site profiles, and of calls in Python."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from os import PathLike, fspath
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -58,6 +58,13 @@ class Section(BaseModel):
         """Add a section's shorthand to its JSON schema, for editors."""
         full = handler(schema)
         return {"anyOf": [cls.shorthand, full]} if cls.shorthand else full
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Show only what is not as by default."""
+        defaults = {n: each.default for n, each in type(self).model_fields.items()}
+        for name, value in super().__repr_args__():
+            if name not in defaults or value != defaults[name]:
+                yield name, value
 
 
 def whole(value: Any) -> Any:

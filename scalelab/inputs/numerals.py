@@ -1,9 +1,11 @@
 """Numbers, durations, shares and counts in words."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import ClassVar, NamedTuple, NoReturn, Self
+
+from scalelab.inputs.guessed import Guided, by_guess
 
 _DURATIONS = (
     *((1e-3, 1e-6, "us"), (1.0, 1e-3, "ms"), (120.0, 1.0, "s")),
@@ -14,12 +16,53 @@ _FEW_HOURS = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Interval:
-    """A value with the ends of its interval, all in the same unit."""
+class Interval(Guided):
+    """A value with the ends of its interval, all in the same unit.
+
+    Times or divided by a positive number it is the interval in another unit.
+
+    >>> hours = Interval(value=7200.0, lo=6300.0, hi=9000.0) / 3600
+    >>> float(hours), f"{hours:.1f} h"
+    (2.0, '2.0 [1.8-2.5] h')
+    """
+
+    _instead: ClassVar[Mapping[str, str]] = by_guess(
+        {
+            "interval.value": "median mean mid middle estimate seconds total_seconds",
+            "interval.lo": "low lower minimum min start left",
+            "interval.hi": "high upper maximum max end right",
+        }
+    )
 
     value: float
     lo: float
     hi: float
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return repr(self)
+        value, lo, hi = (format(each, spec) for each in (self.value, self.lo, self.hi))
+        return f"{value} [{lo}-{hi}]"
+
+    def __mul__(self, factor: float) -> Self:
+        scaled = {name: factor * each for name, each in asdict(self).items()}
+        return replace(self, **scaled)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: float) -> Self:
+        return self * (1 / divisor)
+
+    def __lt__(self, other: object) -> NoReturn:
+        raise TypeError(
+            "An interval is neither less nor more than a number. Compare its value, lo "
+            "or hi."
+        )
+
+    __le__ = __gt__ = __ge__ = __lt__
 
 
 _HUNDRED = 99.95  # from where a number is written without decimals

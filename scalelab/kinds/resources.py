@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -127,6 +128,9 @@ class Resource:
         known is kept small where there is a limit on time; 0: never.
     compares_devices
         Amounts on devices of different kinds can be compared.
+    bare_from
+        A limit that is a number without a unit is in the field's unit from here on:
+        4 as a time may be hours, 3,600 is seconds.
     least
         What is said of the allocation that takes least of it, e.g. ``costs least``.
     """
@@ -141,6 +145,7 @@ class Resource:
     unit: Callable[[float, Units], tuple[float, str]]
     least: str
     exact: Callable[[float], float] = float
+    bare_from: float = math.inf
     missing: str = ""
     is_spent: bool = True
     weight: int = 0
@@ -201,6 +206,7 @@ TIME = Resource(
     help="Limit: the deadline.",
     amount=lambda usage: usage.time_s,
     unit=lambda amount, _: duration_unit(amount),
+    bare_from=600.0,
     least="is fastest",
     is_spent=False,
 )
@@ -310,8 +316,9 @@ def _limit(resource: Resource, key: str, value: object) -> float:
         except SpecError as error:
             raise SpecError(f"{Option(key)}: {error}") from error
     is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if is_number and key == resource.max_field:
-        return resource.exact(float(value))  # type: ignore[arg-type]
+    amount = float(value) if is_number else math.nan  # type: ignore[arg-type]
+    if is_number and (key == resource.max_field or amount >= resource.bare_from):
+        return resource.exact(amount)
     problem = "has no unit" if is_number else "is neither text nor a number"
     number_of = f"{resource.max_field}={shown(value) if is_number else 20}"
     raise SpecError(

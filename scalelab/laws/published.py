@@ -223,7 +223,7 @@ _USUAL_BETWEEN, _USUAL_BEYOND = 0.1, 0.3
 _MOST_LEVELS = 3  # of devices, and of batches, that are left out between the ends
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class PublishedCurve(FittedCurve):
     """Another law fitted to one curve; it doubts no row and has no gaps."""
 

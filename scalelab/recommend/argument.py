@@ -8,7 +8,7 @@ import numpy as np
 from scalelab.inputs.support import Support
 from scalelab.kinds.resources import Units
 from scalelab.recommend.answer.facts import Fact, WhyNot
-from scalelab.recommend.answer.recommendation import OutlookRow
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.recommend.comparison import Comparison, may_be_chosen
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.notes import Named

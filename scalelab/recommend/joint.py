@@ -11,7 +11,8 @@ from scalelab.kinds.resources import MONEY, RESOURCES, TIME, Resource
 from scalelab.laws.interval import NUM_DRAWS
 from scalelab.recommend.advice import Considered
 from scalelab.recommend.answer.facts import Fact, WhyNot
-from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.recommend.comparison import LITTLE_MORE, MUCH_FASTER
 from scalelab.recommend.prediction.nearest import nearest, nearest_of
 from scalelab.recommend.question.choice import Choice, choose

@@ -19,7 +19,7 @@ from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
 from scalelab.plan.first_check import INSIDE, LOG, ONE_PROCESS, UNCONFIRMED
 from scalelab.recommend.answer.facts import Contents, Fact
-from scalelab.recommend.answer.recommendation import OutlookRow
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.consistency import (
     disagreeing_rates,

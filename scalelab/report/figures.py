@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import ClassVar
 
 import pandas as pd
 import plotly.graph_objects as go
 
+from scalelab.inputs.guessed import Guided, by_guess
 from scalelab.laws.rows import Observed
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.report import budget, phases, samples, scaling
@@ -49,7 +51,7 @@ _ONLY_IDEAL = "No efficiency is known: what the baseline took is open."
 _ONE_COUNT = "There is one number of devices only: a curve needs two."
 
 
-class Figures:
+class Figures(Guided):
     """The figures of a run; each says in itself what it shows and on what it rests.
 
     Parameters
@@ -60,6 +62,18 @@ class Figures:
     streams
         Reads what the attempts reported while they ran: the metric over time.
     """
+
+    _instead: ClassVar[Mapping[str, str]] = by_guess(
+        {
+            "figures.speedup, or another of dir(figures)": "plot show display all",
+            "figures.time_and_gpu_hours": "cost time budget gpu_hours",
+            "figures.trade_off": "pareto tradeoff frontier",
+            "figures.step_phases": "phases breakdown steps step_time",
+            "figures.metric_over_time": "loss accuracy metric curves",
+            "figures.samples_to_target": "convergence samples critical_batch batch",
+            "run.report()": "save html write to_html report",
+        }
+    )
 
     # Samples per second by device count, with the ideal line.
     throughput = Plot(
@@ -139,6 +153,9 @@ class Figures:
     ) -> None:
         self.subject = ReportSubject.of(observations, recommendation, streams)
         show_in_exports()
+
+    def __repr__(self) -> str:
+        return f"<Figures: {', '.join(PLOTS)}>"
 
 
 PLOTS: Mapping[str, Plot] = MappingProxyType(

@@ -17,7 +17,8 @@ from scalelab.kinds.resources import (
     Resource,
     weighed_most,
 )
-from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.report.style import duration_axis, quantity_axis
 
 _LOOKS = {

@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from scalelab.inputs.numerals import Interval, counted, estimate, number, percent
-from scalelab.recommend.answer.recommendation import OutlookRow
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.report.style import (
     BLUE,
     GREY,

@@ -10,7 +10,8 @@ from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import counted, device_words, number, percent
 from scalelab.laws.convergence.rows import RATE_SETTINGS
 from scalelab.laws.rows import CurveKey, Observed, prepared
-from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.records.columns import OPTION_PREFIX
 
 ALLOCATION = ("world_size", "num_nodes")

@@ -236,7 +236,7 @@ def _configuration(row: Mapping[Any, Any]) -> str:
     )
 
 
-_TRIAL_COLUMNS = [
+TRIAL_COLUMNS = [
     *("trial_id", "attempt", "kind", "world_size", "num_nodes", "local_batch_size"),
     *("gradient_accumulation_steps", "global_batch_size", "precision", "repeat"),
     *("seed", "outcome", "step_time_s", "throughput_samples_per_s", "data_wait_s"),
@@ -247,7 +247,7 @@ _TRIAL_COLUMNS = [
 
 def trial_table(observations: pd.DataFrame) -> TextTable:
     """Return one row per attempt; columns without any value are dropped."""
-    shown = observations[_TRIAL_COLUMNS].copy()
+    shown = observations[TRIAL_COLUMNS].copy()
     step_s, wait_s, busy = (
         observations[name].astype("Float64").astype(float)
         for name in ("step_time_s", "data_wait_s", "gpu_utilization")

@@ -15,8 +15,15 @@ from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import Call
 from scalelab.records.tables.file import ImportArguments
-from scalelab.session.arguments import RunArguments, SweepArguments
+from scalelab.session.arguments import (
+    DryRunArguments,
+    RunArguments,
+    RunsArguments,
+    SweepArguments,
+)
+from scalelab.session.dry_run import DryRun
 from scalelab.session.run import Run as Run
+from scalelab.session.runs import Runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +53,51 @@ def load(directory: str | Path) -> Run:
     """
     asked = validated(RunArguments, {"directory": directory}, source=Call("load"))
     return Run.open(asked.directory)
+
+
+def runs(folder: str | Path = "runs") -> Runs:
+    """Return the runs in a folder, the one that was swept last first.
+
+    Parameters
+    ----------
+    folder
+        Where runs lie side by side.
+
+    Raises
+    ------
+    SpecError
+        If ``folder`` is no path.
+    """
+    asked = validated(RunsArguments, {"folder": folder}, source=Call("runs"))
+    return Runs(asked.folder)
+
+
+def dry_run(
+    experiment: str | Path,
+    *,
+    site: str | None = None,
+    directory: str | Path | None = None,
+) -> DryRun:
+    """Read and check a sweep without running it, as ``scalelab plan`` does.
+
+    Parameters
+    ----------
+    experiment
+        Path of the experiment's YAML.
+    site
+        Name or path of a site profile; default: the experiment's, else this machine.
+    directory
+        The run's directory; default: ``runs/NAME``.
+
+    Raises
+    ------
+    SpecError
+        If an argument, the experiment or the site is wrong.
+    """
+    said = validated(DryRunArguments, locals(), source=Call("dry_run"))
+    from scalelab.running.sweep import Sweep
+
+    return DryRun(Sweep.read(**said.model_dump()))
 
 
 def sweep(

@@ -6,7 +6,8 @@ pandas are taken as the plain values they hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter
@@ -33,6 +34,7 @@ from scalelab.inputs.fields import (
     read_price,
     several,
 )
+from scalelab.inputs.guessed import by_guess
 from scalelab.inputs.money import USUAL, Money, Rate, parse_rate
 from scalelab.inputs.problems import shown
 from scalelab.site.spot import Spot
@@ -104,20 +106,69 @@ class FitArguments(Section):
     learn_from: Annotated[tuple[PathText, ...], BeforeValidator(several)] = ()
 
 
-_OTHER_WORDS = {
-    "global_batch_size": "batch",
-    "local_batch_size": "local_batch",
-    "world_size": "gpus",
-}
+_SAME = {"deadline": "max_time"}
+_GUESSED = by_guess(
+    {
+        "batch=...": "global_batch_size batch_size global_batch bs",
+        "local_batch=...": "local_batch_size per_gpu_batch_size micro_batch_size",
+        "gpus=[...]": "world_size num_gpus n_gpus max_gpus devices gpu_counts nodes "
+        "num_nodes max_nodes",
+        "deadline='4h' or max_time='4h'": "time time_limit walltime max_hours hours "
+        "max_duration timeout max_runtime",
+        "max_cost='20usd' or max_gpu_hours=50": "budget cost max_price max_usd "
+        "budget_usd max_budget money budget_gpu_hours",
+        "price='2.5usd'": "price_per_hour gpu_price price_per_gpu_hour hourly_price "
+        "cost_per_gpu_hour cost_per_hour",
+        "target='val_acc >= 0.75'": "accuracy target_accuracy metric goal min_accuracy",
+        "confidence=0.9": "probability chance certainty level",
+        "select={'workload': ...}": "workload device device_name where filter",
+        "max_energy='20kWh'": "energy max_kwh",
+        "max_carbon='2kg'": "carbon co2 max_co2",
+    }
+)
 
 
-def check_words(given: Iterable[str]) -> None:
-    """Refuse what has another word here, or belongs to the job."""
-    for name in given:
-        if name in _OTHER_WORDS:
-            raise SpecError(f"{name} is no argument. Write {_OTHER_WORDS[name]}=...")
-        if name in Job.model_fields:
-            raise SpecError(f"{name} is part of the job. Write job={{{name!r}: ...}}.")
+def read_words(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the limits and the keys of the job among further arguments.
+
+    Raises
+    ------
+    SpecError
+        If one has another word here, or two say the same.
+    """
+    limits: dict[str, Any] = {}
+    job: dict[str, Any] = {}
+    for said, value in given.items():
+        name = _SAME.get(said, said)
+        if name in _GUESSED:
+            raise SpecError(f"{said} is no argument. Write {_GUESSED[name]}.")
+        if name in limits:
+            raise SpecError(f"{name} is said twice. Give one of the two.")
+        if isinstance(value, timedelta):
+            value = f"{value.total_seconds()}s"
+        part = job if name in Job.model_fields else limits
+        part[name] = value
+    return limits, job
+
+
+def whole_job(job: Any, keys: Mapping[str, Any], own: Job | None) -> Any:
+    """Return a job with the keys that are arguments of their own.
+
+    The samples of an epoch are those of the run's own job where nobody says others.
+
+    Raises
+    ------
+    SpecError
+        If both a job and keys of it are given.
+    """
+    if job and keys:
+        raise SpecError(
+            f"job and {', '.join(keys)} both say the job. Give one of the two."
+        )
+    asked = keys or job
+    if isinstance(asked, Mapping) and "epochs" in asked and own:
+        return {"samples_per_epoch": own.samples_per_epoch, **asked}
+    return asked
 
 
 class RecommendArguments(FitArguments):
@@ -182,12 +233,23 @@ class RecommendArguments(FitArguments):
             yield PriceEntry(on_demand=Money(amount, USUAL))
 
 
-class SweepArguments(Section):
-    """The arguments of ``scalelab.sweep``."""
+class RunsArguments(Section):
+    """The argument of ``scalelab.runs``."""
+
+    folder: PathText
+
+
+class DryRunArguments(Section):
+    """The arguments of ``scalelab.dry_run``."""
 
     experiment: PathText
     site: PathText | None = None
     directory: PathText | None = None
+
+
+class SweepArguments(DryRunArguments):
+    """The arguments of ``scalelab.sweep``."""
+
     budget_gpu_hours: Annotated[DeviceHours | None, BeforeValidator(plain_value)] = None
     accept_changes: Flag = False
     retry_failed: Flag = False

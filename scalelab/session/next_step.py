@@ -17,11 +17,8 @@ from scalelab.session.arguments import RecommendArguments
 from scalelab.site.batch_site import BatchSite
 
 if TYPE_CHECKING:
-    from scalelab.recommend.answer.recommendation import (
-        NextTrial,
-        OutlookRow,
-        Recommendation,
-    )
+    from scalelab.recommend.answer.recommendation import NextTrial, Recommendation
+    from scalelab.recommend.answer.rows import OutlookRow
     from scalelab.session.records import RunRecords
 
 _OF_WHAT_IF = {"price", "price_per_gpu_hour_usd", "confidence"}

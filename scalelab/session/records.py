@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
+from scalelab.inputs.guessed import Guided, ShownText, by_guess
+from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptFiles, AttemptResult
-from scalelab.records.attempt_io import read_result
-from scalelab.records.observations import counting_rows
+from scalelab.records.attempt_io import read_result, write_atomically
+from scalelab.records.observations import counting_rows, frame
 from scalelab.records.plain_files import last_log_lines
 from scalelab.records.store import RunReader
 from scalelab.session.history import digest
@@ -30,10 +32,47 @@ if TYPE_CHECKING:
     from scalelab.search.result import SearchResult
 
 
-class RunRecords:
+_GUESSED = by_guess(
+    {
+        "run.observations, a frame": "df data frame dataframe to_frame to_df to_pandas "
+        "rows results measurements attempts history",
+        "run.figures.speedup": "plot plots show charts figure speedup",
+        "run.figures.efficiency": "efficiency scaling",
+        "run.figures.throughput": "throughput",
+        "run.fit()": "law laws model fit_law predict step_time",
+        "run.recommend()": "answer_for recommendation best best_config choose ask "
+        "chosen optimal table explain",
+        "run.recommend().next_trial": "next_trial next next_measurement",
+        "run.recommend().cost": "cost price gpu_hours",
+        "run.recommend().sbatch()": "sbatch script slurm",
+        "run.report()": "html to_html save_report report_html",
+        "run.failures, a frame": "errors failed failures_table logs log",
+        "run.experiment, or run.experiment_text": "config yaml spec configuration",
+        "run.path": "dir folder location root",
+        "run.summary": "info describe progress overview stats",
+        "run.to_csv('rows.csv')": "export save to_parquet to_json to_excel csv",
+        "scalelab.sweep(...)": "resume start continue_ run sweep extend",
+        "scalelab.MemoryLaw.fit(run.observations)": "memory",
+        "scalelab.ConvergenceLaw.fit(run.observations)": "convergence",
+    }
+)
+_MAX_WORKLOADS = 3
+_SHOWN_OF_FAILURES = (
+    *("trial_id", "attempt", "kind", "world_size", "num_nodes", "local_batch_size"),
+    *("outcome", "reason"),
+)
+
+
+class RunRecords(Guided):
     """The measurements of one run, and what was asked of it."""
 
+    _instead: ClassVar[Mapping[str, str]] = _GUESSED
+
     def __init__(self, reader: RunReader) -> None:
+        if not isinstance(reader, RunReader):
+            raise SpecError(
+                f"A run is opened by its directory: write scalelab.load({reader!r})."
+            )
         self._reader = reader
         self.name = reader.name
         self.directory = reader.directory  # absolute
@@ -42,6 +81,27 @@ class RunRecords:
     def open(cls, directory: str | Path) -> Self:
         """Open a run; see :func:`scalelab.load`."""
         return cls(RunReader.open(Path(directory)))
+
+    @property
+    def path(self) -> Path:
+        """The run's directory, absolute."""
+        return self.directory
+
+    def __len__(self) -> int:
+        return len(self.observations)
+
+    def __bool__(self) -> bool:
+        return True  # a run without attempts is one, too
+
+    def __repr__(self) -> str:
+        rows = self.observations
+        sizes = sorted(rows["world_size"].dropna().astype(int).unique())
+        names = [*map(str, rows["workload"].dropna().unique())]
+        more = ["..."] if len(names) > _MAX_WORKLOADS else []
+        what = ", ".join([*names[:_MAX_WORKLOADS], *more])
+        on = f" on {sizes[0]:,} to {sizes[-1]:,} devices" if sizes else ""
+        attempts = counted(len(rows), "attempt")
+        return f"<Run {self.name!r} in {self._shown_path}: {attempts} of {what}{on}>"
 
     @cached_property
     def hashed_name(self) -> str:
@@ -118,6 +178,45 @@ class RunRecords:
         _ = self.state  # taken first: an answer is never kept as newer than its rows
         return self._reader.observations()
 
+    @property
+    def trials(self) -> pd.DataFrame:
+        """One row per trial, of the attempt that counts, as the report lists them."""
+        from scalelab.report.tables import TRIAL_COLUMNS
+
+        counting = frame(counting_rows(self._reader.rows()))
+        return counting[TRIAL_COLUMNS].dropna(axis=1, how="all")
+
+    @property
+    def failures(self) -> pd.DataFrame:
+        """The attempts that did not complete: how each ended, why, and its ``log``."""
+        rows = self.observations
+        bad = rows.loc[rows["outcome"].ne(Outcome.COMPLETED), [*_SHOWN_OF_FAILURES]]
+        logs = {
+            key: str(self._reader.attempt_directory(*key) / result.log)
+            for key, result in self.unhappy_results().items()
+            if result.log
+        }
+        keys = zip(bad["trial_id"], bad["attempt"], strict=True)
+        return bad.assign(log=[logs.get(key, "") for key in keys])
+
+    def to_csv(self, path: str | Path | None = None) -> Path:
+        """Write :attr:`observations` as CSV; return its path.
+
+        Parameters
+        ----------
+        path
+            Default: ``NAME.csv`` in the working directory.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be written.
+        """
+        target = Path(path or f"{self.name}.csv")
+        text = self.observations.to_csv(index=False)
+        write_atomically(target, text.encode())
+        return target
+
     def streams(self) -> pd.DataFrame:
         """Return what attempts reported while they ran, as far as it can be read."""
         return self._reader.streams(skips_unreadable=True)
@@ -158,6 +257,29 @@ class RunRecords:
         from scalelab.running.status import status_of
 
         return status_of(self._reader, self.experiment)
+
+    def status_lines(self, directory: Path) -> list[str]:
+        """Return the status in lines, as ``scalelab status`` prints it."""
+        from scalelab.session.status_words import status_lines
+
+        also = [self.accepted]
+        if (result := self.search_result) is not None:
+            also += result.sentences
+        return status_lines(self.status(), directory, also)
+
+    @property
+    def summary(self) -> str:
+        """What has been done and what is missing, as ``scalelab status`` prints it."""
+        return ShownText("\n".join(self.status_lines(self._shown_path)))
+
+    def _repr_html_(self) -> str:
+        return ShownText(f"{self!r}\n\n{self.summary}")._repr_html_()
+
+    @property
+    def _shown_path(self) -> Path:
+        here = Path.cwd()
+        is_below = self.directory.is_relative_to(here)
+        return self.directory.relative_to(here) if is_below else self.directory
 
     @property
     def search_result(self) -> SearchResult | None:

@@ -14,7 +14,12 @@ from scalelab.inputs.document import Scalar
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import Call, Option
 from scalelab.kinds.resources import read_limits
-from scalelab.session.arguments import FitArguments, RecommendArguments, check_words
+from scalelab.session.arguments import (
+    FitArguments,
+    RecommendArguments,
+    read_words,
+    whole_job,
+)
 from scalelab.session.history import HistoryFolder
 from scalelab.session.records import RunRecords
 
@@ -23,11 +28,11 @@ if TYPE_CHECKING:
     from scalelab.recommend.answer.facts import Fact
     from scalelab.recommend.answer.kept import Question
     from scalelab.recommend.answer.recommendation import Recommendation
-    from scalelab.recommend.answer.text import Answer
     from scalelab.recommend.knowledge import History
     from scalelab.recommend.money.prices import Quote
     from scalelab.recommend.question.candidates import UntoldByProgram
     from scalelab.report.figures import Figures
+    from scalelab.session.answer import Answer
 
 # A value, values by device, or both as the command line has them
 ByDevice = float | str | Mapping[str, float | str] | Sequence[str] | None
@@ -86,7 +91,7 @@ class Run(RunRecords):
         accept_unmeasured: bool = False,
         no_history: bool = False,
         what_if: bool = False,
-        **limits: str | float | None,
+        **words: Any,
     ) -> Answer:
         """Recommend an allocation, a batch size and a learning-rate rule.
 
@@ -148,9 +153,10 @@ class Run(RunRecords):
             Learn from this run's own rows alone.
         what_if
             Add what other limits would choose, see :mod:`scalelab.recommend.what_if`.
-        **limits
-            Upper limits, of every resource: ``max_time="4h"``, ``max_gpu_hours=50``; as
-            text, or a number where the name has the unit; see ``kinds.resources``.
+        **words
+            Upper limits, of every resource: ``max_time="4h"``, also ``deadline``, or
+            ``max_gpu_hours=50``; see ``kinds.resources``. And keys of the job, instead
+            of ``job``: ``epochs=90``.
 
         Raises
         ------
@@ -163,8 +169,9 @@ class Run(RunRecords):
             If the observations cannot answer.
         """
         given = {**locals()}
-        del given["self"], given["limits"]
-        check_words(limits)
+        del given["self"], given["words"]
+        limits, keys = read_words(words)
+        given["job"] = whole_job(job, keys, self.job)
         said = validated(RecommendArguments, given, source=Call("recommend"))
         if said.no_history and said.learn_from:
             raise SpecError(
@@ -179,9 +186,9 @@ class Run(RunRecords):
                 "times or prices. Ask a run without tune."
             )
         from scalelab.recommend.answer.kept import Question
-        from scalelab.recommend.answer.text import Answer
         from scalelab.recommend.question.batches import AskedBatch
         from scalelab.recommend.question.objective import Constraints
+        from scalelab.session.answer import Answer
 
         quotes = tuple(self.quotes(said))
         question = Question(
@@ -228,7 +235,7 @@ class Run(RunRecords):
             **found.what_if,
             "command": without_limits(self, asked),
         }
-        return Answer.of(replace(found, facts=facts, what_if=table))
+        return Answer.of(replace(found, facts=facts, what_if=table), self.job_script)
 
     def _asked(self, question: Question) -> Recommendation:
         # The kept answer to a question about the same records, or a new one.
@@ -403,7 +410,7 @@ class Run(RunRecords):
         answer = None if isinstance(found, Exception) else found
         return Figures(self.fit_rows, answer, self.streams)
 
-    def write_report(self, path: str | Path | None = None, **question: Any) -> Path:
+    def report(self, path: str | Path | None = None, **question: Any) -> Path:
         """Write the report and return its path.
 
         Parameters
@@ -437,3 +444,5 @@ class Run(RunRecords):
         )
         write_atomically(target, html.encode())
         return target
+
+    write_report = report

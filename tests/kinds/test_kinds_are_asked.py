@@ -36,7 +36,7 @@ ALSO = {
     "none": {
         "scalelab.recommend.knowledge",  # no node group
         "scalelab.recommend.answer.sentences",  # a learning-rate rule
-        "scalelab.cli.plan_command",
+        "scalelab.session.dry_run",
         "scalelab.training.engines.ddp",  # a format of gradients
     },
     "pipeline": {  # a degree of the layout of a command

@@ -13,7 +13,8 @@ from scalelab.inputs.links import Link
 from scalelab.inputs.numerals import Interval
 from scalelab.inputs.target import Target
 from scalelab.recommend.advice import recommend
-from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.recommend.answer.text import answer_text
 from scalelab.recommend.money.prices import Price
 from scalelab.recommend.question.batches import AskedBatch

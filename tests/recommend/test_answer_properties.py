@@ -19,7 +19,8 @@ from generated_tables import (
 from imported_tables import configuration, imported
 
 from scalelab.recommend.advice import Comparison
-from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.recommend.prediction.outlook import Outlook
 
 KINDS = tuple(MAKERS)

@@ -9,7 +9,8 @@ from made_up_sweeps import convergence, sweep
 
 from scalelab.experiment.job import Job
 from scalelab.recommend.advice import recommend
-from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.recommend.question.batches import AskedBatch
 from scalelab.recommend.question.objective import Constraints
 

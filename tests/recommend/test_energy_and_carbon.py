@@ -14,10 +14,12 @@ from test_unlike_devices import fact, unlike
 
 from scalelab.errors import SpecError
 from scalelab.inputs.numerals import Interval
-from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
-from scalelab.recommend.answer.text import Answer, allocations
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.rows import OutlookRow
+from scalelab.recommend.answer.text import allocations
 from scalelab.recommend.by_device import answer
 from scalelab.recommend.question.objective import Constraints
+from scalelab.session.answer import Answer
 from scalelab.site.spot import Spot
 
 pytestmark = pytest.mark.slow

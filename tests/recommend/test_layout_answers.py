@@ -12,7 +12,8 @@ from scalelab.experiment.trial import Trial
 from scalelab.inputs.layout import Layout
 from scalelab.laws.rows import configurations, curve_columns
 from scalelab.recommend.answer.note_words import in_words
-from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.recommend.answer.sentences import sentences, texts
 from scalelab.recommend.answer.text import allocations
 from scalelab.recommend.question.batches import AskedBatch, BatchRule

@@ -17,7 +17,7 @@ from scalelab.laws.support import Gap
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.recommend.answer.note_words import in_words
-from scalelab.recommend.answer.recommendation import OutlookRow
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.recommend.notes import (
     about_efficiency,
     against_cheapest,

@@ -13,7 +13,8 @@ from test_by_device import question
 from test_unlike_devices import cost, fact, quotes, unlike
 
 from scalelab.errors import SpecError
-from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.recommend.answer.sentences import sentences
 from scalelab.recommend.answer.text import allocations
 from scalelab.recommend.by_device import answer

@@ -15,7 +15,8 @@ from imported_tables import imported
 
 from scalelab.errors import FitError, SpecError
 from scalelab.recommend.answer.note_words import in_words
-from scalelab.recommend.answer.text import Answer, allocations, answer_text
+from scalelab.recommend.answer.text import allocations, answer_text
+from scalelab.session.answer import Answer
 from scalelab.session.run import Run
 
 WIDE = 1000

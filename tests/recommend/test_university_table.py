@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.session import answer_text, import_table
 from scalelab.session.run import Run
 

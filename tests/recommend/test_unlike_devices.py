@@ -12,12 +12,14 @@ from scalelab.errors import SpecError
 from scalelab.inputs.quantities import parse_duration
 from scalelab.inputs.target import Target
 from scalelab.recommend.answer.facts import Fact
-from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.recommend.answer.sentences import sentences
-from scalelab.recommend.answer.text import Answer, allocations, answer_text
+from scalelab.recommend.answer.text import allocations, answer_text
 from scalelab.recommend.by_device import answer
 from scalelab.recommend.money.prices import GIVEN, Quote
 from scalelab.recommend.question.objective import Constraints
+from scalelab.session.answer import Answer
 from scalelab.site.prices import PriceEntry
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,8 @@ from scalelab.inputs.numerals import Interval
 from scalelab.inputs.outcome import Outcome
 from scalelab.recommend.answer.evidence import Evidence, Steadiness, WholeRun
 from scalelab.recommend.answer.facts import Fact
-from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.observations import frame
 from scalelab.report.html import PLOTLY_JS

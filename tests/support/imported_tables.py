@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from generated_tables import Configuration
 
-from scalelab.recommend.answer.recommendation import OutlookRow
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.session import import_table
 from scalelab.session.run import Run
 

@@ -11,14 +11,13 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.numerals import Interval
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.recommendation import (
-    BatchPlan,
     Knee,
     LearningRatePlan,
     NextTrial,
-    OutlookRow,
     ParameterRow,
     Recommendation,
 )
+from scalelab.recommend.answer.rows import BatchPlan, OutlookRow
 from scalelab.records.columns import SCHEMA_VERSION
 
 JOB_SAMPLES = 5_000_000.0

@@ -16,15 +16,17 @@ failures in ``docs/laws.md``.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from scipy.special import ndtr
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
+from scalelab.inputs.guessed import Guided
 from scalelab.inputs.numerals import every
 from scalelab.inputs.support import Support
+from scalelab.laws.asked import asked_configurations, law_in_words
 from scalelab.laws.convergence.fit import BatchData, Draws, posterior
 from scalelab.laws.convergence.rows import (
     ALTERING_OPTIONS,
@@ -43,6 +45,11 @@ from scalelab.laws.rows import (
 )
 
 _TRIMMED = 0.1  # of either end of the draws
+_ASKED_COLUMNS = (
+    "global_batch_size",
+    "normalization_batch_size",
+    "budget_samples",
+)
 _ANSWER_COLUMNS = (
     "samples_to_target",
     "samples_lo",
@@ -197,7 +204,7 @@ def parameter_rows(curve: BatchCurve, interval: float) -> list[tuple[object, ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ConvergenceLaw:
+class ConvergenceLaw(Guided):
     """The convergence law: samples to target against global batch.
 
     Parameters
@@ -249,7 +256,10 @@ class ConvergenceLaw:
         return group_rows(frame, [name for name in names if name in frame.columns])
 
     def predict(
-        self, configurations: pd.DataFrame, interval: float = 0.8
+        self,
+        configurations: pd.DataFrame | None = None,
+        interval: float = 0.8,
+        **keywords: Any,
     ) -> pd.DataFrame:
         """Predict the samples one further run needs.
 
@@ -260,6 +270,8 @@ class ConvergenceLaw:
             optionally ``normalization_batch_size`` and ``budget_samples``.
         interval
             Probability mass of the interval, in (0, 1).
+        **keywords
+            The same without a frame: ``global_batch_size=[256, 512]``.
 
         Returns
         -------
@@ -277,6 +289,11 @@ class ConvergenceLaw:
             A configuration has no positive batch, or may belong to several curves.
         """
         check_mass(interval)
+        names = dict.fromkeys(name for key in self.curves for name, _ in key)
+        columns = [*_ASKED_COLUMNS, *names]
+        configurations = asked_configurations(
+            configurations, keywords, columns, example="global_batch_size"
+        )
         parts = [
             (self.curves[self.curve_of(key)], part)
             for key, part in self.split(configurations.reset_index(drop=True)).items()
@@ -294,6 +311,11 @@ class ConvergenceLaw:
         return configurations.assign(
             **{name: answer[name].to_numpy() for name in _ANSWER_COLUMNS}
         )
+
+    def __repr__(self) -> str:
+        labels = [curve_label(key, self.curves) for key in self.curves]
+        use = "law.predict(global_batch_size=512)"
+        return law_in_words("convergence law", labels, use)
 
     def sample(
         self,

@@ -20,17 +20,20 @@ detection*, chapter 5 (the deviation of few points).
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
 from scalelab.errors import FitError, SpecError
+from scalelab.inputs.guessed import Guided
+from scalelab.laws.asked import asked_configurations, law_in_words
 from scalelab.laws.rows import (
     CurveKey,
     agreeing,
     curve_columns,
+    curve_label,
     group_rows,
     numbers,
     positive,
@@ -223,7 +226,7 @@ class MemoryCurve:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryLaw:
+class MemoryLaw(Guided):
     """The memory law: which local batches fit, by workload, device and precision."""
 
     curves: Mapping[CurveKey, MemoryCurve]
@@ -294,13 +297,17 @@ class MemoryLaw:
             largest_local_batch=answers, largest_fitting=fitting
         )
 
-    def predict(self, configurations: pd.DataFrame) -> pd.DataFrame:
+    def predict(
+        self, configurations: pd.DataFrame | None = None, **keywords: Any
+    ) -> pd.DataFrame:
         """Predict the peak memory of the fullest device.
 
         Parameters
         ----------
         configurations
             As for :meth:`largest_local_batch`, with ``local_batch_size``.
+        **keywords
+            The same without a frame: ``local_batch_size=[64, 128]``.
 
         Returns
         -------
@@ -313,6 +320,13 @@ class MemoryLaw:
         SpecError
             A batch, or a number of ranks, is not a positive number.
         """
+        known = dict.fromkeys(name for key in self.curves for name, _ in key)
+        configurations = asked_configurations(
+            configurations,
+            keywords,
+            ["local_batch_size", "world_size", *known],
+            example="local_batch_size",
+        )
         batches = positive(configurations, "local_batch_size")
         peaks = [
             max((c.peak_bytes(batch, k) for c in curves), default=float("nan"))
@@ -321,6 +335,10 @@ class MemoryLaw:
             )
         ]
         return configurations.assign(peak_bytes=peaks)
+
+    def __repr__(self) -> str:
+        labels = [curve_label(key, self.curves) for key in self.curves]
+        return law_in_words("memory law", labels, "law.predict(local_batch_size=64)")
 
     def _agreeing(self, frame: pd.DataFrame) -> list[tuple[list[MemoryCurve], float]]:
         positive_if_given(frame, "world_size")

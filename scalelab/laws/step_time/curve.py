@@ -7,6 +7,7 @@ from typing import Self
 import numpy as np
 import pandas as pd
 
+from scalelab.inputs.numerals import counted
 from scalelab.kinds.strategies import strategy_of
 from scalelab.laws.interval import SEED, normals
 from scalelab.laws.rows import CONFIGURATION, CurveKey
@@ -48,6 +49,11 @@ class FittedCurve(ABC):
     # ``predicted_s``
     doubted: pd.DataFrame
 
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} of {counted(len(self.points.log_time), 'point')}>"
+        )
+
     @property
     def gaps(self) -> tuple[Gap, ...]:
         """Parameters of the law that no measured configuration contains."""
@@ -74,7 +80,7 @@ class FittedCurve(ABC):
         """Return name, value, lo, hi, unit, identified and remedy of each parameter."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Curve(FittedCurve):
     """The default law fitted to one curve; ``ensemble`` holds the shapes."""
 

@@ -13,14 +13,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from html import escape
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError, SpecError
+from scalelab.inputs.guessed import Guided, by_guess
+from scalelab.laws.asked import asked_configurations, law_in_words
 from scalelab.laws.interval import NUM_DRAWS, SEED, check_mass, substreams
 from scalelab.laws.rows import (
+    CONFIGURATION,
     CurveKey,
     Observed,
     agreeing,
@@ -45,8 +49,23 @@ _ANSWER_COLUMNS = (
 )
 
 
+_BATCHES = ("local_batch_size", "global_batch_size")
+_USE = "law.parameters(), law.predict(world_size=32)"
+_GUESSED = by_guess(
+    {
+        "law.predict(world_size=32)": "prediction forecast time step_time throughput "
+        "extrapolate evaluate speedup efficiency",
+        "law.parameters()": "params coefficients coef_ summary fitted values",
+        "law.reference": "formula equation expression model",
+        "law.identifiable": "is_identified identified open unknown",
+        "law.doubted": "outliers residuals doubts errors",
+        "run.figures.throughput": "plot show figure",
+    }
+)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StepTimeLaw:
+class StepTimeLaw(Guided):
     """The default step-time law: for each curve, an average over three shapes.
 
     Along a curve, workload, device, precision, parallelism and options are fixed; the
@@ -71,6 +90,8 @@ class StepTimeLaw:
         "process for the rest; never shorter than a shared source of samples takes "
         "(Patarasuk and Yuan 2009; Qiao et al. 2021; Kennedy and O'Hagan 2001)"
     )
+
+    _instead: ClassVar[Mapping[str, str]] = _GUESSED
 
     # Whether it predicts beyond the measured range what it predicts at its edge
     is_flat: ClassVar[bool] = False
@@ -113,7 +134,10 @@ class StepTimeLaw:
         return {key: Curve.fit(key, frames[key], priors[key]) for key in frames}
 
     def predict(
-        self, configurations: pd.DataFrame, interval: float = 0.8
+        self,
+        configurations: pd.DataFrame | None = None,
+        interval: float = 0.8,
+        **keywords: Any,
     ) -> pd.DataFrame:
         """Predict the step time of one further run.
 
@@ -128,6 +152,10 @@ class StepTimeLaw:
             several curves, the columns that tell them apart.
         interval
             Probability mass of the interval, in (0, 1).
+        **keywords
+            The same without a frame, each a value or several: ``world_size=32``. What
+            they leave open is each curve that agrees, each local batch that was
+            measured on it, and nodes as full as the fullest that was.
 
         Returns
         -------
@@ -144,6 +172,12 @@ class StepTimeLaw:
             to which curve it belongs.
         """
         check_mass(interval)
+        columns = [*CONFIGURATION, *_BATCHES[1:], *self._telling_apart]
+        configurations = asked_configurations(
+            configurations, keywords, columns, example="world_size"
+        )
+        if keywords:
+            configurations = self._with_what_is_open(configurations)
         parts = [
             self._predict_curve(key, part, interval)
             for key, part in self._by_curve(configurations)
@@ -154,6 +188,29 @@ class StepTimeLaw:
         return configurations.assign(
             **{name: answer[name].to_numpy() for name in _ANSWER_COLUMNS}
         )
+
+    @property
+    def _telling_apart(self) -> list[str]:
+        # columns in which the curves differ
+        curves = [dict(key) for key in self.curves]
+        names = dict.fromkeys(name for curve in curves for name in curve)
+        return [n for n in names if len({str(curve.get(n)) for curve in curves}) > 1]
+
+    def _with_what_is_open(self, asked: pd.DataFrame) -> pd.DataFrame:
+        rows = []
+        for row in asked.to_dict("records"):
+            said = {str(name): value for name, value in row.items()}
+            has_batch = not said.keys().isdisjoint(_BATCHES)
+            for key in agreeing(self.curves, said):
+                points = self.curves[key].points
+                telling = {n: each for n, each in key if n in self._telling_apart}
+                world_size = said.get("world_size", 1)
+                nodes = int(np.ceil(world_size / points.at.per_node.max()))
+                whole = {**telling, "num_nodes": nodes, **said}
+                measured = [{"local_batch_size": b} for b in points.local_batches]
+                batches: list[dict[str, float]] = [{}] if has_batch else measured
+                rows += [{**whole, **batch} for batch in batches]
+        return pd.DataFrame(rows) if rows else asked
 
     def _predict_curve(
         self, key: CurveKey, frame: pd.DataFrame, interval: float
@@ -268,6 +325,13 @@ class StepTimeLaw:
             f"{len(self.curves)} fitted curves: {'; '.join(labels[:8])}. Add the "
             "columns that name one."
         )
+
+    def __repr__(self) -> str:
+        labels = [curve_label(key, self.curves) for key in self.curves]
+        return law_in_words(f"law {self.name!r}", labels, _USE)
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self))}</p>{self.parameters().to_html()}"
 
     def parameters(self, interval: float = 0.8) -> pd.DataFrame:
         """Return the fitted parameters with intervals of this mass.

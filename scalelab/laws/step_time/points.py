@@ -115,6 +115,13 @@ class Points:
         """Log of the bytes exchanged in the time of a typical pass; NaN if unknown."""
         return float(np.log(self.gradient_bytes / self.time_unit_s))
 
+    @property
+    def local_batches(self) -> list[float]:
+        """The samples that one device computes in a pass, each once, increasing."""
+        return sorted(
+            {round(float(each) * self.batch_unit, 6) for each in self.at.samples}
+        )
+
     def is_alone(self, place: int) -> bool:
         """Tell whether no other point is on several nodes, or on several devices."""
         return any(

@@ -1,19 +1,12 @@
 """The answer as plain values; text, JSON and the report are renderings of it."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from scalelab.inputs.document import Scalar
-from scalelab.inputs.money import USUAL
-from scalelab.inputs.numerals import SEVERAL, DeviceWords, Interval, device_words
+from scalelab.inputs.numerals import SEVERAL, DeviceWords, device_words
 from scalelab.kinds.resources import (
-    DEVICE_HOURS,
-    MONEY,
-    RESOURCES,
-    TIME,
-    Resource,
     Units,
 )
 from scalelab.plan.memory_limits import MemoryLimit
@@ -27,148 +20,7 @@ from scalelab.recommend.answer.evidence import Evidence, RateRow, WayRow
 from scalelab.recommend.answer.facts import Fact, NotedPart
 from scalelab.recommend.answer.note_words import in_words
 from scalelab.recommend.answer.reasons import how_many_ignored
-
-# What grows with the devices: nothing but them, or the global batch as well
-Scaling = Literal["strong", "weak", "other"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BatchPlan:
-    """The division of one global batch among ranks and forward passes.
-
-    ``global_batch_size = local_batch_size * data_parallel_size *
-    gradient_accumulation_steps``.
-    """
-
-    local_batch_size: int
-    data_parallel_size: int
-    gradient_accumulation_steps: int
-    global_batch_size: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OutlookRow:
-    """The predicted time, cost and efficiency of one allocation.
-
-    Parameters
-    ----------
-    device
-        What its devices are called: of which node group, or their model; empty where
-        the rows do not say.
-    throughput_tokens_per_s
-        The same in tokens; None where neither the job nor the rows say how many a
-        sample has.
-    flops_utilization
-        Model FLOPs utilisation (MFU): the model's operations per second over the peak
-        of all devices, 0 to 1; None where one of them is not known.
-    amounts
-        What the whole job takes, by the resource's name, with the interval of
-        :attr:`Recommendation.interval`; None where it cannot be computed. In JSON each
-        has the name of the resource's field.
-    scaling_efficiency
-        Samples per second and device over those of the smallest measured allocation;
-        1.0 is ideal, may exceed 1. In JSON its ends are ``scaling_efficiency_lo`` and
-        ``scaling_efficiency_hi``.
-    scaling
-        What both have in common there: the global batch (``strong``), the samples per
-        device (``weak``), or neither (``other``); None on as many devices.
-    compared_with
-        The settings of the run there that its efficiency is against.
-    next_world_size
-        Devices of the next doubling, or of the next larger row; None for the last, and
-        where one device count alone was measured.
-    next_time_change, next_gpu_hours_change
-        Relative change there, e.g. -0.45 for 45% less; None where there is none.
-    probability
-        Probability of meeting every constraint, in [0, 1]; None without constraints.
-    is_pareto
-        No other row is both faster and cheaper: in device-hours, or where several
-        kinds of devices are compared and all have prices, in money.
-    is_eligible
-        May be chosen: its batch is inside the allowed range, it does not rest on a term
-        that was not measured here, unless that was accepted, no rank was made slow on
-        purpose, and models so trained are accurate enough, where any are.
-    is_chosen, is_baseline
-        The recommended row; the row efficiencies refer to.
-    energy_source
-        Where its energy and carbon come from: counters of devices (``measured``), or
-        what devices are said to draw (``modelled``); None: neither is known.
-    is_interruptible
-        Its nodes are those of the spot market; what interruptions cost is in its time
-        and amounts.
-    """
-
-    device: str
-    allocation: str
-    world_size: int
-    num_nodes: int
-    batch: BatchPlan
-    settings: Mapping[str, Scalar]
-    step_time_s: Interval
-    throughput_samples_per_s: Interval
-    throughput_tokens_per_s: Interval | None
-    flops_utilization: Interval | None
-    samples: Interval
-    amounts: Mapping[str, Interval | None]
-    scaling_efficiency: Interval
-    scaling: Scaling | None
-    compared_with: Mapping[str, Scalar]
-    next_world_size: int | None
-    next_time_change: float | None
-    next_gpu_hours_change: float | None
-    basis: str
-    probability: float | None
-    is_pareto: bool
-    is_eligible: bool
-    is_chosen: bool
-    is_baseline: bool
-    is_interruptible: bool = False
-    energy_source: str | None = None
-
-    @property
-    def time_s(self) -> Interval:
-        """Time of the whole job."""
-        return self._known(TIME)
-
-    @property
-    def gpu_hours(self) -> Interval:
-        """Device-hours of the whole job."""
-        return self._known(DEVICE_HOURS)
-
-    @property
-    def cost(self) -> Interval | None:
-        """The cost of the whole job in the answer's currency; None: no price."""
-        return self.amounts[MONEY.name]
-
-    @property
-    def spent(self) -> dict[Resource, Interval]:
-        """Amounts of the resources that the job uses, where known."""
-        return {
-            RESOURCES[name]: amount
-            for name, amount in self.amounts.items()
-            if amount is not None and RESOURCES[name].is_spent
-        }
-
-    def _known(self, resource: Resource) -> Interval:
-        amount = self.amounts[resource.name]
-        assert amount is not None, resource.name
-        return amount
-
-    def to_json(self, currency: str = USUAL) -> dict[str, Any]:
-        """Return plain JSON values, each amount under the name of its field."""
-        values: dict[str, Any] = {}
-        for key, value in _plain(asdict(self)).items():
-            if key == "amounts":
-                values |= {
-                    RESOURCES[name].field_in(currency): each
-                    for name, each in value.items()
-                }
-            elif key == "scaling_efficiency":
-                values[key] = value["value"]
-                values |= {f"{key}_{end}": value[end] for end in ("lo", "hi")}
-            else:
-                values[key] = value
-        return values
+from scalelab.recommend.answer.rows import BatchPlan, OutlookRow, plain_values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -418,7 +270,7 @@ class Recommendation:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; a number that is not finite becomes None."""
-        values: dict[str, Any] = _plain(asdict(self))
+        values: dict[str, Any] = plain_values(asdict(self))
         beside, _ = values.pop("evidence"), values.pop("what_if")
         values |= {
             "facts": [{"kind": f["kind"], **f["values"]} for f in values["facts"]],
@@ -438,13 +290,3 @@ class Recommendation:
         }
         shown_if_any = ("devices", "memory_limits", "ways", "learning_rates")
         return {n: each for n, each in values.items() if each or n not in shown_if_any}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "item"):  # a number of numpy
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -21,13 +21,8 @@ from scalelab.recommend.answer.note_words import (
     settings_in_words,
 )
 from scalelab.recommend.answer.reasons import how_many_ignored
-from scalelab.recommend.answer.recommendation import (
-    BatchPlan,
-    Knee,
-    NextTrial,
-    OutlookRow,
-    Recommendation,
-)
+from scalelab.recommend.answer.recommendation import Knee, NextTrial, Recommendation
+from scalelab.recommend.answer.rows import OutlookRow
 
 _CERTAIN = 0.995  # chance that is not said
 _LIKELY = 0.5  # chance of meeting the limits that is named
@@ -108,7 +103,7 @@ def allocated(result: Recommendation, row: OutlookRow) -> str:
     nodes = f"{counted(row.num_nodes, kind)} x {devices}"
     if row.is_interruptible:
         count += " on the spot market"
-    return f"{count} ({nodes}), {_batch(row.batch)}"
+    return f"{count} ({nodes}), {row.batch}"
 
 
 def _unmet(result: Recommendation) -> list[str]:
@@ -153,15 +148,6 @@ def _count(result: Recommendation, row: OutlookRow) -> str:
 
 def _many(result: Recommendation, count: int) -> str:
     return counted(count, result.device_word)
-
-
-def _batch(batch: BatchPlan) -> str:
-    steps = batch.gradient_accumulation_steps
-    passes = f" x {steps} accumulation steps" if steps > 1 else ""
-    return (
-        f"global batch {batch.global_batch_size} = {batch.local_batch_size} x "
-        f"{batch.data_parallel_size}{passes}"
-    )
 
 
 def _elsewhere(result: Recommendation, device: str, row: OutlookRow) -> str:
@@ -241,7 +227,7 @@ def _proposal(result: Recommendation, trial: NextTrial, now: Mapping[str, Any]) 
         saved = f"; if its row holds, the job is {gain}"
     return (
         f"{title}: {_many(result, trial.world_size)} ({trial.allocation}), "
-        f"{', '.join([_batch(trial.batch), *settings_in_words(trial.settings)])}, "
+        f"{', '.join([str(trial.batch), *settings_in_words(trial.settings)])}, "
         f"{counted(trial.steps, 'step')}{cost}: {trial.why}{saved}."
     )
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Sequence
 from html import escape
-from itertools import chain
 from math import isnan
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from scalelab.inputs.layout import short_label
 from scalelab.inputs.lines import aligned
@@ -28,11 +26,8 @@ from scalelab.kinds.resources import DEVICE_HOURS, MODELLED, Units
 from scalelab.recommend.answer.evidence import RateRow, Spread, WayRow, side_by_side
 from scalelab.recommend.answer.first_lines import first_lines
 from scalelab.recommend.answer.note_words import settings_in_words
-from scalelab.recommend.answer.recommendation import (
-    BatchPlan,
-    OutlookRow,
-    Recommendation,
-)
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.rows import BatchPlan, OutlookRow
 from scalelab.recommend.answer.sentences import (
     sentences,
     texts,
@@ -40,9 +35,6 @@ from scalelab.recommend.answer.sentences import (
     what_gaps_mean,
     what_rates_say,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Columns of cells, the title first, by a name that does not depend on the answer
 Columns = dict[str, list[str]]
@@ -62,8 +54,6 @@ _HEAD = (
     *("unmet", "nearest", "use", "settings", "takes", "chance"),
     *("why_not", "rests_on", "next_step"),
 )
-_NESTED = ("batch", "settings")
-_UNFLATTENED = "compared_with"
 
 
 def allocations(result: Recommendation) -> Columns:
@@ -367,64 +357,26 @@ def _wrapped(texts: list[str], width: int) -> list[str]:
     return [line for text in texts for line in wrap(text) or [""]]
 
 
-class Answer(Recommendation):
-    """A recommendation that can be looked at."""
-
-    __slots__ = ()
-
-    @classmethod
-    def of(cls, found: Recommendation) -> Self:
-        """Return the same answer, to be looked at."""
-        return cls(**{each.name: getattr(found, each.name) for each in fields(found)})
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """Everything that the answer says, apart from its table."""
-        return tuple(chain(*sentences(self).values()))
-
-    def __repr__(self) -> str:
-        return answer_text(self)
-
-    def _repr_html_(self) -> str:
-        said = sentences(self)
-        use, *head = texts(said, *_HEAD)
-        rest = texts(said, *(each for each in said if each not in _HEAD))
-        titles, *rows = zip(*allocations(self).values(), strict=True)
-        body = [
-            _row(cells, "td", is_marked=row.is_chosen)
-            for cells, row in zip(rows, self.rows, strict=True)
-        ]
-        return (
-            f"<p><strong>{escape(use)}</strong><br>{'<br>'.join(map(escape, head))}</p>"
-            f"<table><thead>{_row(titles, 'th')}</thead>"
-            f"<tbody>{''.join(body)}</tbody></table>"
-            "<details><summary>What else is known</summary>"
-            f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in rest)}</ul></details>"
-        )
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the rows as a frame, the units in the names."""
-        import pandas as pd
-
-        return pd.DataFrame([_flat(row.to_json(self.currency)) for row in self.rows])
+def answer_html(result: Recommendation) -> str:
+    """Return the answer for a notebook: its first lines, its table, and the rest."""
+    said = sentences(result)
+    use, *head = texts(said, *_HEAD)
+    rest = texts(said, *(each for each in said if each not in _HEAD))
+    titles, *rows = zip(*allocations(result).values(), strict=True)
+    body = [
+        _row(cells, "td", is_marked=row.is_chosen)
+        for cells, row in zip(rows, result.rows, strict=True)
+    ]
+    return (
+        f"<p><strong>{escape(use)}</strong><br>{'<br>'.join(map(escape, head))}</p>"
+        f"<table><thead>{_row(titles, 'th')}</thead>"
+        f"<tbody>{''.join(body)}</tbody></table>"
+        "<details><summary>What else is known</summary>"
+        f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in rest)}</ul></details>"
+    )
 
 
 def _row(cells: tuple[str, ...], tag: str, *, is_marked: bool = False) -> str:
     style = " style='font-weight: bold'" if is_marked else ""
     inside = "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
     return f"<tr{style}>{inside}</tr>"
-
-
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in row.items():
-        if name in _NESTED:
-            flat |= value
-        elif name == _UNFLATTENED:
-            continue
-        elif isinstance(value, dict):
-            flat[name] = value["value"]
-            flat |= {f"{name}_{end}": value[end] for end in ("lo", "hi")}
-        else:
-            flat[name] = value
-    return flat

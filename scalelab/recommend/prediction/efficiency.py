@@ -10,7 +10,7 @@ import pandas as pd
 from scalelab.inputs.numerals import Interval
 from scalelab.laws.interval import central
 from scalelab.laws.rows import CONFIGURATION, FitRows, configurations, split_curves
-from scalelab.recommend.answer.recommendation import Scaling
+from scalelab.recommend.answer.rows import Scaling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

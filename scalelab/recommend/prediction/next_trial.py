@@ -22,7 +22,8 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.support import Support
 from scalelab.laws.rows import numbers
 from scalelab.laws.support import Gap
-from scalelab.recommend.answer.recommendation import BatchPlan, NextTrial, OutlookRow
+from scalelab.recommend.answer.recommendation import NextTrial
+from scalelab.recommend.answer.rows import BatchPlan, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.consistency import is_among
 from scalelab.recommend.prediction.knee import last_paying

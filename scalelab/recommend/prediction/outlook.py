@@ -21,7 +21,7 @@ from scalelab.kinds.resources import RESOURCES
 from scalelab.laws.interval import central
 from scalelab.laws.rows import configurations, numbers
 from scalelab.laws.support import weakest
-from scalelab.recommend.answer.recommendation import BatchPlan, OutlookRow
+from scalelab.recommend.answer.rows import BatchPlan, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.efficiency import Baseline
 from scalelab.recommend.question.candidates import allocation_label

@@ -23,7 +23,8 @@ from scalelab.laws.convergence.rows import (
 from scalelab.laws.rows import CurveKey, numbers
 from scalelab.recommend.answer.evidence import RateRow
 from scalelab.recommend.answer.facts import Fact
-from scalelab.recommend.answer.recommendation import LearningRatePlan, OutlookRow
+from scalelab.recommend.answer.recommendation import LearningRatePlan
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.recommend.evidence import median_of
 from scalelab.recommend.prediction.needs import SampleNeed
 from scalelab.records.columns import OPTION_PREFIX, TARGET_COLUMNS

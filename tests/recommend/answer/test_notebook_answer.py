@@ -4,7 +4,8 @@ import pytest
 from made_up_runs import planned, recommendation
 
 from scalelab.recommend.answer.facts import Fact
-from scalelab.recommend.answer.text import Answer, answer_text
+from scalelab.recommend.answer.text import answer_text
+from scalelab.session.answer import Answer
 
 HOSTILE = Fact("import_doubted", {"doubt": "<script>alert(1)</script>"})
 

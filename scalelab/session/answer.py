@@ -1,0 +1,138 @@
+"""The answer in Python: it shows itself, and gives a frame, a dict, a job script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from scalelab.errors import SpecError
+from scalelab.inputs.guessed import Guided, ShownText, by_guess
+from scalelab.inputs.numerals import Interval
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.sentences import sentences
+from scalelab.recommend.answer.text import answer_html, answer_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_NESTED = ("batch", "settings")
+_UNFLATTENED = "compared_with"
+_GUESSED = by_guess(
+    {
+        "answer.explain()": "why reason reasons explanation because details text",
+        "answer.table, a frame": "df frame dataframe data results to_df to_pandas "
+        "as_frame allocations",
+        "answer.rows": "options alternatives candidates configurations",
+        "answer.chosen": "best choice recommended recommendation allocation pick "
+        "selected winner row",
+        "answer.chosen.gpus": "gpus num_gpus n_gpus world_size",
+        "answer.chosen.num_nodes": "nodes num_nodes",
+        "answer.chosen.time_s": "time time_s duration runtime eta",
+        "answer.chosen.hours": "hours",
+        "answer.chosen.gpu_hours": "gpu_hours device_hours",
+        "answer.chosen.batch": "batch batch_size global_batch_size local_batch",
+        "answer.chosen.scaling_efficiency": "efficiency speedup",
+        "answer.chosen.probability": "probability chance",
+        "answer.chosen.amounts": "energy carbon co2 kwh",
+        "answer.learning_rate": "lr lr_rule rate",
+        "answer.cost, or answer.price": "money usd dollars",
+        "answer.meets_constraints": "ok feasible is_feasible meets success valid",
+        "answer.to_dict()": "json as_dict dict to_json_dict asdict",
+        "answer.table.to_csv('answer.csv')": "to_csv save export csv",
+        "answer.sbatch()": "script job_script slurm slurm_script pbs qsub job",
+        "run.figures.trade_off": "plot show figure figures chart draw",
+        "run.report()": "report html",
+        "answer.next_trial": "next next_measurement measure_next todo",
+        "answer.knee": "diminishing_returns limit saturation",
+        "answer.notes or answer.unsupported": "warnings caveats assumptions doubts",
+        "answer.sentences or print(answer)": "summary message describe",
+    }
+)
+
+# Writes the script of a job as an answer says, for a site
+JobScript = Callable[[Recommendation, str | None], str]
+
+
+class Answer(Guided, Recommendation):
+    """A recommendation that can be looked at, in a console and in a notebook."""
+
+    __slots__ = ("_job_script",)
+    _instead: ClassVar[Mapping[str, str]] = _GUESSED
+
+    @classmethod
+    def of(cls, found: Recommendation, job_script: JobScript | None = None) -> Self:
+        """Return the same answer, to be looked at."""
+        answer = cls(**{each.name: getattr(found, each.name) for each in fields(found)})
+        object.__setattr__(answer, "_job_script", job_script)
+        return answer
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Everything that the answer says, apart from its table."""
+        return tuple(chain(*sentences(self).values()))
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row per allocation, the units in the names: :meth:`to_frame`."""
+        return self.to_frame()
+
+    @property
+    def cost(self) -> Interval | None:
+        """The cost of the recommended row in :attr:`currency`; None: no price."""
+        return self.chosen.cost
+
+    def explain(self) -> str:
+        """Return all that stands behind the answer, as ``--explain`` prints it."""
+        return ShownText(answer_text(self, explain=True))
+
+    def sbatch(self, site: str | None = None) -> str:
+        """Return the script of the recommended job; see :meth:`Run.job_script`.
+
+        Parameters
+        ----------
+        site
+            Name or path of the profile of a SLURM or PBS site; default: the run's own.
+
+        Raises
+        ------
+        SpecError
+            If the site has no batch system, or the run was imported.
+        """
+        if (job_script := getattr(self, "_job_script", None)) is None:
+            raise SpecError(
+                "This answer is a copy that knows no run. Write run.job_script(answer)."
+            )
+        return ShownText(job_script(self, site))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values, those of ``scalelab recommend --json``."""
+        return self.to_json()
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the rows as a frame, the units in the names."""
+        import pandas as pd
+
+        return pd.DataFrame([_flat(row.to_json(self.currency)) for row in self.rows])
+
+    def __repr__(self) -> str:
+        return answer_text(self)
+
+    def _repr_html_(self) -> str:
+        return answer_html(self)
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if name in _NESTED:
+            flat |= value
+        elif name == _UNFLATTENED:
+            continue
+        elif isinstance(value, dict):
+            flat[name] = value["value"]
+            flat |= {f"{name}_{end}": value[end] for end in ("lo", "hi")}
+        else:
+            flat[name] = value
+    return flat
