@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scalelab.laws.convergence.law import ConvergenceLaw
     from scalelab.laws.memory.law import MemoryLaw
     from scalelab.laws.step_time.law import StepTimeLaw
-    from scalelab.session import Run, dry_run, import_table, load, runs, sweep
+    from scalelab.session import Run, dry_run, export, import_table, load, runs, sweep
     from scalelab.training.workloads.base import Workload
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Workload",
     "__version__",
     "dry_run",
+    "export",
     "import_table",
     "load",
     "runs",
@@ -43,6 +44,7 @@ _HOMES = {
     "StepTimeLaw": "scalelab.laws.step_time.law",
     "Workload": "scalelab.training.workloads.base",
     "dry_run": "scalelab.session",
+    "export": "scalelab.session",
     "import_table": "scalelab.session",
     "load": "scalelab.session",
     "runs": "scalelab.session",

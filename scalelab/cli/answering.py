@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from scalelab.inputs.lines import between_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,11 +62,6 @@ def say(text: str, *, err: bool = False) -> None:
         columns = shutil.get_terminal_size().columns
         text = between_words(text, columns)
     typer.echo(text, err=err)
-
-
-def between_words(text: str, columns: int) -> str:
-    """Return a text in lines of some columns, longer where one word is."""
-    return textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
 
 
 def print_answer(

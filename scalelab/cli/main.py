@@ -27,7 +27,7 @@ from scalelab.inputs.lines import ended, one_line
 from scalelab.inputs.wording import for_the_command_line
 
 AGAIN_AFTER_S = 0.01
-RECOMMEND, REPORT = "recommend", "report"
+RECOMMEND, REPORT, TABLE = "recommend", "report", "table"
 
 COMMANDS = {
     "sweep": "Run, continue or extend a sweep, then recommend.",
@@ -37,7 +37,9 @@ COMMANDS = {
     "status": "Show what a run has done, and what is missing.",
     RECOMMEND: "Answer: which allocation, batch size and learning-rate rule.",
     REPORT: "Write the run's report: one self-contained HTML file.",
+    TABLE: "Print strong and weak scaling as forms and papers do.",
     "import": "Import a table of measurements as a run.",
+    "export": "Write what runs measured as CSV, Parquet or JSON.",
     "data": "Obtain a data set that a built-in workload needs.",
     "trainer": "Run a command of a trainer for an experiment.",
     "init": "Write a commented experiment to start from.",
@@ -50,6 +52,7 @@ HOMES = {
     "try": "sweep:try_out",
     "stop": "status:stop",
     REPORT: "recommend:report",
+    TABLE: "recommend:table",
     "schema": "init:schema",
     "data": "trainer:data",
 }
@@ -87,7 +90,7 @@ def _module(name: str) -> ModuleType:
 def _command(name: str, asked: str | None) -> Callable[..., None]:
     home, _, function = HOMES.get(name, f"{name}:run").partition(":")
     command: Callable[..., None] = getattr(_module(home), function)
-    if name not in (RECOMMEND, REPORT):
+    if name not in (RECOMMEND, REPORT, TABLE):
         return command
     from scalelab.cli.recommend_command import with_question
     from scalelab.kinds.resources import RESOURCES

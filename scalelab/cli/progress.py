@@ -14,9 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from scalelab.cli.answering import between_words
 from scalelab.cli.shown.activity import Activity, Speaker
-from scalelab.inputs.lines import one_line
+from scalelab.inputs.lines import between_words, one_line
 from scalelab.inputs.numerals import counted, duration, number
 from scalelab.records.control.events import (
     Event,

@@ -79,7 +79,8 @@ def asked(
         option("'val_acc>=0.75'", "Job: a metric to reach, not the run's own."),
     ] = None,
     epochs: Annotated[
-        float | None, option("90", "Job: epochs; needs --samples-per-epoch.")
+        float | None,
+        option("90", "Job: epochs, of the run's own samples or those said."),
     ] = None,
     samples_per_epoch: Annotated[
         int | None, option("1281167", "Job: samples in one epoch.", parser=_count)
@@ -248,6 +249,27 @@ def report(
     from scalelab.session import load
 
     typer.echo(load(run_directory).write_report(output, **asked(**question)))
+
+
+def table(
+    run_directory: RunDirectory,
+    form: Annotated[
+        str,
+        typer.Option("--format", metavar="md|txt|csv", help="How it is written."),
+    ] = "md",
+    runs: Annotated[
+        int, option("N", "Runs of the job, for the device-hours to ask for.")
+    ] = 1,
+    **question: Any,
+) -> None:
+    """Print strong and weak scaling as forms and papers do.
+
+    What was measured stands apart from what is predicted; the rows are the answer's.
+    """
+    from scalelab.session import load
+
+    found = load(run_directory).scaling_table(runs, **asked(**question))
+    typer.echo(found.text(form).rstrip())
 
 
 def with_question(

@@ -1,5 +1,6 @@
 """Text for a terminal: full stops, single lines, aligned columns."""
 
+import textwrap
 from collections.abc import Sequence
 
 
@@ -20,6 +21,11 @@ def one_line(text: str) -> str:
     """
     words = " ".join(text.split())
     return "".join(letter if letter.isprintable() else "?" for letter in words)
+
+
+def between_words(text: str, columns: int) -> str:
+    """Return a text in lines of some columns, longer where one word is."""
+    return textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: Sequence[bool]) -> list[str]:

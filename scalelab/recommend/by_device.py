@@ -40,6 +40,7 @@ from scalelab.recommend.question.devices import (
     kinds_of,
 )
 from scalelab.recommend.question.objective import Constraints, RunSite
+from scalelab.recommend.scaling import scaling_series
 from scalelab.recommend.what_if import what_if
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.site.profile import Site
@@ -106,6 +107,11 @@ def answer(
             Fact.of("device_not_compared", name=label, why=str(problem))
             for label, problem in problems.items()
         ]
+    if question.asks_scaling:
+        device = answered.chosen.device
+        considered = compared.get(device, next(iter(compared.values())))
+        alike = [row for row in answered.rows if row.device == device]
+        answered = replace(answered, scaling=scaling_series(considered, alike))
     facts = (*answered.facts, *further)
     return replace(answered, facts=facts, sweep_spent=_by_the_sweep(found))
 

@@ -22,6 +22,7 @@ from scalelab.session.arguments import (
     SweepArguments,
 )
 from scalelab.session.dry_run import DryRun
+from scalelab.session.export import rows_of, write_rows
 from scalelab.session.run import Run as Run
 from scalelab.session.runs import Runs
 
@@ -226,6 +227,38 @@ def import_table(
     from scalelab.records.tables.importing import import_table as read
 
     return Run(read(said))
+
+
+def export(
+    runs: Sequence[str | Path | Run] | str | Path | Run,
+    path: str | Path,
+    *,
+    per: str = "attempt",
+) -> Path:
+    """Write what runs measured as one file for other tools; return its path.
+
+    Parameters
+    ----------
+    runs
+        Runs or their directories, one or several.
+    path
+        Its ending says the format: ``.csv``, ``.parquet`` or ``.json``. What a row per
+        attempt says is read back by :func:`import_table` as it is.
+    per
+        What a row is: ``attempt``, or ``configuration`` with medians over its attempts.
+
+    Raises
+    ------
+    SpecError
+        If an argument is wrong.
+    StoreError
+        If a directory is no run, or the file cannot be written.
+    """
+    several = [runs] if isinstance(runs, str | Path | Run) else [*runs]
+    opened = [each if isinstance(each, Run) else load(each) for each in several]
+    if not opened:
+        raise SpecError("export: no run is given. Name at least one.")
+    return write_rows(rows_of(opened, per), path)
 
 
 def obtain_data(name: str, directory: str | Path | None = None) -> Path:

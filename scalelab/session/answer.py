@@ -17,8 +17,6 @@ from scalelab.recommend.answer.text import answer_html, answer_text
 if TYPE_CHECKING:
     import pandas as pd
 
-_NESTED = ("batch", "settings")
-_UNFLATTENED = "compared_with"
 _GUESSED = by_guess(
     {
         "answer.explain()": "why reason reasons explanation because details text",
@@ -114,25 +112,10 @@ class Answer(Guided, Recommendation):
         """Return the rows as a frame, the units in the names."""
         import pandas as pd
 
-        return pd.DataFrame([_flat(row.to_json(self.currency)) for row in self.rows])
+        return pd.DataFrame([row.to_record(self.currency) for row in self.rows])
 
     def __repr__(self) -> str:
         return answer_text(self)
 
     def _repr_html_(self) -> str:
         return answer_html(self)
-
-
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in row.items():
-        if name in _NESTED:
-            flat |= value
-        elif name == _UNFLATTENED:
-            continue
-        elif isinstance(value, dict):
-            flat[name] = value["value"]
-            flat |= {f"{name}_{end}": value[end] for end in ("lo", "hi")}
-        else:
-            flat[name] = value
-    return flat

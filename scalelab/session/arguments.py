@@ -211,6 +211,7 @@ class RecommendArguments(FitArguments):
     accept_unmeasured: Flag = False
     no_history: Flag = False
     what_if: Flag = False
+    scaling: Flag = False
 
     def quoted(self) -> Iterator[PriceEntry]:
         """Yield the prices that are given, as entries of a list."""
@@ -237,6 +238,12 @@ class RunsArguments(Section):
     """The argument of ``scalelab.runs``."""
 
     folder: PathText
+
+
+class TableArguments(Section):
+    """The argument of ``Run.scaling_table`` beside the question."""
+
+    runs: Annotated[Count, BeforeValidator(plain_value)]
 
 
 class DryRunArguments(Section):

@@ -14,7 +14,7 @@ from scalelab.inputs.guessed import Guided, ShownText, by_guess
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptFiles, AttemptResult
-from scalelab.records.attempt_io import read_result, write_atomically
+from scalelab.records.attempt_io import read_result
 from scalelab.records.observations import counting_rows, frame
 from scalelab.records.plain_files import last_log_lines
 from scalelab.records.store import RunReader
@@ -198,24 +198,6 @@ class RunRecords(Guided):
         }
         keys = zip(bad["trial_id"], bad["attempt"], strict=True)
         return bad.assign(log=[logs.get(key, "") for key in keys])
-
-    def to_csv(self, path: str | Path | None = None) -> Path:
-        """Write :attr:`observations` as CSV; return its path.
-
-        Parameters
-        ----------
-        path
-            Default: ``NAME.csv`` in the working directory.
-
-        Raises
-        ------
-        StoreError
-            If it cannot be written.
-        """
-        target = Path(path or f"{self.name}.csv")
-        text = self.observations.to_csv(index=False)
-        write_atomically(target, text.encode())
-        return target
 
     def streams(self) -> pd.DataFrame:
         """Return what attempts reported while they ran, as far as it can be read."""

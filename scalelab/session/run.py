@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.errors import FitError, SpecError, StoreError
+from scalelab.errors import FitError, SpecError
+from scalelab.experiment.job import Job
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import Call, Option
@@ -17,29 +17,28 @@ from scalelab.kinds.resources import read_limits
 from scalelab.session.arguments import (
     FitArguments,
     RecommendArguments,
+    TableArguments,
     read_words,
     whole_job,
 )
-from scalelab.session.history import HistoryFolder
-from scalelab.session.records import RunRecords
+from scalelab.session.asked import AskedRun
+from scalelab.session.export import write_rows
 
 if TYPE_CHECKING:
     from scalelab.laws.step_time.law import StepTimeLaw
-    from scalelab.recommend.answer.facts import Fact
-    from scalelab.recommend.answer.kept import Question
     from scalelab.recommend.answer.recommendation import Recommendation
-    from scalelab.recommend.knowledge import History
-    from scalelab.recommend.money.prices import Quote
-    from scalelab.recommend.question.candidates import UntoldByProgram
     from scalelab.report.figures import Figures
+    from scalelab.report.scaling_table import ScalingTable
     from scalelab.session.answer import Answer
 
 # A value, values by device, or both as the command line has them
 ByDevice = float | str | Mapping[str, float | str] | Sequence[str] | None
+_OF_A_JOB = {"job", *Job.model_fields}
+_USUAL_SAMPLES = 1_000_000
 _LAW = FitArguments.model_fields["law"].default
 
 
-class Run(RunRecords):
+class Run(AskedRun):
     """A run: fits laws to its measurements, answers and reports."""
 
     def fit(
@@ -91,6 +90,7 @@ class Run(RunRecords):
         accept_unmeasured: bool = False,
         no_history: bool = False,
         what_if: bool = False,
+        scaling: bool = False,
         **words: Any,
     ) -> Answer:
         """Recommend an allocation, a batch size and a learning-rate rule.
@@ -153,6 +153,8 @@ class Run(RunRecords):
             Learn from this run's own rows alone.
         what_if
             Add what other limits would choose, see :mod:`scalelab.recommend.what_if`.
+        scaling
+            Add strong and weak scaling, see :mod:`scalelab.recommend.scaling`.
         **words
             Upper limits, of every resource: ``max_time="4h"``, also ``deadline``, or
             ``max_gpu_hours=50``; see ``kinds.resources``. And keys of the job, instead
@@ -217,6 +219,7 @@ class Run(RunRecords):
             pue=said.pue,
             carbon_g_per_kwh=said.carbon_g_per_kwh,
             asks_what_if=said.what_if,
+            asks_scaling=said.scaling,
             today=date.today() if any(each.entry.date for each in quotes) else None,
             # other laws learn from the asked rows alone
             history=""
@@ -229,7 +232,8 @@ class Run(RunRecords):
         answered = self._answered if may_change else self._asked
         from scalelab.session.next_step import next_step, without_limits
 
-        found, asked = answered(question), {**given, **limits, "what_if": False}
+        found = answered(question)
+        asked = {**given, **limits, "what_if": False, "scaling": False}
         facts = (*found.facts, next_step(self, found, asked))
         table = found.what_if and {
             **found.what_if,
@@ -237,120 +241,35 @@ class Run(RunRecords):
         }
         return Answer.of(replace(found, facts=facts, what_if=table), self.job_script)
 
-    def _asked(self, question: Question) -> Recommendation:
-        # The kept answer to a question about the same records, or a new one.
-        from scalelab.recommend.answer.kept import KeptAnswers
+    def scaling_table(self, runs: int = 1, **question: Any) -> ScalingTable:
+        """Return strong and weak scaling as forms and papers print them.
 
-        kept = KeptAnswers(self.directory / "cache" / "answers.json", self.state)
-        states: list[Any] = [RunRecords.open(r).state for r in question.learn_from]
-        if question.history:
-            states.append(HistoryFolder(question.history).state)
-        words = repr((question, self.experiment_text, self.sites, states))
-        if not question.asks_what_if and (found := kept.find(words)) is not None:
-            return found
-        answer = self._answered(question)
-        if not self._reader.running():
-            with suppress(StoreError):  # a reader may lack the right, or the room
-                kept.keep(words, answer)
-        return answer
+        Where nothing says how long the job is, times are of a million samples.
 
-    def _answered(self, question: Question) -> Recommendation:
-        from threadpoolctl import threadpool_limits
+        Parameters
+        ----------
+        runs
+            How often the job is to run, for the device-hours to ask for.
+        **question
+            As for :meth:`recommend`.
 
-        from scalelab.laws.convergence.rows import answering
-        from scalelab.recommend.answer.facts import Fact
-        from scalelab.recommend.by_device import answer
+        Raises
+        ------
+        SpecError
+            If the question is wrong.
+        FitError
+            If the observations cannot answer.
+        """
+        from scalelab.report.scaling_table import ScalingTable
 
-        frame, target = self.observations, question.limits.target
-        if target is not None:  # read from the curves of its metric
-            frame = answering(frame, self._reader.streams, target)
-        # Matrices of dozens of rows: threads on every core of a login node would wait.
-        with threadpool_limits(limits=1, user_api="blas"):
-            history, unread = self._history(question.learn_from, question.history)
-            found = answer(
-                question,
-                self.fit_rows if frame is self.observations else frame,
-                self.sites,
-                history,
-                self._untold(),
-            )
-        doubts = (
-            Fact("import_doubted", {"doubt": doubt}) for doubt in self.import_doubts
-        )
-        left_out = (Fact.of("history_not_read", run=name) for name in unread)
-        return replace(
-            found,
-            facts=(*self._before(question), *found.facts, *left_out, *doubts),
-        )
-
-    def quotes(self, said: RecommendArguments) -> Iterator[Quote]:
-        """Yield the prices that are said elsewhere than by the site's own keys."""
-        from scalelab.recommend.money.prices import FILE, GIVEN, TABLE, Quote
-        from scalelab.site.prices import PriceEntry, read_prices
-
-        for entry in said.quoted():
-            yield Quote(entry=entry, rank=GIVEN, said_by="as given")
-        of_site = [run_site.site.prices for run_site in self.sites.values()]
-        if named := said.prices or next(filter(None, of_site), None):
-            path = Path(named).expanduser()
-            for entry in read_prices(path):
-                source = ", ".join(map(str, filter(None, (entry.source, entry.date))))
-                whose = f" ({source})" if source else ""
-                yield Quote(entry=entry, rank=FILE, said_by=f"by {path.name}{whose}")
-        for columns in self.table_prices:
-            entry = PriceEntry.model_validate(columns)
-            yield Quote(entry=entry, rank=TABLE, said_by="by the table")
-
-    def _has_history(self, question: Question) -> bool:
-        return any(
-            terms and terms.history
-            for terms in (
-                question.spot,
-                *(quote.entry.spot for quote in question.quotes),
-                *(known.site.spot for known in self.sites.values()),
-            )
-        )
-
-    def _untold(self) -> UntoldByProgram:
-        if self.experiment is None:
-            return {}
-        from scalelab.experiment.command_values import untold_batches
-
-        return untold_batches(self.experiment)
-
-    def _before(self, question: Question) -> Iterator[Fact]:
-        from scalelab.recommend.answer.facts import Fact
-
-        # an imported table has no trials to come
-        if self.experiment and (missing := self.status().num_missing):
-            yield Fact("incomplete_sweep", {"num_trials": missing})
-        if self.acceptance is not None:
-            yield Fact("accepted", self.acceptance)
-        other = None if question.job == self.job else question.job
-        target, batch = question.limits.target, question.batches.global_batch_size
-        batch = batch or (other.global_batch_size if other else None)
-        job = [str(other)] if other else []
-        job += [f"the target {target}"] if target else []
-        job += [f"a global batch of {batch:,}"] if batch else []
-        if job:
-            yield Fact.of("asked_job", job=job, has_own=self.job is not None)
-
-    def _history(
-        self, learn_from: Sequence[str | Path], folder: str = ""
-    ) -> tuple[History | None, Sequence[str]]:
-        # other runs, and the names of those in the folder that cannot be read
-        from scalelab.recommend.knowledge import History
-        from scalelab.records.observations import frame
-
-        if folder:
-            known, unread = HistoryFolder(folder).runs(self._reader)
-            named = [(name, frame(rows)) for name, rows in known.items()]
-            return History.of(named, is_asked=False), unread
-        others = {r.directory.resolve(): r for r in map(RunRecords.open, learn_from)}
-        if self.directory.resolve() in others:
-            raise SpecError(f"{self.name} knows its own rows. Learn from other runs.")
-        named = [(r.hashed_name, r.observations) for r in others.values()]
-        return History.of(named), ()
+        said = validated(TableArguments, {"runs": runs}, source=Call("scaling_table"))
+        says_job = {name for name, value in question.items() if value} & _OF_A_JOB
+        if self.job is None and not says_job:
+            question["job"] = {"samples": _USUAL_SAMPLES}
+        answer = self.recommend(**question, scaling=True)
+        asked = [f.values["job"] for f in answer.facts if f.kind == "asked_job"]
+        job = ", ".join(asked[0]) if asked else str(self.job)
+        return ScalingTable(answer=answer, num_runs=said.runs, job=job)
 
     def job_script(self, answer: Recommendation, site: str | None = None) -> str:
         """Return the batch job's script for the recommended allocation.
@@ -409,6 +328,24 @@ class Run(RunRecords):
         found = self.answer()
         answer = None if isinstance(found, Exception) else found
         return Figures(self.fit_rows, answer, self.streams)
+
+    def to_csv(self, path: str | Path | None = None) -> Path:
+        """Write :attr:`observations` as CSV; return its path.
+
+        Parameters
+        ----------
+        path
+            Default: ``NAME.csv`` in the working directory; one that ends with
+            ``.parquet`` or ``.json`` is written so.
+
+        Raises
+        ------
+        SpecError
+            If the path ends otherwise.
+        StoreError
+            If it cannot be written.
+        """
+        return write_rows(self.observations, path or f"{self.name}.csv")
 
     def report(self, path: str | Path | None = None, **question: Any) -> Path:
         """Write the report and return its path.

@@ -54,7 +54,9 @@ class Question:
     pue: float | None = None
     carbon_g_per_kwh: float | None = None
     today: Date | None = None  # where one of them has a date
-    asks_what_if: bool = field(default=False, repr=False)  # the answer is the same
+    # These change no answer; what they add to it is not kept
+    asks_what_if: bool = field(default=False, repr=False)
+    asks_scaling: bool = field(default=False, repr=False)
 
 
 class KeptAnswers:
@@ -78,7 +80,7 @@ class KeptAnswers:
         # what other limits would choose is large, and of use to a page alone
         answers = {
             **self._read(),
-            _key(question): asdict(replace(answer, what_if={})),
+            _key(question): asdict(replace(answer, what_if={}, scaling=())),
         }
         latest = dict([*answers.items()][-_MOST:])
         kept = {"source": self._source, "answers": latest}

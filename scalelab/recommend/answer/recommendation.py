@@ -20,7 +20,12 @@ from scalelab.recommend.answer.evidence import Evidence, RateRow, WayRow
 from scalelab.recommend.answer.facts import Fact, NotedPart
 from scalelab.recommend.answer.note_words import in_words
 from scalelab.recommend.answer.reasons import how_many_ignored
-from scalelab.recommend.answer.rows import BatchPlan, OutlookRow, plain_values
+from scalelab.recommend.answer.rows import (
+    BatchPlan,
+    OutlookRow,
+    ScalingSeries,
+    plain_values,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +151,9 @@ class Recommendation:
         field; ``limits`` has them in words.
     what_if
         What would be chosen under other limits, see :mod:`scalelab.recommend.what_if`.
+    scaling
+        Strong and weak scaling, see :mod:`scalelab.recommend.scaling`; empty where they
+        were not asked for.
     """
 
     workload: str
@@ -184,6 +192,7 @@ class Recommendation:
     sweep_spent: Mapping[str, float] = field(default_factory=dict)
     limited: Mapping[str, float] = field(default_factory=dict)
     what_if: dict[str, Any] = field(default_factory=dict, repr=False)
+    scaling: tuple[ScalingSeries, ...] = field(default=(), repr=False)
 
     @property
     def ways(self) -> tuple[WayRow, ...]:
@@ -271,7 +280,7 @@ class Recommendation:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; a number that is not finite becomes None."""
         values: dict[str, Any] = plain_values(asdict(self))
-        beside, _ = values.pop("evidence"), values.pop("what_if")
+        beside, *_ = (values.pop(name) for name in ("evidence", "what_if", "scaling"))
         values |= {
             "facts": [{"kind": f["kind"], **f["values"]} for f in values["facts"]],
             "why_not": [*self.said("why_not")],

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.guessed import Guided, by_guess
@@ -46,6 +46,9 @@ _GUESSED = by_guess(
         "answer.learning_rate": "lr learning_rate lr_rule",
     }
 )
+
+_NESTED = ("batch", "settings")
+_UNFLATTENED = "compared_with"
 
 # What grows with the devices: nothing but them, or the global batch as well
 Scaling = Literal["strong", "weak", "other"]
@@ -222,6 +225,48 @@ class OutlookRow(Guided):
             else:
                 values[key] = value
         return values
+
+    def to_record(self, currency: str = USUAL) -> dict[str, Any]:
+        """Return the same without nesting: ``time_s``, ``time_s_lo``, ``time_s_hi``."""
+        record: dict[str, Any] = {}
+        for name, value in self.to_json(currency).items():
+            if name in _NESTED:
+                record |= value
+            elif isinstance(value, dict) and name != _UNFLATTENED:
+                record[name] = value["value"]
+                record |= {f"{name}_{end}": value[end] for end in ("lo", "hi")}
+            elif name != _UNFLATTENED:
+                record[name] = value
+        return record
+
+
+class MeasuredStep(NamedTuple):
+    """The measured step time of one configuration: median, least and most, and runs."""
+
+    step_time_s: Interval
+    num_runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingSeries:
+    """Allocations that have a global batch in common, or a batch per device.
+
+    Parameters
+    ----------
+    scaling
+        ``strong``: the global batch is the same; ``weak``: the local one.
+    batch
+        That batch.
+    rows
+        Increasing; the efficiency of each is against the first that was measured.
+    measured
+        What was measured of each row; None: nothing.
+    """
+
+    scaling: str
+    batch: int
+    rows: tuple[OutlookRow, ...]
+    measured: tuple[MeasuredStep | None, ...]
 
 
 def plain_values(value: Any) -> Any:

@@ -38,10 +38,19 @@ class Baseline:
             for key, frame in rows.curves.items()
         ]
         known = pd.concat([each for each in found if len(each)], ignore_index=True)
+        return cls.at(known, step_times)
+
+    @classmethod
+    def at(
+        cls, known: pd.DataFrame, step_times: Callable[[pd.DataFrame], np.ndarray]
+    ) -> Self:
+        """Return the baseline at measured configurations of one world size."""
         rates = _batches(known) / step_times(known)
         order = np.argsort(-np.median(rates, axis=0), kind="stable")
         return cls(
-            world_size=int(size), measured=known.iloc[order], rates=rates[:, order]
+            world_size=int(known["world_size"].iloc[0]),
+            measured=known.iloc[order],
+            rates=rates[:, order],
         )
 
     def of_row(self, row: pd.DataFrame) -> int:

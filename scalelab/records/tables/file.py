@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -208,6 +209,14 @@ def _text_records(path: Path, content: bytes, above: int) -> tuple[str, list[Rec
     return separator, [(line, cells[1:-1]) for line, cells in records]
 
 
+def _text_of(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return json.dumps(value)
+    return repr(value) if type(value) is float else str(value)
+
+
 def _parquet_records(path: Path, content: bytes) -> list[Record]:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -221,11 +230,7 @@ def _parquet_records(path: Path, content: bytes) -> list[Record]:
             "again, or save the table as CSV."
         ) from error
     columns = [
-        [
-            "" if value is None else repr(value) if type(value) is float else str(value)
-            for value in column.to_pylist()
-        ]
-        for column in table.columns
+        [_text_of(value) for value in column.to_pylist()] for column in table.columns
     ]
     rows = enumerate(map(list, zip(*columns, strict=True)), start=1)
     return [(0, list(table.column_names)), *rows]

@@ -26,6 +26,7 @@ from scalelab.records.tables.columns import Matching, match_columns, melted
 from scalelab.records.tables.completing import complete
 from scalelab.records.tables.curves import Curves, ImportedRow
 from scalelab.records.tables.doubts import doubtful
+from scalelab.records.tables.exported import exported_rows, is_exported
 from scalelab.records.tables.file import (
     ForeignTable,
     ImportArguments,
@@ -74,7 +75,11 @@ def import_table(asked: ImportArguments) -> RunStore:
     the device ran out of memory or that the trial failed.
     """
     table, run_directory = Path(asked.table), Path(asked.directory)
-    foreign = by_goal(melted(read_table(table, asked.header_row), asked), asked)
+    foreign = read_table(table, asked.header_row)
+    is_asked = asked.model_dump(exclude_defaults=True, exclude=_PLACES)
+    if is_exported(foreign) and not is_asked:
+        return _read_back(foreign, run_directory)
+    foreign = by_goal(melted(foreign, asked), asked)
     matching = match_columns(foreign, asked)
     _refuse_gaps(foreign, matching)
     reader = _Reader(foreign, matching, asked)
@@ -119,14 +124,36 @@ def import_table(asked: ImportArguments) -> RunStore:
         ],
         "doubts": [*refused, *said],
     }
+    return _made(foreign, run_directory, source, rows, is_asked)
+
+
+def _read_back(table: ForeignTable, run_directory: Path) -> RunStore:
+    rows = exported_rows(table)
+    trainings, target = _trainings(rows)
+    names = dict.fromkeys(str(row.values["run"]) for row in rows)
+    source = {
+        "table": table.path.name,
+        "sha256": table.sha256,
+        "columns": {name: name for name in table.names},
+        **({"target": target} if target else {}),
+        "told": [f"ScaleLab wrote these rows, of {', '.join(names)}.", *trainings],
+        "doubts": [],
+    }
+    return _made(table, run_directory, source, rows, {})
+
+
+def _made(
+    table: ForeignTable,
+    run_directory: Path,
+    source: Mapping[str, Any],
+    rows: Sequence[ImportedRow],
+    arguments: Mapping[str, Any],
+) -> RunStore:
     return RunStore.create(
         run_directory,
         experiment_text=json.dumps({"imported": source}, indent=2) + "\n",
         fingerprint={"imported": source},
-        source={
-            "file": str(table.absolute()),
-            "arguments": asked.model_dump(exclude_defaults=True, exclude=_PLACES),
-        },
+        source={"file": str(table.path.absolute()), "arguments": arguments},
         imported=[row.values for row in rows],
     )
 

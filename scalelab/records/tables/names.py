@@ -127,7 +127,7 @@ _UNITS = frozenset("s ms us h min gb gib mb mib w j kwh wh usd eur pct percent".
 SETTABLE = tuple(
     column.name
     for column in COLUMNS
-    if column.name not in "schema_version run trial_id attempt kind emulated".split()
+    if column.name not in "schema_version run trial_id attempt kind".split()
 )
 
 _SECONDS: Mapping[str, float] = {

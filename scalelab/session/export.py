@@ -1,0 +1,133 @@
+"""The rows of runs as files for other tools: CSV, Parquet or JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scalelab.errors import SpecError
+from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.problems import one_of
+from scalelab.records.attempt_io import write_atomically
+from scalelab.records.columns import CURVE_COLUMNS, OPTION_PREFIX, TARGET_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from scalelab.session.records import RunRecords
+
+ATTEMPT, CONFIGURATION = "attempt", "configuration"
+# What attempts of one configuration have in common
+_HELD = (
+    *("run", "kind", *CURVE_COLUMNS, "num_nodes", "world_size", "data_parallel_size"),
+    *("local_batch_size", "gradient_accumulation_steps", "global_batch_size"),
+    *("lr_rule", "base_learning_rate", "warmup", *TARGET_COLUMNS),
+)
+# What is given as the median of the attempts whose step time is used, and of all
+_TIMED = (
+    *("step_time_s", "throughput_samples_per_s", "data_wait_s", "compute_s"),
+    *("exposed_sync_s", "optimizer_s"),
+)
+_OF_ALL = (
+    *("samples_to_target", "time_to_target_s", "final_metric", "energy_j"),
+    *("device_power_w", "start_up_s", "allocated_gpu_s"),
+)
+_LISTS = ("device_ids", "hosts", "validity")
+
+
+def rows_of(runs: Sequence[RunRecords], per: str = ATTEMPT) -> pd.DataFrame:
+    """Return a row per attempt of all runs, or per configuration of each.
+
+    A configuration has medians, of step times those that are used, the least and the
+    largest step time, the largest peak memory, and how many attempts it had, were used,
+    reached a target and ran out of memory.
+
+    Raises
+    ------
+    SpecError
+        If ``per`` is neither ``attempt`` nor ``configuration``.
+    """
+    import pandas as pd
+
+    if per not in (ATTEMPT, CONFIGURATION):
+        valid = one_of([ATTEMPT, CONFIGURATION], str(per))
+        raise SpecError(f"per={per!r} is unknown. {valid}")
+    rows_of_run = _by_configuration if per == CONFIGURATION else _by_attempt
+    return pd.concat(map(rows_of_run, runs), ignore_index=True)
+
+
+def write_rows(rows: pd.DataFrame, path: str | Path) -> Path:
+    """Write rows as the ending of the path says; lists in CSV are JSON.
+
+    Raises
+    ------
+    SpecError
+        If the ending is another.
+    StoreError
+        If it cannot be written.
+    """
+    target = Path(path)
+    if (write := _WRITERS.get(target.suffix)) is None:
+        raise SpecError(
+            f"{target.name}: the ending {target.suffix!r} says no format. End the name "
+            f"with one of {', '.join(_WRITERS)}."
+        )
+    write_atomically(target, write(rows))
+    return target
+
+
+def _by_attempt(run: RunRecords) -> pd.DataFrame:
+    return run.observations
+
+
+def _by_configuration(run: RunRecords) -> pd.DataFrame:
+    rows = run.observations
+    is_used = (run.fit_rows.reasons == "").to_numpy()
+    ended: dict[str, Any] = {
+        "num_attempts": True,
+        "num_used": is_used,
+        "num_reached": rows["reached_target"].fillna(False),
+        "num_out_of_memory": rows["outcome"] == Outcome.OUT_OF_MEMORY,
+    }
+    used = {name: rows[name].where(is_used) for name in _TIMED}
+    steps = {f"step_time_{end}_s": used["step_time_s"] for end in ("least", "most")}
+    table = rows.assign(**used, **steps, **ended)
+    settings = [name for name in rows.columns if name.startswith(OPTION_PREFIX)]
+    summaries: dict[str, str] = {
+        **dict.fromkeys(ended, "sum"),
+        **dict.fromkeys((*_TIMED, *_OF_ALL), "median"),
+        "step_time_least_s": "min",
+        "step_time_most_s": "max",
+        "gpu_memory_peak_bytes": "max",
+    }
+    groups = table.groupby([*_HELD, *settings], dropna=False, sort=False)
+    return groups.agg(summaries).reset_index()
+
+
+def _csv(rows: pd.DataFrame) -> bytes:
+    lists = {
+        name: rows[name].map(json.dumps, na_action="ignore")
+        for name in rows.columns.intersection([*_LISTS])
+    }
+    return rows.assign(**lists).to_csv(index=False).encode()
+
+
+def _parquet(rows: pd.DataFrame) -> bytes:
+    content = io.BytesIO()
+    rows.to_parquet(content, index=False)
+    return content.getvalue()
+
+
+def _json(rows: pd.DataFrame) -> bytes:
+    text = rows.to_json(orient="records", date_format="iso", double_precision=15)
+    return f"{text}\n".encode()
+
+
+_WRITERS: Mapping[str, Callable[[pd.DataFrame], bytes]] = {
+    ".csv": _csv,
+    ".parquet": _parquet,
+    ".json": _json,
+}
