@@ -23,7 +23,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests share the cores; the threads of small matrices would only wait for each other.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: sweep test test-ci test-all test-faults test-slurm test-recipes check bench bench-slurm clean
+.PHONY: sweep test test-ci test-all test-faults test-slurm test-recipes check bench bench-slurm notebooks \
+	clean
 
 sweep: $(INSTALLED)
 	$(BIN)/scalelab sweep experiments/first.yaml
@@ -64,6 +65,13 @@ bench: $(INSTALLED)
 # As root, with SLURM's daemons installed, like test-slurm.
 bench-slurm: $(INSTALLED)
 	for name in refusal turnaround; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+# The notebooks anew, with the outputs they are shipped with; needs Chrome or Chromium.
+notebooks: $(INSTALLED)
+	rm -rf runs/from-python  # its plan is shown before it has run
+	PLOTLY_RENDERER=svg $(BIN)/jupyter-execute --inplace --timeout 600 \
+		--NotebookClient.record_timing=False analysis/*.ipynb
+	$(BIN)/ruff format analysis
 
 clean:
 	rm -rf $(VENV) .recipes .mypy_cache .pytest_cache .ruff_cache .coverage*

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from scalelab.errors import ScaleLabError
     from scalelab.laws.convergence.law import ConvergenceLaw
     from scalelab.laws.memory.law import MemoryLaw
+    from scalelab.laws.published import LAWS
     from scalelab.laws.step_time.law import StepTimeLaw
     from scalelab.session import Run, dry_run, export, import_table, load, runs, sweep
     from scalelab.training.workloads.base import Workload
 
 __all__ = [
+    "LAWS",
     "ConvergenceLaw",
     "MemoryLaw",
     "Run",
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "LAWS": "scalelab.laws.published",
     "ConvergenceLaw": "scalelab.laws.convergence.law",
     "MemoryLaw": "scalelab.laws.memory.law",
     "Run": "scalelab.session",

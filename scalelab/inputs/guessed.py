@@ -20,7 +20,7 @@ class ShownText(str):
     __repr__ = str.__str__
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(self)}</pre>"
+        return f"<pre style='font-family: monospace'>{escape(self)}</pre>"
 
 
 class Guided:

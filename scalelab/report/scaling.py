@@ -8,6 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from scalelab.inputs.numerals import Interval, counted, estimate, number, percent
+from scalelab.inputs.support import Support
 from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.report.style import (
     BLUE,
@@ -29,6 +30,7 @@ _POINT = (
     "global_batch_size",
 )
 _RATE = "samples per second"
+_BEYOND = (Support.EXTRAPOLATED, Support.NOT_MEASURED)
 _EFFICIENCY = ["series", *ALLOCATION, "scaling_efficiency", "lo", "hi"]
 _EFFICIENCY += ["baseline_world_size", "num_repeats", "basis", "is_chosen"]
 
@@ -245,7 +247,7 @@ def _draw_law(
     rows = rows.sort_values("world_size")
     x, lo, hi = (rows[each].tolist() for each in ("world_size", "lo", "hi"))
     add_band(figure, x, lo, hi, colour=BLUE, name=interval)
-    beyond = rows["basis"].eq("extrapolated").to_numpy()
+    beyond = rows["basis"].isin(_BEYOND).to_numpy()
     # the dashed line begins and ends at what was measured, so the two lines are joined
     touches = beyond | np.append(beyond[1:], False) | np.insert(beyond[:-1], 0, False)
     for title, dash, hidden in (

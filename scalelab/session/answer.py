@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from scalelab.errors import SpecError
 from scalelab.inputs.guessed import Guided, ShownText, by_guess
@@ -16,6 +16,8 @@ from scalelab.recommend.answer.text import answer_html, answer_text
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from scalelab.report.figures import Figures
 
 _GUESSED = by_guess(
     {
@@ -40,7 +42,7 @@ _GUESSED = by_guess(
         "answer.to_dict()": "json as_dict dict to_json_dict asdict",
         "answer.table.to_csv('answer.csv')": "to_csv save export csv",
         "answer.sbatch()": "script job_script slurm slurm_script pbs qsub job",
-        "run.figures.trade_off": "plot show figure figures chart draw",
+        "answer.figures.trade_off": "plot show figure chart draw",
         "run.report()": "report html",
         "answer.next_trial": "next next_measurement measure_next todo",
         "answer.knee": "diminishing_returns limit saturation",
@@ -49,21 +51,28 @@ _GUESSED = by_guess(
     }
 )
 
-# Writes the script of a job as an answer says, for a site
-JobScript = Callable[[Recommendation, str | None], str]
+
+class Answering(Protocol):
+    """The run that gave an answer."""
+
+    def job_script(self, answer: Recommendation, site: str | None = None) -> str:
+        """Return the batch job's script for the recommended allocation."""
+
+    def figures_of(self, answer: Recommendation | None) -> Figures:
+        """Return the report's figures with an answer."""
 
 
 class Answer(Guided, Recommendation):
     """A recommendation that can be looked at, in a console and in a notebook."""
 
-    __slots__ = ("_job_script",)
+    __slots__ = ("_run",)
     _instead: ClassVar[Mapping[str, str]] = _GUESSED
 
     @classmethod
-    def of(cls, found: Recommendation, job_script: JobScript | None = None) -> Self:
+    def of(cls, found: Recommendation, run: Answering | None = None) -> Self:
         """Return the same answer, to be looked at."""
         answer = cls(**{each.name: getattr(found, each.name) for each in fields(found)})
-        object.__setattr__(answer, "_job_script", job_script)
+        object.__setattr__(answer, "_run", run)
         return answer
 
     @property
@@ -98,11 +107,22 @@ class Answer(Guided, Recommendation):
         SpecError
             If the site has no batch system, or the run was imported.
         """
-        if (job_script := getattr(self, "_job_script", None)) is None:
+        return ShownText(self._asked.job_script(self, site))
+
+    @property
+    def figures(self) -> Figures:
+        """The report's figures with this answer, by name."""
+        return self._asked.figures_of(self)
+
+    @property
+    def _asked(self) -> Answering:
+        run: Answering | None = getattr(self, "_run", None)
+        if run is None:
             raise SpecError(
-                "This answer is a copy that knows no run. Write run.job_script(answer)."
+                "This answer is a copy that knows no run. Write "
+                "run.job_script(answer), or run.figures_of(answer)."
             )
-        return ShownText(job_script(self, site))
+        return run
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, those of ``scalelab recommend --json``."""

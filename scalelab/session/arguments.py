@@ -99,11 +99,17 @@ _Batch = Annotated[
 _Gap = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 
-class FitArguments(Section):
-    """The arguments of ``Run.fit``."""
+class LawArguments(Section):
+    """The arguments that say which law to use, and what it learns from."""
 
     law: Text = "scalelab"
     learn_from: Annotated[tuple[PathText, ...], BeforeValidator(several)] = ()
+
+
+class FitArguments(LawArguments):
+    """The arguments of ``Run.fit``."""
+
+    up_to: Annotated[_Count | None, BeforeValidator(plain_value)] = None
 
 
 _SAME = {"deadline": "max_time"}
@@ -171,7 +177,7 @@ def whole_job(job: Any, keys: Mapping[str, Any], own: Job | None) -> Any:
     return asked
 
 
-class RecommendArguments(FitArguments):
+class RecommendArguments(LawArguments):
     """The arguments of ``Run.recommend`` other than the limits."""
 
     price: Annotated[ByDevice[Rate], PlainValidator(_by_device(_rate))] = Field(

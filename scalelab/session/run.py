@@ -46,24 +46,38 @@ class Run(AskedRun):
         law: str = "scalelab",
         *,
         learn_from: Sequence[str | Path] | str | Path = (),
+        up_to: int | None = None,
     ) -> StepTimeLaw:
         """Return a law of step time fitted to the observations.
 
         Parameters
         ----------
         law
-            A name of :data:`scalelab.laws.published.LAWS`.
+            A name of :data:`scalelab.LAWS`.
         learn_from
             Other runs to learn from, as in :meth:`recommend`.
+        up_to
+            Fit to rows of at most so many devices, to see what the law would have said
+            of the others; default: to all.
+
+        Raises
+        ------
+        SpecError
+            If an argument is wrong.
+        FitError
+            If no row has a usable step time.
         """
-        said = validated(
-            FitArguments, {"law": law, "learn_from": learn_from}, source=Call("fit")
-        )
+        given = {"law": law, "learn_from": learn_from, "up_to": up_to}
+        said = validated(FitArguments, given, source=Call("fit"))
         from scalelab.laws.published import law_named
         from scalelab.recommend.knowledge import fit_step_times
 
         learnt, _ = self._history(said.learn_from)
-        return fit_step_times(law_named(said.law), self.fit_rows, history=learnt)[0]
+        rows = self.fit_rows
+        if said.up_to is not None:
+            is_small = rows.observations["world_size"] <= said.up_to
+            rows = rows.take(rows.observations.index[is_small.fillna(False)])
+        return fit_step_times(law_named(said.law), rows, history=learnt)[0]
 
     def recommend(
         self,
@@ -239,7 +253,7 @@ class Run(AskedRun):
             **found.what_if,
             "command": without_limits(self, asked),
         }
-        return Answer.of(replace(found, facts=facts, what_if=table), self.job_script)
+        return Answer.of(replace(found, facts=facts, what_if=table), self)
 
     def scaling_table(self, runs: int = 1, **question: Any) -> ScalingTable:
         """Return strong and weak scaling as forms and papers print them.
@@ -323,10 +337,13 @@ class Run(AskedRun):
     @property
     def figures(self) -> Figures:
         """The report's figures, by name."""
+        found = self.answer()
+        return self.figures_of(None if isinstance(found, Exception) else found)
+
+    def figures_of(self, answer: Recommendation | None) -> Figures:
+        """Return the report's figures with an answer; None: of what was measured."""
         from scalelab.report.figures import Figures
 
-        found = self.answer()
-        answer = None if isinstance(found, Exception) else found
         return Figures(self.fit_rows, answer, self.streams)
 
     def to_csv(self, path: str | Path | None = None) -> Path:

@@ -7,6 +7,7 @@ import pytest
 from made_up_runs import planned, recommendation, strong_scaling
 
 from scalelab.inputs.numerals import Interval
+from scalelab.inputs.support import Support
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.records.observations import frame
@@ -64,6 +65,15 @@ def test_a_law_that_is_all_extrapolated_is_all_dashed() -> None:
     assert [(line.name, line.line.dash) for line in law] == [
         ("law, extrapolated", "dash")
     ]
+
+
+def test_what_was_not_measured_here_is_dashed_too() -> None:
+    answer = recommendation(planned((8, 16), chosen=16, measured_up_to=4))
+    rows = tuple(replace(row, basis=Support.NOT_MEASURED) for row in answer.rows)
+    figure = Figures(frame([]), replace(answer, rows=rows)).throughput
+    names = {trace.name for trace in figure.data}
+    assert "law, extrapolated" in names
+    assert "law" not in names
 
 
 def test_the_dashed_part_joins_the_solid_part(
