@@ -254,12 +254,19 @@ def report(
 def table(
     run_directory: RunDirectory,
     form: Annotated[
-        str,
-        typer.Option("--format", metavar="md|txt|csv", help="How it is written."),
-    ] = "md",
+        str | None,
+        typer.Option(
+            "--format", metavar="md|txt|csv", help="How it is written [default: md]."
+        ),
+    ] = None,
     runs: Annotated[
-        int, option("N", "Runs of the job, for the device-hours to ask for.")
-    ] = 1,
+        int | None,
+        option("N", "Runs of the job, for the device-hours to ask for [default: 1]."),
+    ] = None,
+    card: Annotated[
+        bool,
+        flag("--card", "Print the answer for the README of a model, with YAML on top."),
+    ] = False,
     **question: Any,
 ) -> None:
     """Print strong and weak scaling as forms and papers do.
@@ -268,8 +275,14 @@ def table(
     """
     from scalelab.session import load
 
-    found = load(run_directory).scaling_table(runs, **asked(**question))
-    typer.echo(found.text(form).rstrip())
+    run, words = load(run_directory), asked(**question)
+    if not card:
+        given = 1 if runs is None else runs
+        typer.echo(run.scaling_table(given, **words).text(form or "md").rstrip())
+        return
+    if form is not None or runs is not None:
+        raise SpecError("A card is Markdown of one run. Leave out --format and --runs.")
+    typer.echo(run.card(**words))
 
 
 def with_question(

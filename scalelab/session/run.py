@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from scalelab.errors import FitError, SpecError
 from scalelab.experiment.job import Job
 from scalelab.inputs.document import Scalar
+from scalelab.inputs.guessed import ShownText
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import Call, Option
 from scalelab.kinds.resources import read_limits
@@ -27,6 +28,7 @@ from scalelab.session.export import write_rows
 if TYPE_CHECKING:
     from scalelab.laws.step_time.law import StepTimeLaw
     from scalelab.recommend.answer.recommendation import Recommendation
+    from scalelab.recommend.answer.rows import OutlookRow
     from scalelab.report.figures import Figures
     from scalelab.report.scaling_table import ScalingTable
     from scalelab.session.answer import Answer
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 ByDevice = float | str | Mapping[str, float | str] | Sequence[str] | None
 _OF_A_JOB = {"job", *Job.model_fields}
 _USUAL_SAMPLES = 1_000_000
+_ABOUT = ("from", "to", "versions", "code", "data")  # of the provenance, on a card
 _LAW = FitArguments.model_fields["law"].default
 
 
@@ -277,13 +280,54 @@ class Run(AskedRun):
         from scalelab.report.scaling_table import ScalingTable
 
         said = validated(TableArguments, {"runs": runs}, source=Call("scaling_table"))
+        answer, job = self._scaled(question)
+        return ScalingTable(answer=answer, num_runs=said.runs, job=job)
+
+    def card(self, **question: Any) -> str:
+        """Return the answer as Markdown with front matter, for the README of a model.
+
+        Parameters
+        ----------
+        **question
+            As for :meth:`recommend`.
+
+        Raises
+        ------
+        SpecError
+            If the question is wrong.
+        FitError
+            If the observations cannot answer.
+        """
+        from scalelab.report.card import Card
+        from scalelab.report.tables import provenance_table
+
+        answer, job = self._scaled(question)
+        known = provenance_table(self.observations).rows
+        about = {name: value for name, value in known if name in _ABOUT}
+        return ShownText(
+            Card(
+                answer=answer,
+                job=job,
+                about={"run": self.hashed_name, **about},
+                peak_bytes=self._peak_bytes(answer.chosen),
+            ).text
+        )
+
+    def _peak_bytes(self, row: OutlookRow) -> int | None:
+        rows = self.observations
+        is_it = rows["world_size"].eq(row.world_size)
+        is_it &= rows["local_batch_size"].eq(row.batch.local_batch_size)
+        peaks = rows.loc[is_it.fillna(False), "gpu_memory_peak_bytes"].dropna()
+        return int(peaks.max()) if len(peaks) else None
+
+    def _scaled(self, question: dict[str, Any]) -> tuple[Answer, str]:
+        """Return an answer with strong and weak scaling, and its job in words."""
         says_job = {name for name, value in question.items() if value} & _OF_A_JOB
         if self.job is None and not says_job:
-            question["job"] = {"samples": _USUAL_SAMPLES}
+            question = {**question, "job": {"samples": _USUAL_SAMPLES}}
         answer = self.recommend(**question, scaling=True)
         asked = [f.values["job"] for f in answer.facts if f.kind == "asked_job"]
-        job = ", ".join(asked[0]) if asked else str(self.job)
-        return ScalingTable(answer=answer, num_runs=said.runs, job=job)
+        return answer, ", ".join(asked[0]) if asked else str(self.job)
 
     def job_script(self, answer: Recommendation, site: str | None = None) -> str:
         """Return the batch job's script for the recommended allocation.

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,6 +39,8 @@ _SHOWN_NAMES = 30
 _SHOWN_LINES = 6
 
 # The first line of a record, and its cells.
+CARD_VERSION = 1  # of what `scalelab table --card` writes
+_CARD = "scalelab_card:"
 Record = tuple[int, list[str]]
 
 
@@ -186,6 +189,8 @@ def _text_records(path: Path, content: bytes, above: int) -> tuple[str, list[Rec
     cells outside the bars at both ends of its lines.
     """
     lines = list(io.StringIO(_decode(path, content), newline=""))[above:]
+    if above == 0:
+        above, lines = _of_card(path, lines)
     separator = _separator(lines)
     reader = csv.reader(lines, delimiter=separator, strict=True)
     records: list[Record] = []
@@ -207,6 +212,22 @@ def _text_records(path: Path, content: bytes, above: int) -> tuple[str, list[Rec
     ):
         return separator, records
     return separator, [(line, cells[1:-1]) for line, cells in records]
+
+
+def _of_card(path: Path, lines: list[str]) -> tuple[int, list[str]]:
+    """Return the table of a card that ``scalelab table --card`` wrote; else all."""
+    marks = (n for n, line in enumerate(lines) if line.startswith(_CARD))
+    if (mark := next(marks, None)) is None:
+        return 0, lines
+    version = lines[mark].removeprefix(_CARD).strip()
+    if version != str(CARD_VERSION):
+        raise SpecError(
+            f"{path} is a card of version {version}; this ScaleLab reads "
+            f"{CARD_VERSION}. Install the ScaleLab that wrote it, or a newer one."
+        )
+    below = (n for n, line in enumerate(lines) if n > mark and line.startswith("|"))
+    first = next(below, len(lines))
+    return first, [*takewhile(lambda line: line.startswith("|"), lines[first:])]
 
 
 def _text_of(value: Any) -> str:

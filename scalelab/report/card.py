@@ -1,0 +1,129 @@
+"""The card: how many devices, how long and how much, for the README of a model.
+
+It is Markdown with YAML front matter; ``scalelab import`` reads its table.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from scalelab._version import __version__
+from scalelab.inputs.numerals import Interval, duration, duration_ends
+from scalelab.kinds.resources import RESOURCES
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.rows import MeasuredStep, OutlookRow
+from scalelab.recommend.answer.sentences import allocated
+from scalelab.records.tables.file import CARD_VERSION
+
+_DIGITS = 5  # of numbers that were computed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Card:
+    """The card of an answer that was asked for strong and weak scaling.
+
+    Parameters
+    ----------
+    job
+        What the times are of, in words.
+    about
+        Which run, when and with which versions and code it was measured.
+    peak_bytes
+        The largest peak memory of a device at the chosen batch; None: not recorded.
+    """
+
+    answer: Recommendation
+    job: str
+    about: Mapping[str, Any]
+    peak_bytes: int | None
+
+    @property
+    def text(self) -> str:
+        """The card as Markdown."""
+        front = yaml.safe_dump(
+            {"scalelab_card": CARD_VERSION, **dict(self._front())},
+            sort_keys=False,
+            allow_unicode=True,
+            default_flow_style=None,
+            width=100,
+        )
+        row = self.answer.chosen
+        amounts = [
+            resource.in_words(amount.value, self.answer.units(row))
+            for resource, amount in row.spent.items()
+        ]
+        left_out = [g.text for g in self.answer.grounds if g.kind == "times_contain"]
+        sentence = (
+            f"**{allocated(self.answer, row)}**: {duration(row.time_s.value)} "
+            f"[{duration_ends(row.time_s)}] for the job ({self.job}), "
+            f"{', '.join(amounts)}; {'; '.join([row.basis, *left_out])}. Asked of "
+            f"ScaleLab {__version__}, from {self.answer.num_observations:,} trials. "
+            "Measured, medians of the runs:"
+        )
+        return "\n".join([f"---\n{front}---\n", f"{sentence}\n", *self._table()])
+
+    def _front(self) -> Iterator[tuple[str, Any]]:
+        answer, row = self.answer, self.answer.chosen
+        yield "scalelab", __version__
+        yield "workload", answer.workload
+        yield from {**answer.held, **row.settings}.items()
+        yield "device_name", answer.device_name
+        yield "emulated", answer.is_emulated
+        for name in ("world_size", "num_nodes"):
+            yield name, getattr(row, name)
+        for name in row.batch.__slots__:
+            yield name, getattr(row.batch, name)
+        if rate := answer.learning_rate:
+            yield "learning_rate", {"value": _rounded(rate.value), "rule": rate.rule}
+        yield "basis", row.basis
+        yield "interval", answer.interval
+        for name in ("step_time_s", "throughput_samples_per_s", "scaling_efficiency"):
+            yield name, _ends(getattr(row, name))
+        yield "efficiency_against", f"{answer.baseline} ({row.scaling or 'itself'})"
+        if self.peak_bytes is not None:
+            yield "gpu_memory_peak_bytes", self.peak_bytes
+        yield "job", self.job
+        for name, amount in row.amounts.items():
+            if amount is not None:
+                yield RESOURCES[name].field_in(answer.currency), _ends(amount)
+        yield from self.about.items()
+
+    def _table(self) -> Iterator[str]:
+        found: dict[tuple[Any, ...], tuple[OutlookRow, MeasuredStep]] = {}
+        for series in self.answer.scaling:
+            for row, measured in zip(series.rows, series.measured, strict=True):
+                if measured is not None:
+                    key = row.world_size, row.num_nodes, str(row.batch)
+                    found.setdefault(key, (row, measured))
+        titles: list[str] = []
+        for _, (row, measured) in sorted(found.items()):
+            cells = {
+                "workload": self.answer.workload,
+                "device_name": self.answer.device_name,
+                "emulated": str(self.answer.is_emulated).lower(),
+                "world_size": row.world_size,
+                "num_nodes": row.num_nodes,
+                **{name: getattr(row.batch, name) for name in row.batch.__slots__},
+                "step_time_s": f"{measured.step_time_s.value:.6g}",
+                "runs": measured.num_runs,
+            }
+            if not titles:
+                titles = [*cells]
+                yield _line(titles)
+                yield _line(["---"] * len(titles))
+            yield _line([*map(str, cells.values())])
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _ends(interval: Interval) -> dict[str, float]:
+    ends = {"value": interval.value, "lo": interval.lo, "hi": interval.hi}
+    return {name: _rounded(each) for name, each in ends.items()}
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
