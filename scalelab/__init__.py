@@ -18,7 +18,16 @@ if TYPE_CHECKING:
     from scalelab.laws.memory.law import MemoryLaw
     from scalelab.laws.published import LAWS
     from scalelab.laws.step_time.law import StepTimeLaw
-    from scalelab.session import Run, dry_run, export, import_table, load, runs, sweep
+    from scalelab.session import (
+        Run,
+        compare,
+        dry_run,
+        export,
+        import_table,
+        load,
+        runs,
+        sweep,
+    )
     from scalelab.training.workloads.base import Workload
 
 __all__ = [
@@ -30,6 +39,7 @@ __all__ = [
     "StepTimeLaw",
     "Workload",
     "__version__",
+    "compare",
     "dry_run",
     "export",
     "import_table",
@@ -46,6 +56,7 @@ _HOMES = {
     "ScaleLabError": "scalelab.errors",
     "StepTimeLaw": "scalelab.laws.step_time.law",
     "Workload": "scalelab.training.workloads.base",
+    "compare": "scalelab.session",
     "dry_run": "scalelab.session",
     "export": "scalelab.session",
     "import_table": "scalelab.session",

@@ -21,7 +21,8 @@ A failed *trial* is data, not an exception: see
 """
 
 # Exit codes of ends that are no errors.
-NOT_ALL_MEASURED, NOTHING_MEETS, INTERRUPTED, READER_LEFT = 1, 4, 130, 141
+NOT_ALL_MEASURED = SLOWER = 1
+NOTHING_MEETS, INTERRUPTED, READER_LEFT = 4, 130, 141
 
 
 class ScaleLabError(Exception):

@@ -28,6 +28,8 @@ from scalelab.inputs.wording import for_the_command_line
 
 AGAIN_AFTER_S = 0.01
 RECOMMEND, REPORT, TABLE = "recommend", "report", "table"
+COMPARE = "compare"
+QUESTIONS = (RECOMMEND, REPORT, TABLE, COMPARE)
 
 COMMANDS = {
     "sweep": "Run, continue or extend a sweep, then recommend.",
@@ -38,6 +40,7 @@ COMMANDS = {
     RECOMMEND: "Answer: which allocation, batch size and learning-rate rule.",
     REPORT: "Write the run's report: one self-contained HTML file.",
     TABLE: "Print strong and weak scaling as forms and papers do.",
+    COMPARE: "Compare the step times of two runs, and their answers.",
     "import": "Import a table of measurements as a run.",
     "export": "Write what runs measured as CSV, Parquet or JSON.",
     "data": "Obtain a data set that a built-in workload needs.",
@@ -90,7 +93,7 @@ def _module(name: str) -> ModuleType:
 def _command(name: str, asked: str | None) -> Callable[..., None]:
     home, _, function = HOMES.get(name, f"{name}:run").partition(":")
     command: Callable[..., None] = getattr(_module(home), function)
-    if name not in (RECOMMEND, REPORT, TABLE):
+    if name not in QUESTIONS:
         return command
     from scalelab.cli.recommend_command import with_question
     from scalelab.kinds.resources import RESOURCES

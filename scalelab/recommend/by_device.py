@@ -108,12 +108,19 @@ def answer(
             for label, problem in problems.items()
         ]
     if question.asks_scaling:
-        device = answered.chosen.device
-        considered = compared.get(device, next(iter(compared.values())))
-        alike = [row for row in answered.rows if row.device == device]
-        answered = replace(answered, scaling=scaling_series(considered, alike))
+        answered = _with_scaling(answered, compared)
     facts = (*answered.facts, *further)
     return replace(answered, facts=facts, sweep_spent=_by_the_sweep(found))
+
+
+def _with_scaling(
+    answered: Recommendation, compared: Mapping[str, Considered]
+) -> Recommendation:
+    """Return an answer with strong and weak scaling on its devices."""
+    device = answered.chosen.device
+    considered = compared.get(device, next(iter(compared.values())))
+    alike = [row for row in answered.rows if row.device == device]
+    return replace(answered, scaling=scaling_series(considered, alike))
 
 
 def _kinds(

@@ -43,7 +43,7 @@ class Card:
     def text(self) -> str:
         """The card as Markdown."""
         front = yaml.safe_dump(
-            {"scalelab_card": CARD_VERSION, **dict(self._front())},
+            self._front(),
             sort_keys=False,
             allow_unicode=True,
             default_flow_style=None,
@@ -64,31 +64,39 @@ class Card:
         )
         return "\n".join([f"---\n{front}---\n", f"{sentence}\n", *self._table()])
 
-    def _front(self) -> Iterator[tuple[str, Any]]:
-        answer, row = self.answer, self.answer.chosen
-        yield "scalelab", __version__
-        yield "workload", answer.workload
-        yield from {**answer.held, **row.settings}.items()
-        yield "device_name", answer.device_name
-        yield "emulated", answer.is_emulated
-        for name in ("world_size", "num_nodes"):
-            yield name, getattr(row, name)
-        for name in row.batch.__slots__:
-            yield name, getattr(row.batch, name)
-        if rate := answer.learning_rate:
-            yield "learning_rate", {"value": _rounded(rate.value), "rule": rate.rule}
-        yield "basis", row.basis
-        yield "interval", answer.interval
-        for name in ("step_time_s", "throughput_samples_per_s", "scaling_efficiency"):
-            yield name, _ends(getattr(row, name))
-        yield "efficiency_against", f"{answer.baseline} ({row.scaling or 'itself'})"
-        if self.peak_bytes is not None:
-            yield "gpu_memory_peak_bytes", self.peak_bytes
-        yield "job", self.job
-        for name, amount in row.amounts.items():
-            if amount is not None:
-                yield RESOURCES[name].field_in(answer.currency), _ends(amount)
-        yield from self.about.items()
+    def _front(self) -> dict[str, Any]:
+        answer, row, rate = self.answer, self.answer.chosen, self.answer.learning_rate
+        plan = {name: getattr(row.batch, name) for name in row.batch.__slots__}
+        amounts = {
+            RESOURCES[name].field_in(answer.currency): _ends(amount)
+            for name, amount in row.amounts.items()
+            if amount is not None
+        }
+        known = {
+            "scalelab_card": CARD_VERSION,
+            "scalelab": __version__,
+            "workload": answer.workload,
+            **answer.held,
+            **row.settings,
+            "device_name": answer.device_name,
+            "emulated": answer.is_emulated,
+            "world_size": row.world_size,
+            "num_nodes": row.num_nodes,
+            **plan,
+            "learning_rate": rate
+            and {"value": _rounded(rate.value), "rule": rate.rule},
+            "basis": row.basis,
+            "interval": answer.interval,
+            "step_time_s": _ends(row.step_time_s),
+            "throughput_samples_per_s": _ends(row.throughput_samples_per_s),
+            "scaling_efficiency": _ends(row.scaling_efficiency),
+            "efficiency_against": f"{answer.baseline} ({row.scaling or 'itself'})",
+            "gpu_memory_peak_bytes": self.peak_bytes,
+            "job": self.job,
+            **amounts,
+            **self.about,
+        }
+        return {name: value for name, value in known.items() if value is not None}
 
     def _table(self) -> Iterator[str]:
         found: dict[tuple[Any, ...], tuple[OutlookRow, MeasuredStep]] = {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from scalelab.errors import SpecError
 from scalelab.inputs.lines import ended
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from scalelab.recommend.answer.recommendation import (
         Recommendation as Recommendation,
     )
+    from scalelab.session.comparison import Comparison
 
 
 def load(directory: str | Path) -> Run:
@@ -227,6 +228,33 @@ def import_table(
     from scalelab.records.tables.importing import import_table as read
 
     return Run(read(said))
+
+
+def compare(
+    before: str | Path | Run, after: str | Path | Run, **question: Any
+) -> Comparison:
+    """Compare the step times of two runs, and their answers.
+
+    Parameters
+    ----------
+    before, after
+        Runs or their directories.
+    **question
+        What both are asked, as for :meth:`Run.recommend`.
+
+    Raises
+    ------
+    SpecError
+        If they have no configuration in common, or an argument is wrong.
+    StoreError
+        If a directory is no run.
+    """
+    first, second = (
+        each if isinstance(each, Run) else load(each) for each in (before, after)
+    )
+    from scalelab.session.comparison import compare_runs
+
+    return compare_runs(first, second, question)
 
 
 def export(

@@ -1,0 +1,302 @@
+"""A run that fits laws to its measurements and recommends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scalelab.errors import SpecError
+from scalelab.experiment.job import Job
+from scalelab.inputs.document import Scalar
+from scalelab.inputs.problems import validated
+from scalelab.inputs.wording import Call, Option
+from scalelab.kinds.resources import read_limits
+from scalelab.session.arguments import (
+    FitArguments,
+    RecommendArguments,
+    read_words,
+    whole_job,
+)
+from scalelab.session.asked import AskedRun
+
+if TYPE_CHECKING:
+    from scalelab.laws.step_time.law import StepTimeLaw
+    from scalelab.recommend.answer.recommendation import Recommendation
+    from scalelab.report.figures import Figures
+    from scalelab.session.answer import Answer
+
+# A value, values by device, or both as the command line has them
+ByDevice = float | str | Mapping[str, float | str] | Sequence[str] | None
+_OF_A_JOB = {"job", *Job.model_fields}
+_USUAL_SAMPLES = 1_000_000
+_ABOUT = ("from", "to", "versions", "code", "data")  # of the provenance, on a card
+_LAW = FitArguments.model_fields["law"].default
+
+
+class RecommendingRun(AskedRun):
+    """A run that fits laws to its measurements and recommends."""
+
+    def fit(
+        self,
+        law: str = "scalelab",
+        *,
+        learn_from: Sequence[str | Path] | str | Path = (),
+        up_to: int | None = None,
+    ) -> StepTimeLaw:
+        """Return a law of step time fitted to the observations.
+
+        Parameters
+        ----------
+        law
+            A name of :data:`scalelab.LAWS`.
+        learn_from
+            Other runs to learn from, as in :meth:`recommend`.
+        up_to
+            Fit to rows of at most so many devices, to see what the law would have said
+            of the others; default: to all.
+
+        Raises
+        ------
+        SpecError
+            If an argument is wrong.
+        FitError
+            If no row has a usable step time.
+        """
+        given = {"law": law, "learn_from": learn_from, "up_to": up_to}
+        said = validated(FitArguments, given, source=Call("fit"))
+        from scalelab.laws.published import law_named
+        from scalelab.recommend.knowledge import fit_step_times
+
+        learnt, _ = self._history(said.learn_from)
+        rows = self.fit_rows
+        if said.up_to is not None:
+            is_small = rows.observations["world_size"] <= said.up_to
+            rows = rows.take(rows.observations.index[is_small.fillna(False)])
+        return fit_step_times(law_named(said.law), rows, history=learnt)[0]
+
+    def recommend(
+        self,
+        *,
+        price: ByDevice = None,
+        prices: str | Path | None = None,
+        spot: Mapping[str, Any] | None = None,
+        power: ByDevice = None,
+        pue: float | None = None,
+        carbon_g_per_kwh: float | None = None,
+        price_per_gpu_hour_usd: float | str | None = None,
+        target: str | None = None,
+        max_gap: float | None = None,
+        confidence: float = 0.9,
+        job: Mapping[str, Any] | None = None,
+        gpus: Sequence[int] | int | None = None,
+        select: Mapping[str, Scalar] | None = None,
+        law: str = "scalelab",
+        learn_from: Sequence[str | Path] | str | Path = (),
+        batch: int | None = None,
+        max_batch: int | None = None,
+        local_batch: int | None = None,
+        between_nodes: str | None = None,
+        accept_unmeasured: bool = False,
+        no_history: bool = False,
+        what_if: bool = False,
+        scaling: bool = False,
+        **words: Any,
+    ) -> Answer:
+        """Recommend an allocation, a batch size and a learning-rate rule.
+
+        Parameters
+        ----------
+        price
+            What an hour of a device is charged, such as ``"2.5usd"``, or of a whole
+            node, ``"9eur/node-h"``; for several kinds of devices by node group or
+            model, ``{"c4": "0.39usd", "p2": "0.9usd"}``. Default: what ``prices`` says,
+            else the profile of the run's site, else the imported table.
+        prices
+            Path of a price list, see :class:`scalelab.site.prices.PriceEntry`; default:
+            the one that the site's profile names.
+        spot
+            What is known of the same nodes where they may be taken away, beside those
+            on demand: ``{"price": 0.12}``; see :class:`scalelab.site.spot.Spot`.
+        power
+            What a device draws while it trains, such as ``"400W"``, or by device.
+            Default: what counters of the devices measured, else the site's ``power_w``.
+        pue
+            Power usage effectiveness of the site, by which energy is multiplied.
+        carbon_g_per_kwh
+            Grams of CO2 equivalents per kWh of the electricity.
+        price_per_gpu_hour_usd
+            The same as ``price``, as a number of usd per device-hour.
+        target
+            Metric to reach instead of the job's, e.g. ``"val_acc >= 0.75"``.
+        max_gap
+            The most of the final metric that a way to train may lose against one
+            process; ways whose gap is larger, or not measured, are not chosen.
+        confidence
+            Probability with which all limits must hold, in (0, 1).
+        job
+            Keys of an experiment's ``job``; default: the experiment's own.
+        gpus
+            Numbers of devices to consider besides the measured ones.
+        select
+            Values by column that narrow the observations to one workload and device.
+        law
+            Name of the step-time law.
+        learn_from
+            Directories of other runs, of other workloads on the same devices or of the
+            same workload elsewhere, whose step times teach about this run's; default:
+            those of the history, the folder that the site's ``history`` names, else
+            ``~/.config/scalelab/history``.
+        batch
+            The global batch of the job; default: the job's own, else any that is inside
+            the measured range.
+        max_batch
+            The largest global batch that may be used, instead of the largest measured.
+        local_batch
+            The local batch; default: any up to the largest measured.
+        between_nodes
+            The link between nodes, e.g. ``"100Gbit/s 5us"``; it counts where no trial
+            ran on several nodes. Default: what the site's profile says.
+        accept_unmeasured
+            Also choose what rests on what was not measured here, such as a network.
+        no_history
+            Learn from this run's own rows alone.
+        what_if
+            Add what other limits would choose, see :mod:`scalelab.recommend.what_if`.
+        scaling
+            Add strong and weak scaling, see :mod:`scalelab.recommend.scaling`.
+        **words
+            Upper limits, of every resource: ``max_time="4h"``, also ``deadline``, or
+            ``max_gpu_hours=50``; see ``kinds.resources``. And keys of the job, instead
+            of ``job``: ``epochs=90``.
+
+        Raises
+        ------
+        SpecError
+            If an argument is wrong, the observations mix workloads or devices, or
+            nothing in the other runs is related to this one.
+        StoreError
+            If one of them is no run.
+        FitError
+            If the observations cannot answer.
+        """
+        given = {**locals()}
+        del given["self"], given["words"]
+        limits, keys = read_words(words)
+        given["job"] = whole_job(job, keys, self.job)
+        said = validated(RecommendArguments, given, source=Call("recommend"))
+        if said.no_history and said.learn_from:
+            raise SpecError(
+                f"{Option('learn_from')} names what {Option('no_history', True)} "
+                "refuses.",
+                "Give one of the two.",
+            )
+        if (result := self.search_result) is not None:
+            raise SpecError(
+                f"{' '.join(result.sentences)} {self.name} is a search: it compares "
+                "settings on one allocation, so it answers no question of devices, "
+                "times or prices. Ask a run without tune."
+            )
+        from scalelab.recommend.answer.kept import Question
+        from scalelab.recommend.question.batches import AskedBatch
+        from scalelab.recommend.question.objective import Constraints
+        from scalelab.session.answer import Answer
+
+        quotes = tuple(self.quotes(said))
+        question = Question(
+            job=said.job or self.job,
+            limits=Constraints(
+                limits=read_limits(limits, others=RecommendArguments.model_fields),
+                target=said.target,
+                accept=tuple(map(str, self._reader.conditions)),
+                max_gap=said.max_gap,
+                confidence=said.confidence,
+            ),
+            gpus=said.gpus,
+            select=dict(sorted(said.select.items())),
+            law=said.law,
+            learn_from=tuple(str(Path(each).resolve()) for each in said.learn_from),
+            batches=AskedBatch(
+                global_batch_size=said.batch,
+                largest=said.max_batch,
+                local_batch_size=said.local_batch,
+            ),
+            between_nodes=said.between_nodes,
+            accept_unmeasured=said.accept_unmeasured,
+            quotes=quotes,
+            spot=said.spot,
+            power=said.power,
+            pue=said.pue,
+            carbon_g_per_kwh=said.carbon_g_per_kwh,
+            asks_what_if=said.what_if,
+            asks_scaling=said.scaling,
+            today=date.today() if any(each.entry.date for each in quotes) else None,
+            # other laws learn from the asked rows alone
+            history=""
+            if said.no_history or said.learn_from or said.law != _LAW
+            else str(self.history_directory),
+        )
+        # a target that no trial stopped at is read off streams, which may still grow,
+        # as a history of prices may
+        may_change = said.target is not None or self._has_history(question)
+        answered = self._answered if may_change else self._asked
+        from scalelab.session.next_step import next_step, without_limits
+
+        found = answered(question)
+        asked = {**given, **limits, "what_if": False, "scaling": False}
+        facts = (*found.facts, next_step(self, found, asked))
+        table = found.what_if and {
+            **found.what_if,
+            "command": without_limits(self, asked),
+        }
+        return Answer.of(replace(found, facts=facts, what_if=table), self)
+
+    def job_script(self, answer: Recommendation, site: str | None = None) -> str:
+        """Return the batch job's script for the recommended allocation.
+
+        Its time limit is the answer's time at its confidence, and a tenth more; where
+        the site's walltime is less, the script submits itself as a chain of jobs.
+
+        Parameters
+        ----------
+        answer
+            A recommendation of this run.
+        site
+            Name or path of the profile of a SLURM or PBS site; default: the
+            experiment's own.
+
+        Raises
+        ------
+        SpecError
+            If the site has no batch system, or the run was imported.
+        """
+        from scalelab.recommend.answer.job_lines import (
+            JobTime,
+            job_lines,
+            recommended_trial,
+        )
+        from scalelab.site.job_script import job_script, with_batch_system
+
+        if self.experiment is None:
+            raise SpecError(
+                f"{self.name} was imported and says nothing of a program. A job script "
+                "needs a run that was swept."
+            )
+        everywhere = self.experiment.resolve_site(site)
+        where = with_batch_system(everywhere.in_group(answer.node_group or None))
+        time = JobTime.of(answer, where.walltime)
+        return job_script(
+            where,
+            recommended_trial(self.experiment, answer).allocation,
+            job_lines(self.experiment, where, answer, time),
+            job_name=self.name,
+            walltime_s=time.limit_s,
+        )
+
+    def figures_of(self, answer: Recommendation | None) -> Figures:
+        """Return the report's figures with an answer; None: of what was measured."""
+        from scalelab.report.figures import Figures
+
+        return Figures(self.fit_rows, answer, self.streams)
