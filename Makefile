@@ -23,8 +23,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests share the cores; the threads of small matrices would only wait for each other.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: sweep test test-ci test-all test-faults test-slurm test-recipes check bench bench-slurm notebooks \
-	clean
+.PHONY: sweep test test-ci test-all test-faults test-slurm test-recipes check bench bench-slurm docs \
+	notebooks clean
 
 sweep: $(INSTALLED)
 	$(BIN)/scalelab sweep experiments/first.yaml
@@ -66,6 +66,12 @@ bench: $(INSTALLED)
 bench-slurm: $(INSTALLED)
 	for name in refusal turnaround; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
+# The documentation as a site, .site/html: links between pages hold here and there.
+docs: $(INSTALLED)
+	rm -rf .site && mkdir -p .site/pages
+	cp -r README.md CHANGELOG.md CONTRIBUTING.md docs analysis experiments benchmarks .site/pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 # The notebooks anew, with the outputs they are shipped with; needs Chrome or Chromium.
 notebooks: $(INSTALLED)
 	rm -rf runs/from-python  # its plan is shown before it has run
@@ -74,7 +80,7 @@ notebooks: $(INSTALLED)
 	$(BIN)/ruff format analysis
 
 clean:
-	rm -rf $(VENV) .recipes .mypy_cache .pytest_cache .ruff_cache .coverage*
+	rm -rf $(VENV) .recipes .site .mypy_cache .pytest_cache .ruff_cache .coverage*
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

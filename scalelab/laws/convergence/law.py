@@ -1,7 +1,7 @@
 """The convergence law: samples to a target against the global batch.
 
 The formula stands in :mod:`scalelab.laws.convergence.fit`, its derivation and its known
-failures in ``docs/laws.md``.
+failures in ``docs/laws_of_learning.md``.
 
 >>> import pandas as pd
 >>> rows = pd.DataFrame(

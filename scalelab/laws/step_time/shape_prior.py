@@ -1,8 +1,8 @@
 """Normal priors of the parameters of a shape, and their update by related curves.
 
 What is believed of any curve before it is measured are round numbers with their
-reasons; ``docs/laws.md`` says what was tried instead. A curve's own rows, and those of
-its relatives, override all of this.
+reasons; ``docs/laws_judged.md`` says what was tried instead. A curve's own rows, and
+those of its relatives, override all of this.
 """
 
 from collections.abc import Mapping, Sequence
