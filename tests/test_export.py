@@ -74,7 +74,8 @@ def test_what_other_tools_read_is_what_was_measured(
     for name in ("step_time_s", "throughput_samples_per_s", "world_size"):
         known = rows[name].astype(float)
         for read in (csv, parquet, pd.DataFrame(records)):
-            pd.testing.assert_series_equal(read[name].astype(float), known)
+            found = read[name].astype(float)
+            pd.testing.assert_series_equal(found, known, check_exact=True)
     assert records[-1]["hosts"] == rows["hosts"].iloc[-1]
     assert json.loads(csv["hosts"].iloc[-1]) == rows["hosts"].iloc[-1]
     assert [*parquet["hosts"].iloc[-1]] == rows["hosts"].iloc[-1]

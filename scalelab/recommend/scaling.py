@@ -41,11 +41,11 @@ def scaling_series(
     for scaling, names in _COMMON.items():
         if common := _in_common(curve, names, chosen):
             with suppress(NotIdentifiableError):  # it has no known need of samples
-                of_series = curve[
-                    np.all([curve[n] == common[n] for n in names], axis=0)
-                ]
-                outlook = _predicted(considered, rows, key, of_series, common)
-                found.append(ScalingSeries(scaling, common[names[0]], *outlook))
+                is_of_it = np.all([curve[n] == common[n] for n in names], axis=0)
+                shown = _predicted(considered, rows, key, curve[is_of_it], common)
+                series = ScalingSeries(scaling, common[names[0]], *shown)
+                if series.rows[0].is_baseline:  # else its need of samples is unknown
+                    found.append(series)
     return tuple(found)
 
 
@@ -102,8 +102,8 @@ def _splits(
     common: Mapping[str, int], data_parallel_size: float
 ) -> Iterator[tuple[int, int, int]]:
     """Yield local batches, passes and data-parallel sizes, the fewest passes first."""
-    parallel = int(data_parallel_size)
-    if parallel != data_parallel_size:
+    parallel = round(data_parallel_size)
+    if abs(parallel - data_parallel_size) > 1e-9:
         return
     if "local_batch_size" in common:
         local, passes = common.values()

@@ -4,7 +4,9 @@ Strong and weak scaling stand apart, and what was measured apart from what is pr
 The rows are the answer's own, so that a table never says another figure than it.
 """
 
-from collections.abc import Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,7 +48,7 @@ class ScalingTable(Guided):
         What the times are of, in words.
     """
 
-    _instead: ClassVar = by_guess(
+    _instead: ClassVar[Mapping[str, str]] = by_guess(
         {
             "table.to_frame()": "df frame data to_pandas rows dataframe",
             "table.text('md')": "to_markdown markdown md to_text to_latex to_string",
@@ -75,7 +77,7 @@ class ScalingTable(Guided):
             blocks = [b if "\n" in b else between_words(b, _WIDTH) for b in blocks]
         return ShownText("\n\n".join(blocks))
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a row per allocation of each series, the units in the names."""
         import pandas as pd
 

@@ -57,7 +57,7 @@ class Comparison(Guided):
     ----------
     before, after
         The sides that are compared.
-    paired
+    difference
         The difference over the configurations that both have.
     """
 

@@ -122,7 +122,8 @@ def _parquet(rows: pd.DataFrame) -> bytes:
 
 
 def _json(rows: pd.DataFrame) -> bytes:
-    text = rows.to_json(orient="records", date_format="iso", double_precision=15)
+    known = rows.astype(object).where(rows.notna(), None)
+    text = json.dumps(known.to_dict("records"), allow_nan=False, default=str)
     return f"{text}\n".encode()
 
 

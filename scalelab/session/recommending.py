@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SpecError
-from scalelab.experiment.job import Job
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import Call, Option
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 
 # A value, values by device, or both as the command line has them
 ByDevice = float | str | Mapping[str, float | str] | Sequence[str] | None
-_OF_A_JOB = {"job", *Job.model_fields}
-_USUAL_SAMPLES = 1_000_000
-_ABOUT = ("from", "to", "versions", "code", "data")  # of the provenance, on a card
 _LAW = FitArguments.model_fields["law"].default
 
 

@@ -1,8 +1,7 @@
-"""A run and the questions it answers: laws, recommendations, figures, a report."""
+"""A run, and what it gives out: tables, a card, figures, files, a report."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,26 +10,19 @@ from scalelab.experiment.job import Job
 from scalelab.inputs.guessed import ShownText
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import Call
-from scalelab.session.arguments import (
-    FitArguments,
-    TableArguments,
-)
+from scalelab.session.arguments import TableArguments
 from scalelab.session.export import write_rows
 from scalelab.session.recommending import RecommendingRun
 
 if TYPE_CHECKING:
-    from scalelab.recommend.answer.rows import OutlookRow
     from scalelab.report.figures import Figures
     from scalelab.report.scaling_table import ScalingTable
     from scalelab.session.answer import Answer
     from scalelab.session.comparison import Comparison
 
-# A value, values by device, or both as the command line has them
-ByDevice = float | str | Mapping[str, float | str] | Sequence[str] | None
 _OF_A_JOB = {"job", *Job.model_fields}
 _USUAL_SAMPLES = 1_000_000
 _ABOUT = ("from", "to", "versions", "code", "data")  # of the provenance, on a card
-_LAW = FitArguments.model_fields["law"].default
 
 
 class Run(RecommendingRun):
@@ -87,14 +79,16 @@ class Run(RecommendingRun):
                 answer=answer,
                 job=job,
                 about={"run": self.hashed_name, **about},
-                peak_bytes=self._peak_bytes(answer.chosen),
+                peak_bytes=self._peak_bytes(answer),
             ).text
         )
 
-    def _peak_bytes(self, row: OutlookRow) -> int | None:
-        rows = self.observations
-        is_it = rows["world_size"].eq(row.world_size)
-        is_it &= rows["local_batch_size"].eq(row.batch.local_batch_size)
+    def _peak_bytes(self, answer: Answer) -> int | None:
+        """Return the largest peak memory at the recommended configuration."""
+        rows, chosen = self.observations, answer.chosen
+        is_it = rows["world_size"].eq(chosen.world_size)
+        is_it &= rows["local_batch_size"].eq(chosen.batch.local_batch_size)
+        is_it &= rows["workload"].eq(answer.workload)
         peaks = rows.loc[is_it.fillna(False), "gpu_memory_peak_bytes"].dropna()
         return int(peaks.max()) if len(peaks) else None
 
