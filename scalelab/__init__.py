@@ -94,8 +94,10 @@ _INSTEAD = {
 def __getattr__(name: str) -> Any:
     # Importing scalelab must stay cheap: torch, dask and pandas load on first use.
     if name not in _HOMES:
-        hint = f". Write {_INSTEAD[name]}." if name in _INSTEAD else ""
-        raise AttributeError(f"module 'scalelab' has no attribute {name!r}{hint}")
+        problem = f"module 'scalelab' has no attribute {name!r}"
+        if name in _INSTEAD:
+            raise AttributeError(f"{problem}. Write {_INSTEAD[name]}.")
+        raise AttributeError(f"{problem}. Valid: {', '.join(__all__)}.")
     return getattr(import_module(_HOMES[name]), name)
 
 

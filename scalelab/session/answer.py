@@ -23,7 +23,7 @@ _GUESSED = by_guess(
     {
         "answer.explain()": "why reason reasons explanation because details text",
         "answer.table, a frame": "df frame dataframe data results to_df to_pandas "
-        "as_frame allocations",
+        "as_frame allocations head columns query loc iloc",
         "answer.rows": "options alternatives candidates configurations",
         "answer.chosen": "best choice recommended recommendation allocation pick "
         "selected winner row",

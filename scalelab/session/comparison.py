@@ -16,7 +16,7 @@ from scalelab.inputs.numerals import (
     duration_ends,
     percent,
 )
-from scalelab.inputs.problems import one_of
+from scalelab.inputs.problems import one_of, shown
 from scalelab.laws.paired import MASS, Paired, paired
 from scalelab.laws.rows import FitRows, curve_columns
 from scalelab.recommend.answer.recommendation import Recommendation
@@ -203,6 +203,11 @@ def compare_values(
     SpecError
         If nothing varies in the setting, or the question is wrong.
     """
+    if not isinstance(axis, str):
+        raise SpecError(
+            f"compare: {shown(axis)} is no setting. Write its name, such as "
+            "'parallelism'; two runs are compared by scalelab.compare(before, after)."
+        )
     frame = run.fit_rows.frame
     varying = [name for name in frame.columns if frame[name].astype(str).nunique() > 1]
     name = axis if axis in varying else OPTION_PREFIX + axis

@@ -35,13 +35,14 @@ if TYPE_CHECKING:
 _GUESSED = by_guess(
     {
         "run.observations, a frame": "df data frame dataframe to_frame to_df to_pandas "
-        "rows results measurements attempts history",
+        "rows results measurements attempts history head tail columns shape query loc "
+        "iloc groupby",
         "run.figures.speedup": "plot plots show charts figure speedup",
         "run.figures.efficiency": "efficiency scaling",
         "run.figures.throughput": "throughput",
         "run.fit()": "law laws model fit_law predict step_time",
         "run.recommend()": "answer_for recommendation best best_config choose ask "
-        "chosen optimal table explain",
+        "chosen optimal explain",
         "run.recommend().next_trial": "next_trial next next_measurement",
         "run.recommend().cost": "cost price gpu_hours",
         "run.recommend().sbatch()": "sbatch script slurm",
@@ -50,7 +51,10 @@ _GUESSED = by_guess(
         "run.experiment, or run.experiment_text": "config yaml spec configuration",
         "run.path": "dir folder location root",
         "run.summary": "info describe progress overview stats",
-        "run.to_csv('rows.csv')": "export save to_parquet to_json to_excel csv",
+        "run.to_csv('rows.csv'), or .parquet or .json": "export save to_parquet "
+        "to_json to_excel csv",
+        "len(run), or run.trials": "num_trials n_trials count size num_attempts",
+        "run.scaling_table()": "scaling_tables weak strong table",
         "scalelab.sweep(...)": "resume start continue_ run sweep extend",
         "scalelab.MemoryLaw.fit(run.observations)": "memory",
         "scalelab.ConvergenceLaw.fit(run.observations)": "convergence",

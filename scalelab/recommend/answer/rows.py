@@ -44,6 +44,7 @@ _GUESSED = by_guess(
         "chosen.flops_utilization": "mfu flops",
         "chosen.probability": "chance confidence",
         "answer.learning_rate": "lr learning_rate lr_rule",
+        "chosen.to_json()": "to_dict as_dict dict json asdict",
     }
 )
 
