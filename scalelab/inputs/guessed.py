@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from scalelab.errors import SpecError
 from scalelab.inputs.problems import one_of
 
+# Columns stay under each other in notebooks and in their exports
+_STYLE = "font-family: monospace; white-space: pre; overflow-x: auto"
+
 
 class ShownText(str):
     """A text of several lines, which is shown as it is and not in quotes."""
@@ -20,7 +23,7 @@ class ShownText(str):
     __repr__ = str.__str__
 
     def _repr_html_(self) -> str:
-        return f"<pre style='font-family: monospace'>{escape(self)}</pre>"
+        return f"<pre style='{_STYLE}'>{escape(self)}</pre>"
 
 
 class Guided:
