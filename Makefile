@@ -80,7 +80,7 @@ notebooks: $(INSTALLED)
 	$(BIN)/ruff format analysis
 
 clean:
-	rm -rf $(VENV) .recipes .site .mypy_cache .pytest_cache .ruff_cache .coverage*
+	rm -rf $(VENV) .recipes .site .cache .mypy_cache .pytest_cache .ruff_cache .coverage*
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

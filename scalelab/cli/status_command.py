@@ -17,15 +17,14 @@ def run(
     from scalelab.session import load
 
     run = load(run_directory)
-    text = run.status_lines(run_directory)
+    status = run.status()
+    text = run.status_lines(status, run_directory)
     if as_json:
         question = {"command": "status", "run": run_directory}
-        print_json(question, facts=[], text=text, **asdict(run.status()))
+        print_json(question, facts=[], text=text, **asdict(status))
         return
     typer.echo("\n".join(text))
-    if (
-        run.status().has_canaries
-    ):  # what tells of them takes longer to load than all above
+    if status.has_canaries:  # what tells of them takes longer to load than all above
         print_steadiness(run.observations)
 
 

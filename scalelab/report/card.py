@@ -10,11 +10,11 @@ from typing import Any
 import yaml
 
 from scalelab._version import __version__
-from scalelab.inputs.numerals import Interval, duration, duration_ends
+from scalelab.inputs.numerals import Interval
 from scalelab.kinds.resources import RESOURCES
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.rows import MeasuredStep, OutlookRow
-from scalelab.recommend.answer.sentences import allocated
+from scalelab.recommend.answer.sentences import allocated, sentences, texts
 from scalelab.records.tables.file import CARD_VERSION
 
 _DIGITS = 5  # of numbers that were computed
@@ -50,15 +50,11 @@ class Card:
             width=100,
         )
         row = self.answer.chosen
-        amounts = [
-            resource.in_words(amount.value, self.answer.units(row))
-            for resource, amount in row.spent.items()
-        ]
+        takes = ", ".join(texts(sentences(self.answer), "takes"))
         left_out = [g.text for g in self.answer.grounds if g.kind == "times_contain"]
         sentence = (
-            f"**{allocated(self.answer, row)}**: {duration(row.time_s.value)} "
-            f"[{duration_ends(row.time_s)}] for the job ({self.job}), "
-            f"{', '.join(amounts)}; {'; '.join([row.basis, *left_out])}. Asked of "
+            f"**{allocated(self.answer, row)}**: {takes} for the job ({self.job}); "
+            f"{'; '.join([row.basis, *left_out])}. Asked of "
             f"ScaleLab {__version__}, from {self.answer.num_observations:,} trials. "
             "Measured, medians of the runs:"
         )

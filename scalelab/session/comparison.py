@@ -13,15 +13,14 @@ from scalelab.inputs.numerals import (
     Interval,
     counted,
     duration,
-    duration_ends,
     percent,
 )
 from scalelab.inputs.problems import one_of, shown
 from scalelab.laws.paired import MASS, Paired, paired
 from scalelab.laws.rows import FitRows, curve_columns
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.recommend.answer.sentences import allocated
-from scalelab.records.columns import CURVE_COLUMNS, OPTION_PREFIX
+from scalelab.recommend.answer.sentences import allocated, sentences, texts
+from scalelab.records.columns import OPTION_PREFIX
 from scalelab.report.tables import provenance_table
 
 if TYPE_CHECKING:
@@ -209,14 +208,10 @@ def compare_values(
             "'parallelism'; two runs are compared by scalelab.compare(before, after)."
         )
     frame = run.fit_rows.frame
-    varying = [name for name in frame.columns if frame[name].astype(str).nunique() > 1]
+    varying = [n for n in curve_columns(frame) if frame[n].astype(str).nunique() > 1]
     name = axis if axis in varying else OPTION_PREFIX + axis
     if name not in varying:
-        known = [
-            each.removeprefix(OPTION_PREFIX)
-            for each in curve_columns(frame)
-            if each in varying
-        ]
+        known = [each.removeprefix(OPTION_PREFIX) for each in varying]
         valid = one_of(known, axis) if known else "No setting does."
         raise SpecError(f"axis={axis!r} does not vary in {run.name}. {valid}")
     sides = []
@@ -250,25 +245,19 @@ def _time_s(side: Side) -> float:
 def _answer(answer: Recommendation | Exception) -> str:
     if isinstance(answer, Exception):
         return f"no recommendation. {answer}"
-    row = answer.chosen
-    spent = [
-        resource.in_words(amount.value, answer.units(row))
-        for resource, amount in row.spent.items()
-    ]
-    took = f"{duration(row.time_s.value)} [{duration_ends(row.time_s)}]"
-    return f"{', '.join([allocated(answer, row), took, *spent])}."
+    takes = texts(sentences(answer), "takes")
+    return f"{', '.join([allocated(answer, answer.chosen), *takes])}."
 
 
 def _known(rows: FitRows) -> dict[str, str]:
     """Return what was measured, on what and with what, in texts by name."""
     observations = rows.observations
-    names = [*CURVE_COLUMNS, *curve_columns(observations)]
     settings = {
         name.removeprefix(OPTION_PREFIX): ", ".join(
             sorted(map(str, observations[name].dropna().unique()))
         )
-        for name in names
-        if name in observations and name != "dataset"
+        for name in curve_columns(observations)
+        if name != "dataset"
     }
     known = {name: text for name, text in provenance_table(observations).rows}
     return {**settings, **{name: known.get(name, "") for name in _PROVENANCE}}

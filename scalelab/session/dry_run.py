@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from scalelab.inputs.guessed import Guided, by_guess
 from scalelab.inputs.lines import aligned
 from scalelab.inputs.numerals import counted, device_time
+from scalelab.inputs.wording import Option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,7 +172,8 @@ def _cost(asked: Sweep) -> Iterator[str]:
     for change in asked.changes:
         yield f"Changed since {asked.directory}: {change}."
     if asked.changes and asked.has_measurements:
-        yield "Give the experiment another name, or sweep with --accept-changes."
+        accepting = Option("accept_changes", True)
+        yield f"Give the experiment another name, or sweep with {accepting}."
     left = asked.num_remaining
     if asked.num_finished:
         to_run = "" if left is None else f", {left:,} to run"

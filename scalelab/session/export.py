@@ -12,7 +12,12 @@ from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import one_of
 from scalelab.records.attempt_io import write_atomically
-from scalelab.records.columns import CURVE_COLUMNS, OPTION_PREFIX, TARGET_COLUMNS
+from scalelab.records.columns import (
+    COLUMNS,
+    CURVE_COLUMNS,
+    OPTION_PREFIX,
+    TARGET_COLUMNS,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +40,7 @@ _OF_ALL = (
     *("samples_to_target", "time_to_target_s", "final_metric", "energy_j"),
     *("device_power_w", "start_up_s", "allocated_gpu_s"),
 )
-_LISTS = ("device_ids", "hosts", "validity")
+_LISTS = [column.name for column in COLUMNS if column.kind == "list"]
 
 
 def rows_of(runs: Sequence[RunRecords], per: str = ATTEMPT) -> pd.DataFrame:
@@ -55,8 +60,10 @@ def rows_of(runs: Sequence[RunRecords], per: str = ATTEMPT) -> pd.DataFrame:
     if per not in (ATTEMPT, CONFIGURATION):
         valid = one_of([ATTEMPT, CONFIGURATION], str(per))
         raise SpecError(f"per={per!r} is unknown. {valid}")
-    rows_of_run = _by_configuration if per == CONFIGURATION else _by_attempt
-    return pd.concat(map(rows_of_run, runs), ignore_index=True)
+    parts = [run.observations for run in runs]
+    if per == CONFIGURATION:
+        parts = [*map(_by_configuration, runs)]
+    return pd.concat(parts, ignore_index=True)
 
 
 def write_rows(rows: pd.DataFrame, path: str | Path) -> Path:
@@ -77,10 +84,6 @@ def write_rows(rows: pd.DataFrame, path: str | Path) -> Path:
         )
     write_atomically(target, write(rows))
     return target
-
-
-def _by_attempt(run: RunRecords) -> pd.DataFrame:
-    return run.observations
 
 
 def _by_configuration(run: RunRecords) -> pd.DataFrame:
@@ -110,7 +113,7 @@ def _by_configuration(run: RunRecords) -> pd.DataFrame:
 def _csv(rows: pd.DataFrame) -> bytes:
     lists = {
         name: rows[name].map(json.dumps, na_action="ignore")
-        for name in rows.columns.intersection([*_LISTS])
+        for name in rows.columns.intersection(_LISTS)
     }
     return rows.assign(**lists).to_csv(index=False).encode()
 

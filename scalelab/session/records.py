@@ -244,19 +244,20 @@ class RunRecords(Guided):
 
         return status_of(self._reader, self.experiment)
 
-    def status_lines(self, directory: Path) -> list[str]:
-        """Return the status in lines, as ``scalelab status`` prints it."""
+    def status_lines(self, status: RunStatus, directory: Path) -> list[str]:
+        """Return a status in lines, as ``scalelab status`` prints it."""
         from scalelab.session.status_words import status_lines
 
         also = [self.accepted]
         if (result := self.search_result) is not None:
             also += result.sentences
-        return status_lines(self.status(), directory, also)
+        return status_lines(status, directory, also)
 
     @property
     def summary(self) -> str:
         """What has been done and what is missing, as ``scalelab status`` prints it."""
-        return ShownText("\n".join(self.status_lines(self._shown_path)))
+        lines = self.status_lines(self.status(), self._shown_path)
+        return ShownText("\n".join(lines))
 
     def _repr_html_(self) -> str:
         return ShownText(f"{self!r}\n\n{self.summary}")._repr_html_()

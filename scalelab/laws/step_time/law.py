@@ -172,12 +172,8 @@ class StepTimeLaw(Guided):
             to which curve it belongs.
         """
         check_mass(interval)
-        columns = [*CONFIGURATION, *_BATCHES[1:], *self._telling_apart]
-        configurations = asked_configurations(
-            configurations, keywords, columns, example="world_size"
-        )
-        if keywords:
-            configurations = self._with_what_is_open(configurations)
+        if keywords or not isinstance(configurations, pd.DataFrame):
+            configurations = self._asked(configurations, keywords)
         parts = [
             self._predict_curve(key, part, interval)
             for key, part in self._by_curve(configurations)
@@ -189,24 +185,28 @@ class StepTimeLaw(Guided):
             **{name: answer[name].to_numpy() for name in _ANSWER_COLUMNS}
         )
 
-    @property
-    def _telling_apart(self) -> list[str]:
-        # columns in which the curves differ
+    def _asked(self, frame: object, keywords: Mapping[str, Any]) -> pd.DataFrame:
+        """Return what keywords ask, completed by what was measured."""
         curves = [dict(key) for key in self.curves]
         names = dict.fromkeys(name for curve in curves for name in curve)
-        return [n for n in names if len({str(curve.get(n)) for curve in curves}) > 1]
+        telling = [n for n in names if len({str(curve.get(n)) for curve in curves}) > 1]
+        columns = [*CONFIGURATION, *_BATCHES[1:], *telling]
+        asked = asked_configurations(frame, keywords, columns, example="world_size")
+        return self._with_what_is_open(asked, telling)
 
-    def _with_what_is_open(self, asked: pd.DataFrame) -> pd.DataFrame:
+    def _with_what_is_open(
+        self, asked: pd.DataFrame, telling: list[str]
+    ) -> pd.DataFrame:
         rows = []
         for row in asked.to_dict("records"):
             said = {str(name): value for name, value in row.items()}
             has_batch = not said.keys().isdisjoint(_BATCHES)
             for key in agreeing(self.curves, said):
                 points = self.curves[key].points
-                telling = {n: each for n, each in key if n in self._telling_apart}
+                own = {name: each for name, each in key if name in telling}
                 world_size = said.get("world_size", 1)
                 nodes = int(np.ceil(world_size / points.at.per_node.max()))
-                whole = {**telling, "num_nodes": nodes, **said}
+                whole = {**own, "num_nodes": nodes, **said}
                 measured = [{"local_batch_size": b} for b in points.local_batches]
                 batches: list[dict[str, float]] = [{}] if has_batch else measured
                 rows += [{**whole, **batch} for batch in batches]
