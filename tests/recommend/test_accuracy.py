@@ -91,6 +91,17 @@ def test_a_limit_of_the_gap_rules_ways_out(limit: float, is_exact: bool) -> None
     assert (said in answer.said("accuracy")) is is_exact
 
 
+def test_what_is_ruled_out_is_the_first_contradiction() -> None:
+    """Step times that scatter do not hide why nothing, or another way, is chosen."""
+    scattered = FAST.copy()
+    scattered.loc[scattered.index[0], "step_time_s"] *= 3
+    answer = ask(scattered, accept=("val_acc > 0.999",))
+    assert not answer.meets_constraints
+    kinds = [each.kind for each in answer.grounds if each.state == "contradicted"]
+    assert kinds[0] == "ruled_out"
+    assert len(kinds) > 1
+
+
 @pytest.mark.slow
 def test_times_do_not_depend_on_what_is_ruled_out() -> None:
     free, held = ask(EXACT, way(False, speed=1.5, gap=-1)), ask(EXACT, FAST, max_gap=0)

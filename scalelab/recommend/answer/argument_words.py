@@ -232,6 +232,10 @@ def _always(
 # By the kind of a note, in order of weight: its state and its phrase, of its values and
 # the word for a device
 _PHRASES: Mapping[str, Callable[[Mapping[str, Any], str], tuple[State, str]]] = {
+    "ruled_out": _always(
+        "contradicted",
+        lambda of: ", ".join(f"{way} ({why})" for way, why in of["reasons"].items()),
+    ),
     "to_submit_now": _submit_now,
     "step_time": _step_time,
     "choice_in_draws": _in_draws,
@@ -254,10 +258,6 @@ _PHRASES: Mapping[str, Callable[[Mapping[str, Any], str], tuple[State, str]]] = 
     "own_rate_differs": _always(
         "contradicted",
         lambda of: f"the program's own rate in {counted(of['num_trials'], 'trial')}",
-    ),
-    "ruled_out": _always(
-        "contradicted",
-        lambda of: ", ".join(f"{way} ({why})" for way, why in of["reasons"].items()),
     ),
     "import_doubted": _always("contradicted", lambda _: "the import doubted the table"),
     "target_not_reached": _always(
