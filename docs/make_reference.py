@@ -1,4 +1,4 @@
-"""Write docs/reference.md from the schema: every key, placeholder and metric group.
+"""Write the three pages of reference from the schema, docs/reference*.md.
 
     python docs/make_reference.py
 
@@ -23,6 +23,7 @@ from scalelab.experiment.spec import Experiment
 from scalelab.experiment.tuning import TuneKeys
 from scalelab.inputs.fields import Duration, Size
 from scalelab.inputs.numerals import duration
+from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.placeholders import (
     LAYOUT_PLACEHOLDERS,
     PROCESS_PLACEHOLDERS,
@@ -30,6 +31,7 @@ from scalelab.inputs.placeholders import (
 )
 from scalelab.inputs.problems import model_in
 from scalelab.recommend.answer.note_words import SENTENCES
+from scalelab.records.columns import COLUMNS
 from scalelab.records.control.events import EVENTS, KINDS, VERSION, Progress
 from scalelab.site.choice import site_class
 from scalelab.site.prices import PriceEntry
@@ -87,13 +89,30 @@ JSON = {
     "further keys": "the figures of the answer; those of `recommend` are the fields of "
     "what `Run.recommend` returns",
 }
-HEAD = """\
-# Reference
+PAGES = {
+    "reference.md": """\
+# Reference: experiments, sites and prices
 
-Every key of an experiment and of a site profile, every placeholder of a command and
-every group of its metrics. Made from the schema by `docs/make_reference.py`; editors
-complete and check the keys with what `scalelab schema` prints.
-"""
+Every key of an experiment, of a site profile and of a price list; editors complete and
+check the keys with what `scalelab schema` prints. Beside it:
+[placeholders of a command and what is read of its lines](reference_programs.md),
+[columns, events and answers of a run](reference_runs.md). Made from the schema by
+`docs/make_reference.py`.
+""",
+    "reference_programs.md": """\
+# Reference: placeholders and metrics of a program
+
+Every placeholder of a command, every group of its metrics, and what each preset of
+metrics reads; [keys of an experiment](reference.md) stand beside it. Made from the
+schema by `docs/make_reference.py`.
+""",
+    "reference_runs.md": """\
+# Reference: columns, events and answers of a run
+
+What a run holds and what is said about it, for those who read it with programs of their
+own. Made from the schema by `docs/make_reference.py`.
+""",
+}
 
 
 class Key(NamedTuple):
@@ -169,9 +188,16 @@ def examples() -> dict[str, dict[str, str]]:
     return found
 
 
-def reference() -> str:
-    """Return the page."""
-    given = examples()
+def pages() -> dict[str, str]:
+    """Return the text of each page by the name of its file."""
+    parts = (_of_files(examples()), _of_programs(examples()), _of_runs())
+    return {
+        name: "\n".join([head, *found]) + "\n"
+        for (name, head), found in zip(PAGES.items(), parts, strict=True)
+    }
+
+
+def _of_files(given: Mapping[str, Mapping[str, str]]) -> list[str]:
     experiment = [
         (
             f"`{key.path}`",
@@ -195,8 +221,7 @@ def reference() -> str:
         (f"`{key.path}`", key.meaning, key.default, _code(given["prices"][key.path]))
         for key in keys_of(PriceEntry)
     ]
-    parts = [
-        HEAD,
+    return [
         "## Experiments\n",
         *_table(("key", "meaning", "default", "example"), experiment),
         "\n## Site profiles\n",
@@ -208,7 +233,12 @@ def reference() -> str:
         "for each kind of device. Of several that fit, the one with more of its words",
         "counts.\n",
         *_table(("key", "meaning", "default", "example"), prices),
-        "\n## Placeholders of a command\n",
+    ]
+
+
+def _of_programs(given: Mapping[str, Mapping[str, str]]) -> list[str]:
+    return [
+        "## Placeholders of a command\n",
         "In `command` and the values of `env`; each axis of `options` is one more.\n",
         *_table(("placeholder", "is replaced by", "example"), _placeholders(given)),
         "\n## Groups of metrics\n",
@@ -221,7 +251,22 @@ def reference() -> str:
         "`metrics: NAME`, or `metrics: {preset: NAME, ...}` with expressions of your",
         "own, which are added. [Recipes](recipes.md) say how to run each framework.\n",
         *_table(("preset", "reads", "regex", "evaluation"), _presets()),
-        "\n## Events of a run\n",
+    ]
+
+
+def _of_runs() -> list[str]:
+    columns = [(_code(c.name), c.kind, c.meaning) for c in COLUMNS]
+    return [
+        "## Columns\n",
+        "Of `run.observations` and of [exports](sharing.md), a row for each attempt.",
+        "Further ones are `options.NAME` for each axis of `options`. A value that is",
+        "not known is missing; times are UTC, and units stand in the names or here.\n",
+        *_table(("column", "holds", "meaning"), columns),
+        "",
+        f"Outcomes: {', '.join(_code(each) for each in Outcome)}. Of them",
+        f"{_outcomes('is_measurement')} are measurements of a configuration, and",
+        f"{_outcomes('is_retried')} are no fault of it, so that the trial runs again.",
+        "\n## Events\n",
         f"A driver appends to `{EVENTS}` in the run directory, one JSON object a line:",
         f"`version` ({VERSION}), `time` (UTC), `kind`, and the values of that kind.",
         "Readers leave out kinds and values that they do not know.\n",
@@ -242,7 +287,6 @@ def reference() -> str:
         "on standard error too.\n",
         *_table(("kind", "means", "exit code"), _errors()),
     ]
-    return "\n".join(parts) + "\n"
 
 
 def _placeholders(given: Mapping[str, Mapping[str, str]]) -> list[tuple[str, ...]]:
@@ -279,6 +323,11 @@ def _presets() -> list[tuple[str, ...]]:
         )
         for row in PRESETS.values()
     ]
+
+
+def _outcomes(kind: str) -> str:
+    *others, last = [_code(each) for each in Outcome if getattr(each, kind)]
+    return f"{', '.join(others)} and {last}"
 
 
 def _events() -> list[tuple[str, ...]]:
@@ -320,4 +369,5 @@ def _code(text: str) -> str:
 
 
 if __name__ == "__main__":
-    (DOCS / "reference.md").write_text(reference())
+    for file, text in pages().items():
+        (DOCS / file).write_text(text)

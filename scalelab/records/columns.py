@@ -36,9 +36,7 @@ COLUMNS = (
     _text("trial_id", "Hash of the configuration."),
     _integer("repeat", "0-based index among equal trials; from 1,000 on canaries."),
     _integer("attempt", "1-based launch number of the trial."),
-    _text(
-        "outcome", "How the attempt ended; see Outcome. pruned: early, by its source."
-    ),
+    _text("outcome", "How the attempt ended; pruned: early, by the source of trials."),
     _text("reason", "Why, in a sentence; missing for completed."),
     _text("kind", "throughput, convergence, end_to_end or imported."),
     _text("workload", "Built-in name, module:Class, or the experiment's name."),
