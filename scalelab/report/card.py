@@ -4,7 +4,7 @@ It is Markdown with YAML front matter; ``scalelab import`` reads its table.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import yaml
@@ -14,7 +14,12 @@ from scalelab.inputs.numerals import Interval
 from scalelab.kinds.resources import RESOURCES
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.rows import MeasuredStep, OutlookRow
-from scalelab.recommend.answer.sentences import allocated, sentences, texts
+from scalelab.recommend.answer.sentences import (
+    allocated,
+    sentences,
+    texts,
+    what_times_hold,
+)
 from scalelab.records.tables.file import CARD_VERSION
 
 _DIGITS = 5  # of numbers that were computed
@@ -51,10 +56,9 @@ class Card:
         )
         row = self.answer.chosen
         takes = ", ".join(texts(sentences(self.answer), "takes"))
-        left_out = [g.text for g in self.answer.grounds if g.kind == "times_contain"]
         sentence = (
             f"**{allocated(self.answer, row)}**: {takes} for the job ({self.job}); "
-            f"{'; '.join([row.basis, *left_out])}. Asked of "
+            f"{'; '.join([row.basis, *what_times_hold(self.answer)])}. Asked of "
             f"ScaleLab {__version__}, from {self.answer.num_observations:,} trials. "
             "Measured, medians of the runs:"
         )
@@ -62,7 +66,6 @@ class Card:
 
     def _front(self) -> dict[str, Any]:
         answer, row, rate = self.answer, self.answer.chosen, self.answer.learning_rate
-        plan = {name: getattr(row.batch, name) for name in row.batch.__slots__}
         amounts = {
             RESOURCES[name].field_in(answer.currency): _ends(amount)
             for name, amount in row.amounts.items()
@@ -78,7 +81,7 @@ class Card:
             "emulated": answer.is_emulated,
             "world_size": row.world_size,
             "num_nodes": row.num_nodes,
-            **plan,
+            **asdict(row.batch),
             "learning_rate": rate
             and {"value": _rounded(rate.value), "rule": rate.rule},
             "basis": row.basis,
@@ -95,29 +98,29 @@ class Card:
         return {name: value for name, value in known.items() if value is not None}
 
     def _table(self) -> Iterator[str]:
-        found: dict[tuple[Any, ...], tuple[OutlookRow, MeasuredStep]] = {}
-        for series in self.answer.scaling:
-            for row, measured in zip(series.rows, series.measured, strict=True):
-                if measured is not None:
-                    key = row.world_size, row.num_nodes, str(row.batch)
-                    found.setdefault(key, (row, measured))
-        titles: list[str] = []
-        for _, (row, measured) in sorted(found.items()):
-            cells = {
-                "workload": self.answer.workload,
-                "device_name": self.answer.device_name,
-                "emulated": str(self.answer.is_emulated).lower(),
-                "world_size": row.world_size,
-                "num_nodes": row.num_nodes,
-                **{name: getattr(row.batch, name) for name in row.batch.__slots__},
-                "step_time_s": f"{measured.step_time_s.value:.6g}",
-                "runs": measured.num_runs,
-            }
-            if not titles:
-                titles = [*cells]
-                yield _line(titles)
-                yield _line(["---"] * len(titles))
-            yield _line([*map(str, cells.values())])
+        cells = {
+            (row.world_size, row.num_nodes, *astuple(row.batch)): self._cells(row, step)
+            for series in self.answer.scaling
+            for row, step in zip(series.rows, series.measured, strict=True)
+            if step is not None
+        }
+        lines = [cells[place] for place in sorted(cells)]
+        if lines:
+            yield _line([*lines[0]])
+            yield _line(["---"] * len(lines[0]))
+        yield from (_line([*map(str, line.values())]) for line in lines)
+
+    def _cells(self, row: OutlookRow, measured: MeasuredStep) -> dict[str, object]:
+        return {
+            "workload": self.answer.workload,
+            "device_name": self.answer.device_name,
+            "emulated": str(self.answer.is_emulated).lower(),
+            "world_size": row.world_size,
+            "num_nodes": row.num_nodes,
+            **asdict(row.batch),
+            "step_time_s": f"{measured.step_time_s.value:.6g}",
+            "runs": measured.num_runs,
+        }
 
 
 def _line(cells: list[str]) -> str:

@@ -26,7 +26,7 @@ from scalelab.inputs.problems import one_of
 from scalelab.kinds.resources import DEVICE_HOURS
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.rows import MeasuredStep, OutlookRow, ScalingSeries
-from scalelab.recommend.answer.sentences import allocated
+from scalelab.recommend.answer.sentences import allocated, what_times_hold
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -189,22 +189,17 @@ class ScalingTable(Guided):
         likely, most = (
             DEVICE_HOURS.in_words(each, units) for each in (hours.value, hours.hi)
         )
-        left_out = [
-            f"{ground.text.capitalize()}. "
-            for ground in self.answer.grounds
-            if ground.kind == "times_contain"
-        ]
+        held = [f"{text.capitalize()}. " for text in what_times_hold(self.answer)]
         return (
             f"To ask for, {counted(self.num_runs, 'run')} of the job ({self.job}) on "
             f"{allocated(self.answer, chosen)}: {most}, the upper end of the {mass} "
-            f"interval; {likely} are likely. {''.join(left_out)}Failed runs are extra."
+            f"interval; {likely} are likely. {''.join(held)}Failed runs are extra."
         )
 
 
 def _speedup(series: ScalingSeries, row: OutlookRow) -> Interval:
     """Return how many times as many samples per second as the base has."""
-    base = next(each for each in series.rows if each.is_baseline)
-    return row.scaling_efficiency * (row.world_size / base.world_size)
+    return row.scaling_efficiency * (row.world_size / series.rows[0].world_size)
 
 
 def _record(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _OF_A_JOB = {"job", *Job.model_fields}
 _USUAL_SAMPLES = 1_000_000
+_PLACE = ("world_size", "num_nodes", "local_batch_size")
 _ABOUT = ("from", "to", "versions", "code", "data")  # of the provenance, on a card
 
 
@@ -85,11 +86,14 @@ class Run(RecommendingRun):
 
     def _peak_bytes(self, answer: Answer) -> int | None:
         """Return the largest peak memory at the recommended configuration."""
-        rows, chosen = self.observations, answer.chosen
-        is_it = rows["world_size"].eq(chosen.world_size)
-        is_it &= rows["local_batch_size"].eq(chosen.batch.local_batch_size)
-        is_it &= rows["workload"].eq(answer.workload)
-        peaks = rows.loc[is_it.fillna(False), "gpu_memory_peak_bytes"].dropna()
+        from scalelab.report.subject import ReportSubject
+
+        chosen = answer.chosen
+        place = [chosen.world_size, chosen.num_nodes, chosen.batch.local_batch_size]
+        planned = ReportSubject.of(self.fit_rows, answer).planned
+        is_it = (planned[[*_PLACE]] == place).all(axis=1)
+        measured = self.observations.loc[planned.index[is_it]]
+        peaks = measured["gpu_memory_peak_bytes"].dropna()
         return int(peaks.max()) if len(peaks) else None
 
     def _scaled(self, question: dict[str, Any]) -> tuple[Answer, str]:

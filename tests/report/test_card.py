@@ -57,6 +57,20 @@ def test_the_front_matter_is_the_answer(run: Run) -> None:
     assert front["run"] == run.hashed_name
 
 
+def test_peak_memory_is_that_of_the_chosen_settings(tmp_path: Path) -> None:
+    def ending(trial: Trial) -> AttemptResult:
+        bytes_of = {"fp32": 2000, "bf16": 1000}
+        peak = bytes_of[trial.precision] * trial.local_batch_size
+        return completed(trial, gpu_memory_peak_bytes=peak)
+
+    both = f"{EMULATED}precision: [fp32, bf16]\n"
+    run = scalelab.load(measured_run(tmp_path / "run", both, ending=ending).directory)
+    for precision, peak in (("bf16", 1000), ("fp32", 2000)):
+        front = front_matter(run.card(select={"precision": precision}))
+        of_sample = front["gpu_memory_peak_bytes"] / front["local_batch_size"]
+        assert of_sample == peak
+
+
 def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
     plain = scalelab.load(measured_run(tmp_path / "run", EMULATED).directory)
     front = front_matter(plain.card())

@@ -259,7 +259,7 @@ class ScalingSeries:
     batch
         That batch.
     rows
-        Increasing; the efficiency of each is against the first that was measured.
+        Increasing; the first is the base, which was measured.
     measured
         What was measured of each row; None: nothing.
     """

@@ -91,6 +91,11 @@ def _use(result: Recommendation) -> list[str]:
     return [f"{verb} {allocated(result, result.chosen)}"]
 
 
+def what_times_hold(result: Recommendation) -> list[str]:
+    """Return what its times hold or leave out; empty where nothing is known of it."""
+    return [each.text for each in result.grounds if each.kind == "times_contain"]
+
+
 def allocated(result: Recommendation, row: OutlookRow) -> str:
     """Return the devices and the batch of a row in words."""
     kind = f"{result.node_group} node" if result.node_group else "node"
