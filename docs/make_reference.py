@@ -190,7 +190,8 @@ def examples() -> dict[str, dict[str, str]]:
 
 def pages() -> dict[str, str]:
     """Return the text of each page by the name of its file."""
-    parts = (_of_files(examples()), _of_programs(examples()), _of_runs())
+    given = examples()
+    parts = (_of_files(given), _of_programs(given), _of_runs())
     return {
         name: "\n".join([head, *found]) + "\n"
         for (name, head), found in zip(PAGES.items(), parts, strict=True)

@@ -1,7 +1,7 @@
 """Two runs beside each other: how much slower, what differs, and what to use."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,12 +25,12 @@ def slower(
     share: float | Callable[[Trial], float],
     spread: float,
     rng: np.random.Generator,
-    versions: str = "{}",
+    versions: Sequence[str],
 ) -> Callable[[Trial], AttemptResult]:
     """Return what measures steps that take longer by a share, and scatter."""
 
     def ending(trial: Trial) -> AttemptResult:
-        found = completed(trial, versions=versions)
+        found = completed(trial, versions=versions[trial.repeat % len(versions)])
         own = share(trial) if callable(share) else share
         factor = (1 + own) * float(np.exp(spread * rng.standard_normal()))
         names = ("step_time_s", "step_time_lo_s", "step_time_hi_s")
@@ -51,7 +51,7 @@ def make(tmp_path: Path, rng: np.random.Generator) -> Make:
         share: float | Callable[[Trial], float] = 0.0,
         spread: float = 0.01,
         text: str = FOUR,
-        versions: str = "{}",
+        versions: Sequence[str] = ("{}",),
     ) -> Run:
         ending = slower(share, spread, rng, versions)
         return scalelab.load(measured_run(tmp_path / name, text, ending).directory)
@@ -99,10 +99,13 @@ def test_a_change_that_differs_between_configurations_is_less_sure(make: Make) -
 
 
 def test_what_else_differs_is_said(make: Make) -> None:
-    old = make("old", versions='{"python": "3.12", "torch": "2.12"}')
-    new = make("new", versions='{"python": "3.12", "torch": "2.13"}')
+    before, after = (f'{{"python": "3.12", "torch": "2.{n}"}}' for n in (12, 13))
+    old, new = make("old", versions=[before]), make("new", versions=[after])
     said = scalelab.compare(old, new).differences
     assert said == ("versions: torch 2.12 -> torch 2.13",)
+    both = make("both", versions=[before, after])  # one of them gone on with
+    said = scalelab.compare(old, both).differences
+    assert said == ("versions: none -> torch 2.13",)
     assert scalelab.compare(old, old).differences == ()
     assert "Nothing else differs." in scalelab.compare(old, old).sentences
 

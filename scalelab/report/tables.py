@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -354,36 +355,39 @@ def _items(imported: Mapping[str, Any], name: str) -> Iterable[tuple[str, Any]]:
     return items.items()
 
 
-def provenance_table(observations: pd.DataFrame) -> TextTable:
-    """Return when, where and with what the observations were made."""
+def provenance(observations: pd.DataFrame) -> dict[str, tuple[str, ...]]:
+    """Return when, where and with what the observations were made, by what it is."""
     hosts = [cell for cell in observations["hosts"] if isinstance(cell, list)]
-    versions = observations["versions"].dropna().unique()
-    rows = [
-        ("runs", _distinct(observations["run"])),
-        ("from", _moment(observations["started_at"].min())),
-        ("to", _moment(observations["ended_at"].max())),
-        ("hosts", _distinct(name for cell in hosts for name in cell)),
-        ("devices", _distinct(observations["device_name"])),
-        ("code", _distinct(observations["code_hash"])),
-        ("data", _distinct(observations["dataset"])),
-        ("versions", "; ".join(map(_versions, versions))),
-    ]
-    return TextTable(
-        columns=("what", "value"),
-        rows=tuple((name, value) for name, value in rows if value),
-    )
+    texts = observations["versions"].dropna().unique()
+    return {
+        "runs": _distinct(observations["run"]),
+        "from": _moment(observations["started_at"].min()),
+        "to": _moment(observations["ended_at"].max()),
+        "hosts": _distinct(chain.from_iterable(hosts)),
+        "devices": _distinct(observations["device_name"]),
+        "code": _distinct(observations["code_hash"]),
+        "data": _distinct(observations["dataset"]),
+        "versions": _distinct(chain.from_iterable(map(_versions, texts))),
+    }
 
 
-def _distinct(values: Iterable[Any]) -> str:
-    return ", ".join(dict.fromkeys(str(v) for v in values if not pd.isna(v)))
+def provenance_table(observations: pd.DataFrame) -> TextTable:
+    """Return the provenance as a table of what is known."""
+    known = provenance(observations).items()
+    rows = tuple((name, ", ".join(values)) for name, values in known if values)
+    return TextTable(columns=("what", "value"), rows=rows)
 
 
-def _moment(moment: Any) -> str:
-    return "" if pd.isna(moment) else f"{moment:%Y-%m-%d %H:%M} UTC"
+def _distinct(values: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(v) for v in values if not pd.isna(v)))
 
 
-def _versions(text: str) -> str:
+def _moment(moment: Any) -> tuple[str, ...]:
+    return () if pd.isna(moment) else (f"{moment:%Y-%m-%d %H:%M} UTC",)
+
+
+def _versions(text: str) -> list[str]:
     with suppress(ValueError, AttributeError):
         known = parse_json(text.encode()).items()
-        return ", ".join(f"{name} {version}" for name, version in known)
-    return text
+        return [f"{name} {version}" for name, version in known]
+    return [text]

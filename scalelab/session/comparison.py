@@ -21,7 +21,7 @@ from scalelab.laws.rows import FitRows, curve_columns
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import allocated, sentences, texts
 from scalelab.records.columns import OPTION_PREFIX
-from scalelab.report.tables import provenance_table
+from scalelab.report.tables import provenance
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,12 +99,11 @@ class Comparison(Guided):
     def _differences(self) -> Iterator[str]:
         before, after = (_known(side.rows) for side in (self.before, self.after))
         for name in dict.fromkeys([*before, *after]):
-            parts = [each.get(name, "").split(", ") for each in (before, after)]
-            gone = [each for each in parts[0] if each not in parts[1]]
-            come = [each for each in parts[1] if each not in parts[0]]
+            old, new = before.get(name, ()), after.get(name, ())
+            gone = ", ".join(value for value in old if value not in new)
+            come = ", ".join(value for value in new if value not in old)
             if gone or come:
-                changed = [", ".join(filter(None, some)) for some in (gone, come)]
-                yield f"{name}: {changed[0] or 'none'} -> {changed[1] or 'none'}"
+                yield f"{name}: {gone or 'none'} -> {come or 'none'}"
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -249,18 +248,18 @@ def _answer(answer: Recommendation | Exception) -> str:
     return f"{', '.join([allocated(answer, answer.chosen), *takes])}."
 
 
-def _known(rows: FitRows) -> dict[str, str]:
-    """Return what was measured, on what and with what, in texts by name."""
+def _known(rows: FitRows) -> dict[str, tuple[str, ...]]:
+    """Return what was measured, on what and with what: distinct values by name."""
     observations = rows.observations
     settings = {
-        name.removeprefix(OPTION_PREFIX): ", ".join(
+        name.removeprefix(OPTION_PREFIX): tuple(
             sorted(map(str, observations[name].dropna().unique()))
         )
         for name in curve_columns(observations)
         if name != "dataset"
     }
-    known = {name: text for name, text in provenance_table(observations).rows}
-    return {**settings, **{name: known.get(name, "") for name in _PROVENANCE}}
+    origin = provenance(observations)
+    return {**settings, **{name: origin[name] for name in _PROVENANCE}}
 
 
 def _ends(change: Interval) -> str:

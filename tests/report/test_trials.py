@@ -133,7 +133,7 @@ def test_provenance_names_what_is_known_and_nothing_else() -> None:
     assert found["from"] == "2026-11-19 08:00 UTC"
     assert found["to"] == "2026-11-20 08:01 UTC"
     assert found["hosts"] == "node0"
-    assert found["versions"] == "torch 2.13.0; not json"
+    assert found["versions"] == "torch 2.13.0, not json"
     assert "data" not in found
 
 
