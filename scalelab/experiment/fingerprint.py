@@ -1,6 +1,7 @@
 """Fingerprints: what the numbers of a run depend on, and how two of them differ."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from scalelab.experiment.hidden import is_recorded_as
@@ -13,6 +14,17 @@ ACCEPT = "accept"
 _OF_MEASUREMENT = "measure."
 _OF_PROGRAM = "program."
 _IN_COMMON = 25  # characters that are shown before two texts differ
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change that makes old and new trials incomparable."""
+
+    key: str  # in the fingerprint, with dots between levels
+    words: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.words}"
 
 
 def program_key(name: str) -> str:
@@ -31,13 +43,13 @@ def of_programs(fingerprint: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def fingerprint_changes(
     before: Mapping[str, Any], after: Mapping[str, Any]
-) -> tuple[str, ...]:
-    """Return the changes that make old and new trials incomparable, in words.
+) -> tuple[Change, ...]:
+    """Return the changes that make old and new trials incomparable.
 
     A family of trials, or a program, that only one of the two asks for changes no trial
     of the others, so it is no change.
     """
-    changes: list[str] = []
+    changes: list[Change] = []
     for key in sorted({*before, *after} - {ACCEPT}):
         is_family = key.startswith((_OF_MEASUREMENT, _OF_PROGRAM))
         if not is_family or (key in before and key in after):
@@ -45,18 +57,17 @@ def fingerprint_changes(
     return tuple(changes)
 
 
-def _changes(key: str, before: Any, after: Any) -> list[str]:
+def _changes(key: str, before: Any, after: Any) -> Iterator[Change]:
     if before == after:
-        return []
+        return
     if key == "env" or (key.startswith(_OF_PROGRAM) and key.endswith(".env")):
-        return _env_changes(key, before or {}, after or {})
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        return [
-            clause
-            for name in sorted({*before, *after})
-            for clause in _changes(f"{key}.{name}", before.get(name), after.get(name))
-        ]
-    return [f"{key}: {' -> '.join(map(shown, _from_first_difference(before, after)))}"]
+        yield from _env_changes(key, before or {}, after or {})
+    elif isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in sorted({*before, *after}):
+            yield from _changes(f"{key}.{name}", before.get(name), after.get(name))
+    else:
+        sides = _from_first_difference(before, after)
+        yield Change(key, " -> ".join(map(shown, sides)))
 
 
 def _from_first_difference(before: Any, after: Any) -> tuple[Any, Any]:
@@ -82,17 +93,15 @@ def _from_first_difference(before: Any, after: Any) -> tuple[Any, Any]:
 
 def _env_changes(
     key: str, before: Mapping[str, str], after: Mapping[str, str]
-) -> list[str]:
+) -> Iterator[Change]:
     # Their values may be secrets.
-    return [
-        *(f"{key}.{name}: removed" for name in sorted(before.keys() - after.keys())),
-        *(f"{key}.{name}: added" for name in sorted(after.keys() - before.keys())),
-        *(
-            f"{key}.{name}: another value"
-            for name in sorted(before.keys() & after.keys())
-            if not is_recorded_as(after[name], before[name])
-        ),
-    ]
+    for name in sorted({*before, *after}):
+        if name not in after:
+            yield Change(f"{key}.{name}", "removed")
+        elif name not in before:
+            yield Change(f"{key}.{name}", "added")
+        elif not is_recorded_as(after[name], before[name]):
+            yield Change(f"{key}.{name}", "another value")
 
 
 def words_of_run(

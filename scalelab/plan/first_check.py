@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING
 
 from scalelab.experiment.trial import PROGRAM, Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
-from scalelab.plan.source import Decision, Observation, TrialSource
+from scalelab.plan.source import (
+    Decision,
+    Observation,
+    TrialSource,
+    found_no_place,
+)
 
 if TYPE_CHECKING:
     from scalelab.plan.tracked import TrackedSource
@@ -114,7 +119,7 @@ def is_sound(row: Observation) -> bool:
 
 
 def _of_no_measurement(row: Observation, outcome: Outcome) -> Finding:
-    if outcome.is_retried or (outcome is Outcome.REFUSED and not row["device_ids"]):
+    if outcome.is_retried or found_no_place(row):
         return Finding(sign=Sign.LOST, stops=False)
     sign, advice = Sign.NOT_MEASURED, dict[str, object]()
     if outcome is Outcome.STALLED:

@@ -8,12 +8,19 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalelab.inputs.outcome import Outcome
+
 if TYPE_CHECKING:
     from scalelab.experiment.trial import Trial
     from scalelab.plan.expand import Plan
 
 Observation = Mapping[str, Any]
 """One row of the observations frame (``records.observations``), as a mapping."""
+
+
+def found_no_place(row: Observation) -> bool:
+    """Tell whether a trial did not fit the nodes of its sweep: it may fit others."""
+    return row["outcome"] == Outcome.REFUSED and not row["device_ids"]
 
 
 class Decision(StrEnum):

@@ -18,7 +18,12 @@ from scalelab.inputs.problems import one_of, shown
 from scalelab.kinds.registry import imported
 from scalelab.kinds.sources import SOURCES
 from scalelab.plan.expand import Plan
-from scalelab.plan.source import Decision, Observation, TrialSource
+from scalelab.plan.source import (
+    Decision,
+    Observation,
+    TrialSource,
+    found_no_place,
+)
 from scalelab.site.profile import Site
 
 # Seconds that every trial is taken to last until the first one has ended.
@@ -169,7 +174,7 @@ class TrackedSource(TrialSource):
         A trial that did not fit the nodes of that sweep does not count as left, but
         may fit these: it is proposed again.
         """
-        if observation["outcome"] == Outcome.REFUSED and not observation["device_ids"]:
+        if found_no_place(observation):
             self._refused.add(observation["trial_id"])
         else:
             self.tell_again(observation)

@@ -242,16 +242,14 @@ class RunReader:
 class RunStore(RunReader):
     """The records of one run, for reading and writing.
 
-    Writing is for one thread of one driver, which holds :meth:`lease` and has called
-    :meth:`recover`. Made by :meth:`create` and :meth:`open`.
+    Writing is for one thread of one driver, which has the run open, see
+    :class:`scalelab.records.open_run.OpenRun`. Made by :meth:`create` and :meth:`open`.
     """
 
     def __init__(self, directory: Path, header: RunHeader) -> None:
         super().__init__(directory, header)
         self._lease: Lease | None = None
         self._outcomes: dict[AttemptKey, Outcome] = {}
-        # device-seconds that earlier sweeps of the run used, once it was recovered
-        self.earlier_gpu_s = 0.0
 
     @classmethod
     def create(
@@ -389,22 +387,20 @@ class RunStore(RunReader):
             outcome for (each, _), outcome in self._outcomes.items() if each == trial_id
         )
 
-    def recover(self, *, retry_failed: bool = False) -> list[Observation]:
+    def recover(self) -> list[Observation]:
         """Reconcile the records that an earlier driver left, before the first attempt.
 
         Attempts without a result end as ``node_fail``, those with one count even where
         the ledger does not know it, and a ledger that is torn, damaged or gone is
         rebuilt from the attempt directories. An attempt whose directory was deleted is
-        forgotten. Returns one row per trial that need not run again; see
-        :meth:`finished`.
+        forgotten. Returns a row per attempt.
         """
         self._fence()
         rows = recover(self._ledger, self._trials)
         for each in rows:
             key = (each["trial_id"], each["attempt"])
             self._outcomes[key] = Outcome(each["outcome"])
-        self.earlier_gpu_s = sum(each.get("allocated_gpu_s") or 0.0 for each in rows)
-        return self.finished(rows, retry_failed=retry_failed)
+        return rows
 
     def compact(self) -> list[str]:
         """Gather the streams of all attempts in one Parquet file, for fast reading."""

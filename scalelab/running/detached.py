@@ -43,7 +43,7 @@ class Detached:
 
 def detach(asked: Sweep, arguments: Sequence[str]) -> Detached:
     """Start a sweep apart from this process and wait until it has begun."""
-    run = asked.open_store().directory
+    run = asked.store().directory
     refuse_second_driver(run)
     if driver_job_of(asked.site) is not None:
         return _detach_job(asked, run, arguments)
@@ -155,7 +155,7 @@ def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
             said = last_log_lines(log, _TAIL, since=start) or last_log_lines(
                 job_log(run, record.name), _TAIL
             )
-            store = asked.open_store()
+            store = asked.store()
             finished = store.finished(store.rows())
             if source_of(asked.experiment, asked.site, finished).is_exhausted():
                 return Detached(text=said)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.errors import SpecError, StoreError
 from scalelab.experiment.program import CommandProgram, Program, framework_of
-from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.first_words import with_program_beside
 from scalelab.plan.first_check import FirstTrials
 from scalelab.plan.tracked import TrackedSource
@@ -32,8 +31,8 @@ from scalelab.records.control.events import (
     Unreadable,
 )
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobList
-from scalelab.records.control.lease import Lease
 from scalelab.records.control.stop_request import StopRequests
+from scalelab.records.open_run import OpenRun
 from scalelab.records.store import RunStore
 from scalelab.running.sweep import Sweep
 from scalelab.running.sweep_end import SweepEnd
@@ -66,25 +65,16 @@ def run_sweep(
     on_start: Callable[[RunningSweep], None] = lambda running: None,
 ) -> SweepEnd:
     """Run the trials that are left of a sweep."""
-    store = sweep.open_store()
-    with store.lease() as lease, StopRequests(sweep.directory) as stop_requests:
-        store.extend(
-            sweep.text,
-            sweep.fingerprint,
-            site=sweep.site_name,
-            source=sweep.origin,
-            supersedes=bool(sweep.changes),
-        )
-
-        summary = _all_done(sweep, store) or _run_trials(
+    with sweep.open() as run, StopRequests(sweep.directory) as stop_requests:
+        summary = _all_done(sweep, run) or _run_trials(
             sweep,
-            store,
-            lease,
+            run,
             stop_requests,
             budget_gpu_s=budget_gpu_hours and budget_gpu_hours * 3600,
             on_event=on_event,
             on_start=on_start,
         )
+
     return SweepEnd(
         summary=summary,
         is_interrupted=stop_requests.came,
@@ -94,15 +84,14 @@ def run_sweep(
 
 def _run_trials(
     sweep: Sweep,
-    store: RunStore,
-    lease: Lease,
+    run: OpenRun,
     stop_requests: StopRequests,
     *,
     budget_gpu_s: float | None,
     on_event: OnEvent,
     on_start: Callable[[RunningSweep], None],
 ) -> SweepSummary:
-    programs = _programs(sweep, store)
+    programs = _programs(sweep, run)
     source = sweep.source
     source.begin(sweep.directory)
     first = FirstTrials(source, programs if sweep.checks_first else ())
@@ -126,11 +115,10 @@ def _run_trials(
             driver = Driver(
                 first,
                 cluster,
-                store,
+                run,
                 programs,
                 estimate_duration=source.estimate,
                 on_event=events,
-                retry_failed=sweep.retry_failed,
                 budget_gpu_s=budget_gpu_s,
                 lost_after_s=sweep.site.lost_after,
                 **patience,
@@ -145,10 +133,10 @@ def _run_trials(
                     stop_requests=stop_requests,
                 )
             )
-            lease.say_begun()
+            run.lease.say_begun()
             summary = driver.run()
 
-        for problem in _compact(store):
+        for problem in _compact(run.store):
             events(Unreadable(reason=problem))
         if first.failures:
             summary.unfinished += first.withheld()
@@ -168,19 +156,20 @@ def _compact(store: RunStore) -> list[str]:
         return [f"Steps were not compacted, which costs readers time: {error}"]
 
 
-def _all_done(sweep: Sweep, store: RunStore) -> SweepSummary | None:
+def _all_done(sweep: Sweep, run: OpenRun) -> SweepSummary | None:
     if sweep.num_remaining and not sweep.plan.assumes_local_batch:
         return None
+    if run.refused:
+        return None  # what did not fit the nodes of that sweep may fit these
+
     earlier = SweepSummary()
-    for row in store.recover(retry_failed=sweep.retry_failed):
-        if row["outcome"] == Outcome.REFUSED:
-            return None  # what did not fit the nodes of that sweep may fit these
+    for row in run.finished:
         sweep.source.tell(row)
         earlier.count_earlier(row)
     return earlier if sweep.source.is_exhausted() else None
 
 
-def _programs(sweep: Sweep, store: RunStore) -> dict[str | None, Program]:
+def _programs(sweep: Sweep, run: OpenRun) -> dict[str | None, Program]:
     """Return what trials run; commands keep the name they have in the run's records.
 
     An answer is about one workload: the experiment may have got another name since,
@@ -189,16 +178,20 @@ def _programs(sweep: Sweep, store: RunStore) -> dict[str | None, Program]:
     asked, root, copy = sweep.experiment, sweep.experiment.code_root, None
     if paths := code_paths(asked):
         # The experiment's file is copied as the records have it.
-        recorded = {sweep.text.encode(): store.experiment_text.encode()}
-        copy, _ = snapshot_code(paths, root, store.directory / "code", instead=recorded)
+        recorded = {sweep.text.encode(): run.store.experiment_text.encode()}
+        home = run.store.directory / "code"
+        copy, _ = snapshot_code(paths, root, home, instead=recorded)
+
     programs = asked.programs(copy, asked.inherited(os.environ))
-    is_same = not any(change.startswith("workload: ") for change in sweep.changes)
-    rows = store.rows() if is_same and asked.workload is None else []
-    for name, each in programs.items():
-        if isinstance(each, CommandProgram):
-            command = with_program_beside(each.command, root, Path(each.code_directory))
-            called = str(rows[-1]["workload"]) if rows else each.name
-            programs[name] = replace(each, command=command, name=called)
+    is_renamed = any(change.key == "workload" for change in sweep.changes)
+    earlier = None if is_renamed or asked.workload is not None else run.workload
+    for name, program in programs.items():
+        if isinstance(program, CommandProgram):
+            beside = Path(program.code_directory)
+            command = with_program_beside(program.command, root, beside)
+            programs[name] = replace(
+                program, command=command, name=earlier or program.name
+            )
     return programs
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +13,11 @@ from typing import Any
 from scalelab.errors import MissingExtraError, SpecError
 from scalelab.experiment.checks import check_trials, check_workload
 from scalelab.experiment.command_values import commands_of, naming
-from scalelab.experiment.fingerprint import fingerprint_changes, words_of_run
+from scalelab.experiment.fingerprint import (
+    Change,
+    fingerprint_changes,
+    words_of_run,
+)
 from scalelab.experiment.hidden import is_hidden
 from scalelab.experiment.program import WorkloadProgram, framework_of
 from scalelab.experiment.spec import Experiment
@@ -28,6 +33,7 @@ from scalelab.plan.tracked import TrackedSource, source_of
 from scalelab.records.attempt_io import is_taken
 from scalelab.records.code import code_hash, code_of_programs
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
+from scalelab.records.open_run import OpenRun
 from scalelab.records.store import RunReader, RunStore
 from scalelab.site.choice import lasting_name
 from scalelab.site.job_script import refuse_log_directory
@@ -51,7 +57,7 @@ class Sweep:
     is_planned: bool
     directory: Path  # absolute; it need not exist
     fingerprint: dict[str, Any]
-    changes: tuple[str, ...]  # of it since the run's trials; empty: comparable
+    changes: tuple[Change, ...]  # of it since the run's trials; empty: comparable
     has_measurements: bool
     num_finished: int
     num_remaining: int | None  # of an unresolved auto batch about; None: not known
@@ -87,7 +93,7 @@ class Sweep:
         )
         checks_first = not skip_check and asked.facts is None  # else it is built in
         is_number = is_sound if checks_first else is_measurement
-        changes: tuple[str, ...] = ()
+        changes: tuple[Change, ...] = ()
         rows: list[Observation] = []
         finished: list[Observation] = []
         if is_taken(home):
@@ -148,9 +154,10 @@ class Sweep:
                     )
         self.experiment.inherited(os.environ)
         if self.changes and self.has_measurements and not accept_changes:
+            changes = "; ".join(map(str, self.changes))
             raise SpecError(
                 "The code, the command or the measurement changed since trials in "
-                f"{self.directory} were run: {'; '.join(self.changes)}. Their "
+                f"{self.directory} were run: {changes}. Their "
                 "numbers cannot be compared with new ones. Give the experiment another "
                 "name for a new run, or pass --accept-changes to go on in this one: "
                 "what was measured before is then marked code_changed, left out of the "
@@ -189,7 +196,7 @@ class Sweep:
         """Where the experiment was read, as a run's header has it."""
         return {"file": str(self.file)}
 
-    def open_store(self) -> RunStore:
+    def store(self) -> RunStore:
         """Return the run's records; its directory is made where there is none."""
         if (self.directory / "run.json").exists():
             return RunStore.open(self.directory)
@@ -201,6 +208,20 @@ class Sweep:
             source=self.origin,
             code_directory=self.experiment.code_root,
         )
+
+    @contextmanager
+    def open(self) -> Iterator[OpenRun]:
+        """Hold the run as its one driver, and record what is asked of it now."""
+        store = self.store()
+        with store.lease() as lease:
+            store.extend(
+                self.text,
+                self.fingerprint,
+                site=self.site_name,
+                source=self.origin,
+                supersedes=bool(self.changes),
+            )
+            yield OpenRun.recover(store, lease, retry_failed=self.retry_failed)
 
 
 def _hour_word(

@@ -41,7 +41,7 @@ from scalelab.records.control.events import (
     TrialEnded,
     TrialStarted,
 )
-from scalelab.records.store import RunStore
+from scalelab.records.open_run import OpenRun
 from scalelab.scheduling.gangs import Gangs, PartEnded, RunAttempt, Verdict
 from scalelab.scheduling.pool import Pool
 from scalelab.scheduling.provision.provisioner import provision_of
@@ -83,26 +83,25 @@ class Inbox(SimpleQueue[Message]):
 class Driver:
     """Runs the trials of a source on the nodes of a cluster.
 
-    The caller holds the run's lease. Only this class writes the run's shared state.
+    Only this class writes the shared state of the run, which its caller has opened.
 
     The seconds that ``estimate_duration`` returns are for reservations only. A trial
     whose node was lost, preempted or cancelled gets ``max_retries`` further attempts;
-    those that left a checkpoint do not count. With ``retry_failed`` a failed trial gets
-    one more, and no trial starts once the run has used ``budget_gpu_s`` device-seconds:
-    both include earlier sweeps of the run.
+    those that left a checkpoint do not count. Where the run wants failed trials again
+    each gets one more, and no trial starts once the run has used ``budget_gpu_s``
+    device-seconds: both include earlier sweeps of the run.
     """
 
     def __init__(
         self,
         source: TrialSource,
         cluster: DaskNodes,
-        store: RunStore,
+        run: OpenRun,
         programs: Mapping[str | None, Program],
         *,
         estimate_duration: Callable[[Trial, Allocation], float],
         on_event: OnEvent = lambda event: None,
         max_retries: int = 2,
-        retry_failed: bool = False,
         budget_gpu_s: float | None = None,
         node_timeout_s: float = 120.0,
         lost_after_s: float = LOST_AFTER_S,
@@ -110,11 +109,11 @@ class Driver:
     ) -> None:
         self._source = source
         self._cluster = cluster
-        self._store = store
+        self._run = run
+        self._store = run.store
         self._programs = programs
         self._estimate_duration = estimate_duration
         self._on_event = on_event
-        self._retry_failed = retry_failed
         self._limit_gpu_s = math.inf if budget_gpu_s is None else budget_gpu_s
         self._inbox = Inbox()
         self._gangs = Gangs(cluster.client, self._inbox.put, task)
@@ -128,7 +127,6 @@ class Driver:
         self._requests: dict[str, Request] = {}
         self._lost_after_s = lost_after_s
         self._finished: set[str] = set()
-        self._refused_earlier: dict[str, Observation] = {}
         self._summary = SweepSummary()
         self._num_asked = 0
 
@@ -174,15 +172,10 @@ class Driver:
 
     @property
     def _used_gpu_s(self) -> float:
-        return self._store.earlier_gpu_s + self._summary.used_gpu_s
+        return self._run.used_gpu_s + self._summary.used_gpu_s
 
     def _resume(self) -> None:
-        for observation in self._store.recover(retry_failed=self._retry_failed):
-            refused = observation["outcome"] == Outcome.REFUSED
-            if refused and not observation["device_ids"]:
-                # It did not fit the cluster of that sweep; it may fit this one.
-                self._refused_earlier[observation["trial_id"]] = observation
-                continue
+        for observation in self._run.finished:
             self._finished.add(observation["trial_id"])
             self._summary.count_earlier(observation)
             self._source.tell(observation)
@@ -252,7 +245,7 @@ class Driver:
             placer = self._pool.placers[trial.node_group]
             if reason := placer.why_never(trial.allocation):
                 result = AttemptResult(outcome=Outcome.REFUSED, reason=reason)
-                observation = self._refused_earlier.get(trial.trial_id)
+                observation = self._run.refused.get(trial.trial_id)
                 if observation is None:
                     spec = self._spec(trial, Placement(shares=()))
                     self._store.begin(spec)
@@ -348,7 +341,7 @@ class Driver:
         allowed = self._max_retries if outcome.is_retried else 0
         if outcome is Outcome.FAILED and self._summary.stopped is None:
             failed = self._store.outcomes(request.trial.trial_id)[outcome]
-            allowed = int(self._retry_failed and failed == 1)
+            allowed = int(self._run.retry_failed and failed == 1)
         key = request.number, outcome.is_retried
         # An attempt that left a checkpoint got somewhere.
         self._num_retries[key] += not got_on

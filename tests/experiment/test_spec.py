@@ -398,10 +398,11 @@ def test_trials_know_when_they_are_given_up(
 
 class TestFingerprint:
     def changes(self, before: str, after: str) -> tuple[str, ...]:
-        return fingerprint_changes(
+        changes = fingerprint_changes(
             json.loads(json.dumps(read(before).fingerprint(code_hash="abc"))),
             read(after).fingerprint(code_hash="abc"),
         )
+        return tuple(map(str, changes))
 
     @pytest.mark.parametrize(
         "line",
@@ -461,7 +462,8 @@ class TestFingerprint:
     def test_other_code_is_a_change(self) -> None:
         before, after = (read(COMMAND).fingerprint(code_hash=x) for x in ("a", "b"))
 
-        assert fingerprint_changes(before, after) == ("code_hash: 'a' -> 'b'",)
+        (change,) = fingerprint_changes(before, after)
+        assert str(change) == "code_hash: 'a' -> 'b'"
 
 
 def test_a_sweep_asks_above_either_threshold() -> None:

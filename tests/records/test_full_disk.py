@@ -104,7 +104,7 @@ def test_a_full_disk_loses_no_finished_attempt(store: RunStore, limit: int) -> N
 
     resumed = RunStore.open(store.directory)
     with resumed.lease():
-        counting = resumed.recover()
+        counting = resumed.finished(resumed.recover())
     assert {f"{row['trial_id']}-{row['attempt']}" for row in counting} >= set(finished)
     check_nothing_lost(resumed, finished)
 

@@ -46,7 +46,8 @@ else:
     store = RunStore.create(directory, experiment_text=text, fingerprint=fingerprint)
 with store.lease(heartbeat_s=600):
     store.extend(text + "seed: 1\\n", fingerprint)
-    done = {{row["trial_id"] for row in store.recover()}}
+    finished = store.finished(store.recover())
+    done = {{row["trial_id"] for row in finished}}
     for seed in range({NUM_TRIALS}):
         trial = Trial(
             kind=TrialKind.THROUGHPUT, workload="command", local_batch_size=1,

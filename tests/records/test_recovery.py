@@ -26,7 +26,7 @@ def test_attempts_left_running_end_as_node_fail(
     spec = make_spec()
     store.begin(spec)
     driver = reopened()
-    assert driver.recover() == []
+    assert driver.finished(driver.recover()) == []
     (observation,) = driver.rows()
     assert observation["outcome"] == "node_fail"
     assert (
@@ -92,7 +92,7 @@ def test_a_result_the_ledger_missed_counts_once(
     write_result(spec.files, measured)
     for _ in range(3):
         driver = reopened()
-        (observation,) = driver.recover()
+        (observation,) = driver.finished(driver.recover())
         assert observation["outcome"] == "completed"
         assert len(driver.rows()) == 1
 
@@ -128,7 +128,7 @@ def test_a_damaged_ledger_is_rebuilt(
             ledger.write_bytes(b"")
     read_only = reopened().rows()
     driver = reopened()
-    counting = driver.recover()
+    counting = driver.finished(driver.recover())
     assert [row["outcome"] for row in counting] == ["completed", "completed"]
 
     def ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -140,7 +140,7 @@ def test_a_damaged_ledger_is_rebuilt(
     ended = [driver.outcomes(row["trial_id"]) for row in ordered(before)[1:3]]
     assert ended == [Counter([Outcome.NODE_FAIL, Outcome.COMPLETED])] * 2
     again = reopened()
-    assert ordered(again.recover()) == ordered(counting)
+    assert ordered(again.finished(again.recover())) == ordered(counting)
     spec = make_spec(9)
     again.begin(spec)
     again.finish(spec, measured)
@@ -154,7 +154,7 @@ def test_a_torn_result_is_kept_aside(
     store.begin(spec)
     spec.files.result.write_bytes(b'{"outcome":"compl')
     driver = reopened()
-    assert driver.recover() == []
+    assert driver.finished(driver.recover()) == []
     (observation,) = driver.rows()
     assert observation["outcome"] == "node_fail"
     assert "kept as result.json.torn" in observation["reason"]
@@ -170,7 +170,7 @@ def test_a_result_with_a_wrong_measurement_is_kept_aside(
     wrong = AttemptResult(outcome=Outcome.COMPLETED, measurements={"speed": 1})
     write_result(spec.files, wrong)
     driver = reopened()
-    assert driver.rows() == driver.recover() == []
+    assert driver.rows() == driver.finished(driver.recover()) == []
     (observation,) = driver.rows()
     assert "measurements['speed']=1 is no column" in observation["reason"]
     assert (spec.files.directory / "result.json.torn").exists()
@@ -239,14 +239,15 @@ def test_strangers_among_the_directories_are_ignored(
     assert len(reopened().recover()) == 1
 
 
-def test_only_trials_that_need_not_run_again_are_returned(
+def test_only_trials_that_need_not_run_again_have_finished(
     store: RunStore, make_spec: Callable[..., Any], reopened: Callable[..., Any]
 ) -> None:
     for seed, outcome in enumerate(Outcome):
         spec = make_spec(seed)
         store.begin(spec)
         store.finish(spec, AttemptResult(outcome=outcome, reason="r"))
-    returned = {row["outcome"] for row in reopened().recover()}
+    driver = reopened()
+    returned = {row["outcome"] for row in driver.finished(driver.recover())}
     assert returned == {str(each) for each in Outcome if not each.is_retried}
 
 

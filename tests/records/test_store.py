@@ -313,7 +313,7 @@ def test_nothing_in_a_run_is_executed(
     store.begin(spec)
     (spec.files.directory / "result.json").write_bytes(b"cos\nsystem\n(S'exit'\ntR.")
     (store.directory / "sitecustomize.py").write_text("raise SystemExit(9)")
-    assert store.recover() == []
+    assert store.finished(store.recover()) == []
     assert store.rows()[0]["outcome"] == "node_fail"
 
 

@@ -14,6 +14,8 @@ from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.plan.source import TrialSource
 from scalelab.records.control.events import Event
+from scalelab.records.control.lease import LEASE, Lease
+from scalelab.records.open_run import OpenRun
 from scalelab.records.store import RunStore
 from scalelab.scheduling.driver import Driver
 
@@ -56,13 +58,16 @@ class Sweep:
         self.store = RunStore.create(directory, experiment_text="", fingerprint={})
         self.events: list[Event] = []
 
-    def driver(self, source: Source, **options: Any) -> Driver:
+    def driver(
+        self, source: Source, *, retry_failed: bool = False, **options: Any
+    ) -> Driver:
         self.store = RunStore.open(self.store.directory)
+        lease = Lease(self.store.directory / LEASE)
         options.setdefault("estimate_duration", lambda trial, allocation: 1.0)
         return Driver(
             source,
             self.cluster,
-            self.store,
+            OpenRun.recover(self.store, lease, retry_failed=retry_failed),
             {None: WorkloadProgram(name="scripted")},
             on_event=options.pop("on_event", self.events.append),
             **options,

@@ -46,9 +46,10 @@ class Conductor:
     stopped: ClassVar[str | None] = None
 
     def __init__(
-        self, source: Any, cluster: Any, store: Any, programs: Any, **options: Any
+        self, source: Any, cluster: Any, run: Any, programs: Any, **options: Any
     ) -> None:
         self.source, self.cluster, self.programs = source, cluster, programs
+        self.opened = run
         self.on_event = options.pop("on_event")
         self.options = options
         self.num_drained = self.num_killed = 0
