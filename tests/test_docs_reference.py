@@ -16,7 +16,7 @@ from scalelab.inputs.placeholders import (
     PLACEHOLDERS,
     placeholders_in,
 )
-from scalelab.launch.command.lines import read_groups, read_json
+from scalelab.reading.logs.lines import read_groups, read_json
 from scalelab.site.choice import site_of
 from scalelab.site.prices import PriceEntry, read_prices
 

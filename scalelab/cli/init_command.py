@@ -88,9 +88,9 @@ def schema() -> None:
 
 
 def _propose(path: Path, script: Path, log: Path | None) -> None:
-    from scalelab.running.proposal.draft import default_batch, draft
-    from scalelab.running.proposal.sample_log import read_log
-    from scalelab.running.proposal.script import interpreter, read_script
+    from scalelab.reading.logs.sample import read_log
+    from scalelab.reading.scripts.draft import default_batch, draft
+    from scalelab.reading.scripts.script import interpreter, read_script
 
     read = read_script(script)
     proposed = draft(

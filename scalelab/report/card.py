@@ -12,6 +12,7 @@ import yaml
 from scalelab._version import __version__
 from scalelab.inputs.numerals import Interval
 from scalelab.kinds.resources import RESOURCES
+from scalelab.reading.tables.file import CARD_VERSION
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.rows import MeasuredStep, OutlookRow
 from scalelab.recommend.answer.sentences import (
@@ -20,7 +21,6 @@ from scalelab.recommend.answer.sentences import (
     texts,
     what_times_hold,
 )
-from scalelab.records.tables.file import CARD_VERSION
 
 _DIGITS = 5  # of numbers that were computed
 

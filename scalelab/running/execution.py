@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.errors import SpecError, StoreError
 from scalelab.experiment.program import CommandProgram, Program, framework_of
-from scalelab.launch.command.first_words import with_program_beside
 from scalelab.plan.first_check import FirstTrials
 from scalelab.plan.tracked import TrackedSource
+from scalelab.reading.scripts.first_words import with_program_beside
 from scalelab.records.code import code_paths, snapshot_code
 from scalelab.records.control.events import (
     Event,

@@ -24,12 +24,12 @@ from scalelab.experiment.spec import Experiment
 from scalelab.inputs.document import read_document
 from scalelab.inputs.numerals import counted
 from scalelab.kinds.trainers import trainer_of
-from scalelab.launch.command.first_words import check_start
 from scalelab.plan.expand import Plan, plan
 from scalelab.plan.first_check import is_measurement, is_sound
 from scalelab.plan.further import further_trial
 from scalelab.plan.source import Observation
 from scalelab.plan.tracked import TrackedSource, source_of
+from scalelab.reading.scripts.first_words import check_start
 from scalelab.records.attempt_io import is_taken
 from scalelab.records.code import code_hash, code_of_programs
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY

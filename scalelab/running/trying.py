@@ -190,7 +190,7 @@ def _shortened(asked: Experiment, trial: Trial) -> Trial:
 
 
 def _what_would_read(log: Path) -> Mapping[str, object]:
-    from scalelab.running.proposal.sample_log import read_log
+    from scalelab.reading.logs.sample import read_log
 
     try:
         reading = read_log(log)

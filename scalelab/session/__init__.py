@@ -14,7 +14,7 @@ from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import Call
-from scalelab.records.tables.file import ImportArguments
+from scalelab.reading.tables.file import ImportArguments
 from scalelab.session.arguments import (
     DryRunArguments,
     RunArguments,
@@ -225,7 +225,7 @@ def import_table(
         If the directory exists or cannot be written.
     """
     said = validated(ImportArguments, locals(), source=Call("import_table"))
-    from scalelab.records.tables.importing import import_table as read
+    from scalelab.reading.tables.importing import import_table as read
 
     return Run(read(said))
 

@@ -43,14 +43,14 @@ ALSO = {
         "scalelab.experiment.command_values",
         "scalelab.experiment.sections",
         "scalelab.inputs.layout",
-        "scalelab.records.tables.completing",
+        "scalelab.reading.tables.completing",
     },
     "time": {
         "scalelab.doctor.site_trial",  # the clock of a node
         "scalelab.cluster.survey.visit",
         "scalelab.records.control.events",  # when an event was
         "scalelab.records.observations",  # a type of column
-        "scalelab.records.tables.values",
+        "scalelab.reading.tables.values",
         "scalelab.recommend.answer.text",  # the heading of a column
         "scalelab.site.slurm",  # an option of sbatch
     },

@@ -297,7 +297,7 @@ def test_the_lease_ends_with_the_block(store: RunStore) -> None:
 def test_opening_a_run_loads_no_heavy_package(store: RunStore) -> None:
     code = (
         "import sys; from pathlib import Path; from scalelab.records.store import "
-        "RunStore; import scalelab.records.tables.importing; "
+        "RunStore; import scalelab.reading.tables.importing; "
         "print(len(RunStore.open(Path(sys.argv[1])).rows()), *sys.modules)"
     )
     command = [sys.executable, "-c", code, str(store.directory)]

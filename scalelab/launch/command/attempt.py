@@ -16,10 +16,10 @@ from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.placeholders import fill_placeholders
 from scalelab.kinds.launchers import LaunchedProcess
 from scalelab.kinds.registry import imported
-from scalelab.launch.command.first_words import check_program, search_path, words_of
 from scalelab.launch.protocol import CommandTask, ProcessRequest
 from scalelab.launch.ranks.requests import cores_of
 from scalelab.launch.rendezvous import Meeting, network_environment
+from scalelab.reading.scripts.first_words import check_program, search_path, words_of
 from scalelab.records.attempt import AttemptSpec
 
 # The probe, which is no part of this program: processes of commands import it.

@@ -16,11 +16,11 @@ import numpy.typing as npt
 from scalelab.errors import SpecError
 from scalelab.experiment.program import SAMPLES_OF_EPOCH
 from scalelab.experiment.trial import Trial, TrialKind
-from scalelab.launch.command.lines import SAMPLES, Report
-from scalelab.launch.command.witness.counts import CountWitness
-from scalelab.launch.command.witness.rates import RateWitness
 from scalelab.launch.steady import interval_columns, is_steady, unlike_halves
 from scalelab.plan.first_check import RATE_DISAGREES
+from scalelab.reading.logs.counts import CountWitness
+from scalelab.reading.logs.lines import SAMPLES, Report
+from scalelab.reading.logs.rates import RateWitness
 
 # An interval beside one that holds an evaluation belongs to the evaluation where its
 # steps seem to take so many times as long as usual: lines of two streams may be written

@@ -10,8 +10,6 @@ from typing import Any
 from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
-from scalelab.launch.command.files import EventFiles, FileWatch, FollowedFile
-from scalelab.launch.command.lines import Report, ReportReader
 from scalelab.launch.command.probe.steps import ProbedSteps
 from scalelab.launch.command.results import (
     completed,
@@ -28,6 +26,8 @@ from scalelab.launch.supervision import Supervisor, Watch
 from scalelab.launch.timing import Limits
 from scalelab.launch.verdict import fewest_steps, last_lines
 from scalelab.plan.first_check import LOG, NOT_WITNESSED, RATE_DISAGREES
+from scalelab.reading.logs.files import EventFiles, FileWatch, FollowedFile
+from scalelab.reading.logs.lines import Report, ReportReader
 from scalelab.records.attempt import AttemptResult
 
 # Lines that arrive within this time are read together: waking up for each line would

@@ -12,13 +12,13 @@ from scalelab.errors import SpecError
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command import results as command_results
-from scalelab.launch.command.lines import Report
 from scalelab.launch.command.results import (
     refused,
     result_at_exit,
     result_while_running,
 )
 from scalelab.launch.command.steps import StepLog
+from scalelab.reading.logs.lines import Report
 from scalelab.records.observations import row
 
 

@@ -10,9 +10,9 @@ from command_specs import command_spec
 
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import Trial, TrialKind
-from scalelab.launch.command.lines import Report
 from scalelab.launch.command.steps import StepLog
 from scalelab.launch.steady import mean_interval
+from scalelab.reading.logs.lines import Report
 
 
 def trial(**changes: int | TrialKind | str) -> Trial:

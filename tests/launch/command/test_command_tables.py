@@ -11,9 +11,9 @@ from command_specs import GLOBAL_BATCH, command_spec, write_program
 from scalelab.errors import SpecError
 from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.command.files import EventFiles
-from scalelab.launch.command.lines import CsvLines
 from scalelab.launch.gang_agent import NodeAgent
+from scalelab.reading.logs.files import EventFiles
+from scalelab.reading.logs.lines import CsvLines
 
 CSV = MetricsSource(csv="{trial_dir}/metrics.csv")
 EVENTS = MetricsSource(tensorboard="{trial_dir}")

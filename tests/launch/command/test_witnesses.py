@@ -16,8 +16,8 @@ from command_specs import command_spec
 from scalelab.errors import SpecError
 from scalelab.experiment.program import MetricsSource
 from scalelab.experiment.trial import Trial
-from scalelab.launch.command.lines import ReportReader
 from scalelab.launch.command.steps import StepLog
+from scalelab.reading.logs.lines import ReportReader
 
 STEP_S = 0.5
 STEPS = r"step (?P<step>\d+)"

@@ -10,7 +10,6 @@ from typing import Any
 
 from scalelab.experiment.trial import Trial
 from scalelab.kinds.strategies import strategy_of
-from scalelab.launch.command.lines import Report
 from scalelab.launch.command.probe.ranks import check_group, ranks_witness
 from scalelab.launch.command.probe.samples import samples_witness
 from scalelab.launch.command.probe.streams import (
@@ -20,6 +19,7 @@ from scalelab.launch.command.probe.streams import (
 )
 from scalelab.launch.command.steps import StepLog
 from scalelab.plan.first_check import INSIDE, RANKS_APART, WRONG_BEYOND, factor
+from scalelab.reading.logs.lines import Report
 
 # So many steps show which optimizer, and which loader, the training is of.
 _ENOUGH = 4

@@ -8,8 +8,7 @@ from typing import Any
 from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.wording import Option, Placeholder
-from scalelab.records.columns import OPTION_PREFIX
-from scalelab.records.tables.names import (
+from scalelab.reading.tables.names import (
     LENGTHS,
     OF_DEVICES,
     SHARED,
@@ -17,6 +16,7 @@ from scalelab.records.tables.names import (
     Reading,
     plain,
 )
+from scalelab.records.columns import OPTION_PREFIX
 
 _TOKENS = Option("tokens_per_sample", Placeholder("N"))
 _LONGEST = 10  # times the time of its steps that a training takes

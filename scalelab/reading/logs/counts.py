@@ -8,7 +8,7 @@ from scalelab.experiment.program import (
     SAMPLES_OF_EPOCH,
 )
 from scalelab.experiment.trial import Trial
-from scalelab.launch.command.lines import SAMPLES, STEP, Count, Report
+from scalelab.reading.logs.lines import SAMPLES, STEP, Count, Report
 
 # So many counts in a row show how they rise.
 _ENOUGH = 4

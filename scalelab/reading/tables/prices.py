@@ -7,8 +7,8 @@ from typing import Any, Self
 from scalelab.errors import SpecError
 from scalelab.inputs.money import CURRENCIES, USUAL, Money, Per, parse_money
 from scalelab.inputs.problems import shown
-from scalelab.records.tables.curves import ImportedRow
-from scalelab.records.tables.names import plain
+from scalelab.reading.tables.curves import ImportedRow
+from scalelab.reading.tables.names import plain
 
 _PER: Mapping[str, Per] = {
     **dict.fromkeys(("node", "instance", "machine"), "node_hour"),

@@ -19,8 +19,8 @@ from scalelab.experiment.program import (
     MetricsSource,
 )
 from scalelab.inputs.problems import shown
-from scalelab.launch.command.lines import ReportReader
-from scalelab.running.proposal.script import read_small_file
+from scalelab.reading.logs.lines import ReportReader
+from scalelab.reading.scripts.script import read_small_file
 
 MAX_LOG_BYTES = 16 << 20
 _MAX_LINE_BYTES = 10_000

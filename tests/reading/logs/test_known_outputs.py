@@ -1,8 +1,8 @@
 """What well-known programs print is read with their presets.
 
-``outputs`` holds it, one file per preset; the first lines of a file say which program
-and version it is from. The times are given here: a second for each step, and more for
-every line of an evaluation.
+``samples/outputs`` holds it, one file per preset; the first lines of a file say which
+program and version it is from. The times are given here: a second for each step, and
+more for every line of an evaluation.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from command_specs import command_spec
 from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.command.files import FollowedFile
-from scalelab.launch.command.lines import Report, ReportReader
 from scalelab.launch.command.steps import StepLog
 from scalelab.launch.gang_agent import NodeAgent
+from scalelab.reading.logs.files import FollowedFile
+from scalelab.reading.logs.lines import Report, ReportReader
 
-OUTPUTS = Path(__file__).parent / "outputs"
+OUTPUTS = Path(__file__).parents[1] / "samples" / "outputs"
 STEP_S, EVALUATION_S = 1.0, 7.0
 
 

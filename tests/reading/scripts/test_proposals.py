@@ -12,12 +12,12 @@ import pytest
 from scalelab.errors import SpecError
 from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.spec import Experiment
-from scalelab.running.proposal import script as scripts
-from scalelab.running.proposal.draft import Draft, default_batch, draft
-from scalelab.running.proposal.sample_log import MAX_LOG_BYTES, read_log
-from scalelab.running.proposal.script import MAX_SCRIPT_BYTES, read_script
+from scalelab.reading.logs.sample import MAX_LOG_BYTES, read_log
+from scalelab.reading.scripts import script as scripts
+from scalelab.reading.scripts.draft import Draft, default_batch, draft
+from scalelab.reading.scripts.script import MAX_SCRIPT_BYTES, read_script
 
-OUTPUTS = Path(__file__).parents[1] / "launch" / "command" / "outputs"
+OUTPUTS = Path(__file__).parents[1] / "samples" / "outputs"
 ARGPARSE = """
 import argparse, os
 import torch.distributed as dist

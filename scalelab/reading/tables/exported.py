@@ -10,11 +10,11 @@ from typing import Any
 
 from scalelab.errors import SpecError
 from scalelab.inputs.problems import shown
+from scalelab.reading.tables.curves import ImportedRow
+from scalelab.reading.tables.file import ForeignTable, TableRow
+from scalelab.reading.tables.values import parse, parse_option
 from scalelab.records.columns import COLUMNS_BY_NAME, OPTION_PREFIX
 from scalelab.records.observations import check_row, check_types
-from scalelab.records.tables.curves import ImportedRow
-from scalelab.records.tables.file import ForeignTable, TableRow
-from scalelab.records.tables.values import parse, parse_option
 
 # Columns that no foreign table has together
 _OWN = {"schema_version", "run", "trial_id", "attempt", "kind", "outcome", "validity"}

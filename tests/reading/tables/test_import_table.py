@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from scalelab.errors import SpecError, StoreError
+from scalelab.reading.tables.file import ImportArguments
+from scalelab.reading.tables.importing import import_table as imported
 from scalelab.records.columns import COLUMNS_BY_NAME
 from scalelab.records.store import RunStore
-from scalelab.records.tables.file import ImportArguments
-from scalelab.records.tables.importing import import_table as imported
 
 GOOD = """\
 curve_id,model,GPU Type,nodes,gpus,local_batch,accum_steps,step_time_s,rep_cv,feed
@@ -427,7 +427,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
 def test_a_giant_is_refused_before_it_is_read(
     write: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scalelab.records.tables.file.MAX_BYTES", 2**20)
+    monkeypatch.setattr("scalelab.reading.tables.file.MAX_BYTES", 2**20)
     path = write(table())
     with path.open("ab") as stream:
         stream.truncate(3 * 2**20)
@@ -438,7 +438,7 @@ def test_a_giant_is_refused_before_it_is_read(
 
 
 def test_every_alias_names_a_column() -> None:
-    from scalelab.records.tables.names import ALIASES, SETTABLE, known_names, plain
+    from scalelab.reading.tables.names import ALIASES, SETTABLE, known_names, plain
 
     assert set(ALIASES) <= set(SETTABLE) <= set(COLUMNS_BY_NAME)
     names = [name for names in ALIASES.values() for name in names]

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from scalelab.inputs.target import Target
+from scalelab.reading.tables.file import ForeignTable, ImportArguments, TableRow
+from scalelab.reading.tables.names import goal_of, reading_of
+from scalelab.reading.tables.values import is_missing
 from scalelab.records.columns import TARGET_COLUMNS
-from scalelab.records.tables.file import ForeignTable, ImportArguments, TableRow
-from scalelab.records.tables.names import goal_of, reading_of
-from scalelab.records.tables.values import is_missing
 
 
 def by_goal(table: ForeignTable, asked: ImportArguments) -> ForeignTable:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from scalelab.experiment.program import MetricsSource
-from scalelab.launch.command.lines import ReportReader
-from scalelab.running.proposal.sample_log import LogReading, read_log
+from scalelab.reading.logs.lines import ReportReader
+from scalelab.reading.logs.sample import LogReading, read_log
 
 LANGUAGE_MODEL = [
     f"| epoch {epoch:3d} | {batch:5d}/ 1000 batches | lr 20.00 | ms/batch 12.30 |"

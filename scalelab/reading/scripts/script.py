@@ -13,7 +13,7 @@ from pathlib import Path
 
 from scalelab.errors import SpecError
 from scalelab.inputs.problems import shown
-from scalelab.running.proposal.options import ScriptOption, config_folders, options_of
+from scalelab.reading.scripts.options import ScriptOption, config_folders, options_of
 
 MAX_SCRIPT_BYTES = 1 << 20
 _MOST_FILES = 100

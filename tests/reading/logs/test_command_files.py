@@ -9,7 +9,7 @@ import inotify_simple
 import pytest
 
 from scalelab.errors import LaunchError
-from scalelab.launch.command.files import FileWatch, FollowedFile
+from scalelab.reading.logs.files import FileWatch, FollowedFile
 
 
 def lines(file: FollowedFile) -> list[bytes]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scalelab.records.tables import prices
+from scalelab.reading.tables import prices
 from scalelab.session import import_table
 from scalelab.session.run import Run
 

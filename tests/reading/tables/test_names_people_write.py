@@ -6,7 +6,7 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.inputs.target import Target
-from scalelab.records.tables.names import goal_of, reading_as, reading_of
+from scalelab.reading.tables.names import goal_of, reading_as, reading_of
 from scalelab.session.run import Run
 
 Import = Callable[..., Run]

@@ -10,9 +10,9 @@ from typing import Any
 from scalelab.inputs.numerals import counted, duration
 from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
-from scalelab.records.tables.columns import Matching
-from scalelab.records.tables.curves import Curves, ImportedRow
-from scalelab.records.tables.names import is_measured, reading_of
+from scalelab.reading.tables.columns import Matching
+from scalelab.reading.tables.curves import Curves, ImportedRow
+from scalelab.reading.tables.names import is_measured, reading_of
 
 _CONFIGURATION = (
     "world_size num_nodes data_parallel_size local_batch_size "

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from scalelab.errors import SpecError
 from scalelab.inputs.problems import did_you_mean, shown
 from scalelab.inputs.wording import Option
-from scalelab.records.columns import COLUMNS_BY_NAME, CURVE_COLUMNS, OPTION_PREFIX
-from scalelab.records.tables.file import ForeignTable, ImportArguments, TableRow, listed
-from scalelab.records.tables.names import (
+from scalelab.reading.tables.file import ForeignTable, ImportArguments, TableRow, listed
+from scalelab.reading.tables.names import (
     AMBIGUOUS_BATCHES,
     COUNT_OR_NAME,
     EPOCHS,
@@ -27,7 +26,8 @@ from scalelab.records.tables.names import (
     reading_as,
     reading_of,
 )
-from scalelab.records.tables.values import failure, is_missing
+from scalelab.reading.tables.values import failure, is_missing
+from scalelab.records.columns import COLUMNS_BY_NAME, CURVE_COLUMNS, OPTION_PREFIX
 
 # Each line: alternatives, one of which must be there, each a set of columns.
 _REQUIRED: Sequence[Sequence[Sequence[str]]] = (

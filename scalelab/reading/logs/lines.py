@@ -24,8 +24,8 @@ from scalelab.experiment.program import (
     STEPS_OF_EPOCH,
     MetricsSource,
 )
-from scalelab.launch.command.witness.rates import OwnRate, own_rates
 from scalelab.plan.first_check import WRONG_BEYOND
+from scalelab.reading.logs.rates import OwnRate, own_rates
 
 STEP, SAMPLES, TIME = "step", "samples", "t"
 _MAX_COUNT = 10**15

@@ -13,9 +13,9 @@ from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
+from scalelab.reading.tables.file import ForeignTable
+from scalelab.reading.tables.names import LENGTHS, Reading
 from scalelab.records.columns import COLUMNS_BY_NAME
-from scalelab.records.tables.file import ForeignTable
-from scalelab.records.tables.names import LENGTHS, Reading
 
 _SPACES = re.compile("[\u00a0\u2009\u202f']")
 _BETWEEN_DIGITS = re.compile(r"(?<=\d) (?=\d{3}(\D|$))")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.launch.command.first_words import with_program_beside
+from scalelab.reading.scripts.first_words import with_program_beside
 from scalelab.running.sweep import Sweep
 
 REST = """\

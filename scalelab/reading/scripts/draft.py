@@ -14,9 +14,9 @@ from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.lines import one_line
 from scalelab.inputs.placeholders import PLACEHOLDERS
-from scalelab.running.proposal.options import ScriptOption
-from scalelab.running.proposal.sample_log import PLAIN, LogReading
-from scalelab.running.proposal.script import Script, Surroundings, surroundings
+from scalelab.reading.logs.sample import PLAIN, LogReading
+from scalelab.reading.scripts.options import ScriptOption
+from scalelab.reading.scripts.script import Script, Surroundings, surroundings
 from scalelab.site.profile import num_cores, num_visible_gpus
 
 _WIDTH = 84
@@ -215,7 +215,7 @@ def draft(
     accumulation, rate = "gradient_accumulation_steps", filled.get("learning_rate")
     accumulates = accumulation in {row.placeholder for row in rows}
     environment = Environment(
-        loader=PackageLoader("scalelab.running.proposal"),
+        loader=PackageLoader("scalelab.reading.scripts"),
         undefined=StrictUndefined,
         trim_blocks=True,
         autoescape=False,

@@ -19,7 +19,7 @@ import pytest
 
 import scalelab
 
-KINDS = Path(__file__).parent / "kinds"
+KINDS = Path(__file__).parents[1] / "samples" / "scripts"
 BATCH = 8
 # So that a sweep takes seconds: of what is measured this changes nothing.
 SHORTER = ("steps: 50, repeats: 3", "steps: 24, repeats: 1")

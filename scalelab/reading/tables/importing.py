@@ -15,29 +15,22 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import shown
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.inputs.wording import Option
-from scalelab.records.columns import (
-    COLUMNS_BY_NAME,
-    CURVE_COLUMNS,
-    OPTION_PREFIX,
-    SCHEMA_VERSION,
-)
-from scalelab.records.store import RunStore
-from scalelab.records.tables.columns import Matching, match_columns, melted
-from scalelab.records.tables.completing import complete
-from scalelab.records.tables.curves import Curves, ImportedRow
-from scalelab.records.tables.doubts import doubtful
-from scalelab.records.tables.exported import exported_rows, is_exported
-from scalelab.records.tables.file import (
+from scalelab.reading.tables.columns import Matching, match_columns, melted
+from scalelab.reading.tables.completing import complete
+from scalelab.reading.tables.curves import Curves, ImportedRow
+from scalelab.reading.tables.doubts import doubtful
+from scalelab.reading.tables.exported import exported_rows, is_exported
+from scalelab.reading.tables.file import (
     ForeignTable,
     ImportArguments,
     TableRow,
     lines_listed,
     read_table,
 )
-from scalelab.records.tables.goals import by_goal
-from scalelab.records.tables.names import LENGTHS, SPEEDS, Reading
-from scalelab.records.tables.prices import TablePrices
-from scalelab.records.tables.values import (
+from scalelab.reading.tables.goals import by_goal
+from scalelab.reading.tables.names import LENGTHS, SPEEDS, Reading
+from scalelab.reading.tables.prices import TablePrices
+from scalelab.reading.tables.values import (
     decimal_sign,
     failure,
     parse,
@@ -45,6 +38,13 @@ from scalelab.records.tables.values import (
     parse_option,
     remarks_out_of_memory,
 )
+from scalelab.records.columns import (
+    COLUMNS_BY_NAME,
+    CURVE_COLUMNS,
+    OPTION_PREFIX,
+    SCHEMA_VERSION,
+)
+from scalelab.records.store import RunStore
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 # What the target is called where the table does not name it

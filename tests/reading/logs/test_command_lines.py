@@ -6,7 +6,7 @@ import re
 import pytest
 
 from scalelab.experiment.program import MetricsSource
-from scalelab.launch.command.lines import (
+from scalelab.reading.logs.lines import (
     Count,
     Report,
     ReportReader,
