@@ -44,7 +44,6 @@ COMMANDS = {
     "import": "Import a table of measurements as a run.",
     "export": "Write what runs measured as CSV, Parquet or JSON.",
     "data": "Obtain a data set that a built-in workload needs.",
-    "trainer": "Run a command of a trainer for an experiment.",
     "init": "Write a commented experiment to start from.",
     "schema": "Print the JSON schema of experiments, for editors.",
     "doctor": "Check whether sweeps can run on this machine, part by part.",
@@ -57,7 +56,6 @@ HOMES = {
     REPORT: "recommend:report",
     TABLE: "recommend:table",
     "schema": "init:schema",
-    "data": "trainer:data",
 }
 
 SITE, SITE_HELP = "site", "Write a profile of the cluster that this machine belongs to."

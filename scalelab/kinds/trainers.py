@@ -152,24 +152,6 @@ class DataDemand:
     has_files: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainerCommand:
-    """A command line of a trainer, ``scalelab trainer NAME COMMAND EXPERIMENT``.
-
-    Parameters
-    ----------
-    summary
-        One sentence for the list of commands.
-    path
-        Path, ``module:attribute``, of a function that is called with the program of the
-        experiment, None where it has several, and with its planned trials. It yields
-        the lines to print.
-    """
-
-    summary: str
-    path: str
-
-
 class Trainer:
     """A program that trains workloads: the one object that sweeps ask about it.
 
@@ -199,8 +181,6 @@ class Trainer:
         A workload that two ranks step in a moment, for ``scalelab doctor``; None: none.
     data_sets
         Names that :meth:`obtain` knows.
-    commands
-        Command lines of its own, by name.
     """
 
     name: ClassVar[str]
@@ -212,7 +192,6 @@ class Trainer:
     process_parameters: ClassVar[tuple[str, ...]] = ()
     self_test: ClassVar[str | None] = None
     data_sets: ClassVar[tuple[str, ...]] = ()
-    commands: ClassVar[Mapping[str, TrainerCommand]] = {}
 
     def check_strategy(self, strategy: str) -> None:
         """Refuse a strategy, by name, that it cannot run.

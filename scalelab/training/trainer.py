@@ -17,7 +17,6 @@ from scalelab.kinds.trainers import (
     DEFAULT_TRAINER,
     DataDemand,
     Trainer,
-    TrainerCommand,
     WorkloadNames,
 )
 from scalelab.training.engines.paths import ENGINES, engine_path
@@ -40,12 +39,6 @@ class TorchTrainer(Trainer):
     process_parameters = RankOptions.__slots__
     self_test = "emulated"
     data_sets = ("cifar10",)
-    commands: ClassVar = {
-        "twin": TrainerCommand(
-            summary="Try parameter servers in virtual time, in this process.",
-            path="scalelab.training.servers.twin:twin_lines",
-        )
-    }
 
     def check_strategy(self, strategy: str) -> None:
         """Refuse a strategy without an engine."""

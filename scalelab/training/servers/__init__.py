@@ -1,1 +1,1 @@
-"""Parameter servers: rules of asynchronous training, real servers, a virtual twin."""
+"""Parameter servers: rules of asynchronous training, and real servers."""

@@ -1,15 +1,10 @@
 """What staleness and slow workers do, seen in virtual time with real gradients."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-from scalelab.errors import SpecError
-from scalelab.inputs.target import MetricMode, Target
-from scalelab.training.servers.rules import Adag, Downpour, DynSgd, Elastic, Rule
-from scalelab.training.servers.virtual_time import (
+from virtual_servers import (
     Course,
     VirtualEvaluation,
     VirtualJob,
@@ -17,6 +12,10 @@ from scalelab.training.servers.virtual_time import (
     asynchronous,
     local_sgd,
 )
+
+from scalelab.errors import SpecError
+from scalelab.inputs.target import MetricMode, Target
+from scalelab.training.servers.rules import Adag, Downpour, DynSgd, Elastic, Rule
 from scalelab.training.workloads.digits_mlp import DigitsMlp
 
 WINDOW = 4
@@ -181,16 +180,6 @@ def test_a_course_is_the_same_bit_for_bit() -> None:
     courses = [asynchronous(short, uneven, Adag(2), window=2) for _ in range(2)]
     assert courses[0] == courses[1]
     assert [each.samples for each in courses[0].evaluations] == [512, 1024, 1504, 2016]
-
-
-@pytest.mark.slow
-def test_the_example_of_the_documentation_runs(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "strategies.md").read_text()
-    example = page.partition("```python\n")[2].partition("```")[0]
-    exec(example, {})
-    assert capsys.readouterr().out.count("VirtualEvaluation(") == 2
 
 
 def test_a_workload_without_held_out_data_is_refused() -> None:

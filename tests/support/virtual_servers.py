@@ -1,9 +1,8 @@
-"""A twin of asynchronous training in virtual time: one process, real gradients.
+"""Asynchronous training in virtual time: one process, real gradients.
 
 The workload's own model learns from its own data, by the rules and the parameter server
 of real trials. Only the times are declared. So the effects of staleness and of slow
-workers can be seen before any node is asked for, and are the same bit for bit whenever
-the same is asked.
+workers are the same bit for bit whenever the same is asked.
 """
 
 import heapq
