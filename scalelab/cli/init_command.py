@@ -88,23 +88,24 @@ def schema() -> None:
 
 
 def _propose(path: Path, script: Path, log: Path | None) -> None:
-    from scalelab.reading.logs.sample import read_log
-    from scalelab.reading.scripts.draft import default_batch, draft
+    from scalelab.reading.logs.match import match
+    from scalelab.reading.scripts.proposal import Proposal, doubt
     from scalelab.reading.scripts.script import interpreter, read_script
 
     read = read_script(script)
-    proposed = draft(
-        read,
-        read_log(log, read.all_packages, default_batch(read)) if log else None,
+    proposal = Proposal(
+        script=read,
+        log=match(log, read.all_packages) if log else None,
         log_name=log.name if log else "",
         directory=path.parent,
         python=interpreter(os.environ),
     )
-    _write(path, proposed.text)
-    found = ", ".join(proposed.found) or "no options that a sweep would set"
+    _write(path, proposal.text)
+    filled = ", ".join(row.option.with_value(row.value) for row in proposal.filled)
+    found = filled or "no options that a sweep would set"
     typer.echo(f"Wrote {path}. Found in {script}: {found}.")
-    for each in proposed.to_fill_in:
-        typer.echo(f"Fill in {each}.")
+    for lacking in doubt(proposal):
+        typer.echo(f"Fill in {lacking}.")
     typer.echo(f"Next: scalelab try {path}")
 
 

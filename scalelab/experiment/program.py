@@ -80,7 +80,6 @@ class CommandProgram:
     stop: StopRequest | None = None  # how it is asked to save what it has
     launcher_options: Mapping[str, Scalar] = field(default_factory=dict)
     # What the job says of its data, to hold against what the command prints.
-    samples_per_epoch: int | None = None
     tokens_per_sample: int | None = None
     # Its steps are read from what it reports alone, not seen where its optimizer steps.
     without_probe: bool = False
@@ -125,12 +124,13 @@ def program_to_json(program: Program) -> dict[str, Any]:
         for name, value in values["metrics"].items()
         if value or name in ("jsonl", "regex")
     }
-    return {name: of for name, of in values.items() if of or name in always}
+    return {key: value for key, value in values.items() if value or key in always}
 
 
 def program_from_json(values: Mapping[str, Any]) -> Program:
     """Rebuild a program from :func:`program_to_json`."""
     fields = dict(values)
+    fields.pop("samples_per_epoch", None)  # which older specifications hold
     if fields.pop("kind") == "workload":
         return WorkloadProgram(**fields)
     metrics = dict(fields["metrics"])

@@ -131,7 +131,6 @@ class Experiment(ExperimentKeys):
                 inherited=inherited or {},
                 stop=self.stop.request() if self.stop else None,
                 launcher_options=alone.launcher.parameters,
-                samples_per_epoch=self.job.samples_per_epoch if self.job else None,
                 tokens_per_sample=self.job.sequence_length if self.job else None,
                 without_probe=self.probe != PROBED,
             )

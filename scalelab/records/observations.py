@@ -128,7 +128,7 @@ def program_hash(program: Program) -> str:
     values = program_to_json(program)
     if isinstance(program, CommandProgram):
         del values["name"]
-        for of_no_rank in ("stop", "samples_per_epoch", "tokens_per_sample"):
+        for of_no_rank in ("stop", "tokens_per_sample"):
             values.pop(of_no_rank, None)
     if directory := values["code_directory"]:
         values["code_directory"] = Path(directory).name

@@ -190,15 +190,15 @@ def _shortened(asked: Experiment, trial: Trial) -> Trial:
 
 
 def _what_would_read(log: Path) -> Mapping[str, object]:
-    from scalelab.reading.logs.sample import read_log
+    from scalelab.reading.logs.match import match
 
     try:
-        reading = read_log(log)
+        found = match(log)
     except SpecError:  # it is empty, or too large
         return {}
-    if reading.preset is not None:
-        return {"metrics": reading.preset.name}
-    return {"metrics": {"regex": reading.expression}} if reading.expression else {}
+    if found.preset is not None:
+        return {"metrics": found.preset.name}
+    return {"metrics": {"regex": found.expression}} if found.expression else {}
 
 
 def _losses(reports: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:

@@ -14,13 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import SAMPLES_OF_EPOCH
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.launch.steady import interval_columns, is_steady, unlike_halves
-from scalelab.plan.first_check import RATE_DISAGREES
-from scalelab.reading.logs.counts import CountWitness
-from scalelab.reading.logs.lines import SAMPLES, Report
-from scalelab.reading.logs.rates import RateWitness
+from scalelab.reading.logs.doubt import LogWitness
+from scalelab.reading.logs.lines import Report
 
 # An interval beside one that holds an evaluation belongs to the evaluation where its
 # steps seem to take so many times as long as usual: lines of two streams may be written
@@ -147,12 +144,10 @@ class StepLog:
         num_reporters: int = 1,
         names_evaluations: bool = False,
         sees_steps: bool = False,
-        samples_per_epoch: int | None = None,
         tokens_per_sample: int | None = None,
     ) -> None:
         self._trial = trial
-        self._counts = CountWitness(trial, samples_per_epoch)
-        self._rates = RateWitness(trial, tokens_per_sample)
+        self._witness = LogWitness(trial, tokens_per_sample)
         self.names_evaluations = names_evaluations
         self._sees_steps = sees_steps
         self._may_repeat = may_repeat or num_reporters > 1
@@ -218,13 +213,7 @@ class StepLog:
                     "increase: count optimiser steps from the start of the training, "
                     "not of an epoch, and let only rank 0 write them."
                 )
-            counted = report.count and report.count.name
-            self._rates.take(
-                report.rates,
-                self.num_seen,
-                counts_samples=counted in (SAMPLES, SAMPLES_OF_EPOCH),
-                is_of_step=report.step is not None,
-            )
+            self._witness.take(report, self.num_seen)
 
     def rows(self, *, is_over: bool = False) -> list[dict[str, Any]]:
         """Return the rows for the stream that were not returned before.
@@ -276,19 +265,8 @@ class StepLog:
         means = self.intervals.step_times_s()
         columns |= interval_columns(means, step_time_s)
         measured = [each for each in (step_time_s, float(np.median(means))) if each > 0]
-        warmup_steps = self.intervals.warmup_steps
-        by_rate = self._rates.step_time_s(measured, after_steps=warmup_steps)
-        if by_rate is not None and not self._rates.is_settling(warmup_steps):
-            columns["reported_step_time_s"] = by_rate
-            is_off = self._rates.contradicts(by_rate, measured)
-            # Samples that agree with the steps have shown what is counted.
-            if is_off and not self._counts.holds_samples:
-                columns["validity"] = [RATE_DISAGREES]
-            elif self._rates.is_of_samples and not is_off:
-                columns["samples_witness"] = "rate"
-        if self._counts.holds_samples:
-            columns["samples_witness"] = "log"
-        return columns
+        after_steps = self.intervals.warmup_steps
+        return columns | self._witness.columns(measured, after_steps=after_steps)
 
     def seconds_to_target(self) -> float | None:
         """Return the time until the target was reached; None: not reached, or unknown.
@@ -314,7 +292,7 @@ class StepLog:
 
     def _advance(self, report: Report, step: int, now_s: float, last_step: int) -> None:
         self._num_late = 0
-        self._counts.take(report, step)
+        self._witness.check(report, step)
         if self.last_step is None:
             self._has_own_clock = report.t is not None
         elif self._num_reported == 1:

@@ -94,7 +94,6 @@ class _CommandWatch(Watch):
             if attempt.launcher.shares_reports
             else 1,
             names_evaluations=bool(source.evaluation),
-            samples_per_epoch=program.samples_per_epoch,
             tokens_per_sample=program.tokens_per_sample,
         )
         self._stream = StreamWriter(spec.files.stream)

@@ -24,8 +24,8 @@ from scalelab.experiment.program import (
     STEPS_OF_EPOCH,
     MetricsSource,
 )
-from scalelab.plan.first_check import WRONG_BEYOND
 from scalelab.reading.logs.rates import OwnRate, own_rates
+from scalelab.reading.vocabulary import FIELDS
 
 STEP, SAMPLES, TIME = "step", "samples", "t"
 _MAX_COUNT = 10**15
@@ -37,25 +37,6 @@ _COUNTS = (*_OF_EPOCH, SAMPLES_OF_RANK, *_LENGTHS)
 _MOST_OF_A_LINE = 2000
 # Between the lines of steps, these show that a rate is not of the training.
 _OF_OTHERS = re.compile(r"%\||eval|valid|\bval\b|test", re.IGNORECASE)
-# What a line may say behind a number of steps: 16/6400.
-_TOTAL = re.compile(r" */ *(\d+)")
-# Names of columns that users and frameworks give to what counts.
-_USUAL = {
-    STEP: "step global_step steps num_steps train_step training_step optimizer_step "
-    "iteration iterations iter iters update updates trainer/global_step",
-    SAMPLES: "samples num_samples samples_seen seen_samples consumed_samples "
-    "total_samples images_seen",
-    TIME: "t",
-}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Count:
-    """A count as a line has it, and what the line says that it counts up to."""
-
-    name: str
-    value: int
-    total: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,8 +45,8 @@ class Report:
 
     ``step`` is None on a line that only adds metrics to the last step; of an evaluation
     it only says when the metrics were measured. ``samples`` are those of all ranks,
-    ``t`` is seconds by the command's own clock. ``count`` is what the steps were made
-    of; None: of nothing else, and up to nothing.
+    ``t`` is seconds by the command's own clock. The steps may be ``of_samples``: made
+    of samples that the line counts.
     """
 
     step: int | None
@@ -73,7 +54,7 @@ class Report:
     t: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     is_evaluation: bool = False
-    count: Count | None = None
+    of_samples: bool = False
     rates: tuple[OwnRate, ...] = ()
 
 
@@ -110,14 +91,11 @@ def read_groups(patterns: Iterable[re.Pattern[str]], line: bytes) -> Report | No
     """
     text = line.decode(errors="replace")
     found: dict[str, float | None] = {}
-    total: int | None = None
     for match in filter(None, (pattern.search(text) for pattern in patterns)):
         for name, value in match.groupdict().items():
             if value is not None:
                 found[name] = _parsed(value)
-                behind = name == STEP and _TOTAL.match(text, match.end(name))
-                total = int(behind[1]) if behind else total
-    return _report(found, total)
+    return _report(found)
 
 
 class CsvLines:
@@ -172,12 +150,12 @@ class CsvLines:
             )
         known = {column.lower(): column for column in reversed(columns)}
         usual = {
-            name: next((known[word] for word in words.split() if word in known), None)
-            for name, words in _USUAL.items()
+            name: next((known[word] for word in words if word in known), None)
+            for name, words in FIELDS.items()
         }
         names = {column: name for name, column in {**usual, **self._given}.items()}
         # A column that only is called like what counts is not read.
-        self._names = [names.get(c, "" if c in _USUAL else c) for c in columns]
+        self._names = [names.get(c, "" if c in _OWN else c) for c in columns]
         if not {STEP, SAMPLES} & {*self._names}:
             raise SpecError(
                 "no column of metrics.csv counts steps or samples by its name; it has: "
@@ -186,9 +164,7 @@ class CsvLines:
             )
 
 
-def _report(
-    values: Mapping[str, float | None], total: int | None = None
-) -> Report | None:
+def _report(values: Mapping[str, float | None]) -> Report | None:
     finite = {
         name: value
         for name, value in values.items()
@@ -198,11 +174,7 @@ def _report(
     step, samples = _whole(finite.get(STEP)), _whole(finite.get(SAMPLES))
     if step is None and samples is None and not metrics:
         return None
-    count = None
-    if step is not None and total is not None:
-        count = Count(name=STEP, value=step, total=total)
-    t = finite.get(TIME)
-    return Report(step=step, samples=samples, t=t, metrics=metrics, count=count)
+    return Report(step=step, samples=samples, t=finite.get(TIME), metrics=metrics)
 
 
 def _parsed(text: str) -> float | None:
@@ -265,116 +237,120 @@ class ReportReader:
                 f" without being one of an evaluation (metrics.evaluation {named})"
             )
         self._of_evaluations = [re.compile(pattern) for pattern in source.evaluation]
-        self._batches_per_step = gradient_accumulation_steps
-        self._samples_per_step = global_batch_size
         self._num_ranks = data_parallel_size
-        self._interval = 0  # the largest rise between two lines of an epoch
         self._length: float | None = None
-        self._epoch: int | None = None
-        self._before = 0  # of the epochs before
-        self._last: int | None = None
+        self._counter = _EpochCounter(gradient_accumulation_steps, global_batch_size)
         self._has_steps = False
 
     def read(self, line: bytes) -> Report | None:
         """Return what the line reports; None for a line that reports nothing."""
         report, text = self._read(line), line.decode(errors="replace")
         report = report and self._counted(report)
-        if report is not None and report.count is not None:
-            _check_percentage(text, report.count)
         if any(pattern.search(text) for pattern in self._of_evaluations):
             report = replace(report or Report(step=None), is_evaluation=True)
         if report is not None and report.is_evaluation:
             return report
+
         text = line[:_MOST_OF_A_LINE].decode(errors="replace")
         if report is None or report.step is None:
             rates = () if _OF_OTHERS.search(text) else own_rates(text)
         else:
-            named = ", ".join(f"{name}: {of}" for name, of in report.metrics.items())
-            rates = own_rates(f"{text} {named}")
+            named = (f"{name}: {value}" for name, value in report.metrics.items())
+            rates = own_rates(f"{text} {', '.join(named)}")
         return replace(report or Report(step=None), rates=rates) if rates else report
 
     def _counted(self, report: Report) -> Report:
+        """Return a report with the steps that its counts come to."""
         self._has_steps = self._has_steps or report.step is not None
         found = report.metrics
         if not found.keys() & _COUNTS:
             if report.step is not None or report.samples is None or self._has_steps:
                 return report
-            step = self._steps_after(SAMPLES, report.samples, None)
-            count = Count(name=SAMPLES, value=report.samples)
-            return replace(report, step=step, count=count)
+            step = self._counter.steps_after(SAMPLES, report.samples, None, None)
+            return replace(report, step=step, of_samples=True)
+
         if SAMPLES_OF_RANK in found:
-            of_all = found[SAMPLES_OF_RANK] * self._num_ranks
-            found = {**found, SAMPLES_OF_EPOCH: of_all}
-        others = {name: found[name] for name in found if name not in _COUNTS}
-        report = replace(report, metrics=others)
+            of_all_ranks = found[SAMPLES_OF_RANK] * self._num_ranks
+            found = {**found, SAMPLES_OF_EPOCH: of_all_ranks}
+        metrics = {name: found[name] for name in found if name not in _COUNTS}
+        report = replace(report, metrics=metrics)
+
         length = next((found[name] for name in _LENGTHS if found.get(name)), None)
         self._length = self._length or length
         if length and length != self._length:
             return replace(report, step=None, is_evaluation=True)
-        total = _whole(length)
         for name in _OF_EPOCH:
             if (value := _whole(found.get(name))) is not None:
-                step = self._steps_after(name, value, found.get(EPOCH))
-                count = Count(name=name, value=value, total=total)
-                return replace(report, step=step, count=count)
-        if report.count is not None and total is not None:
-            report = replace(report, count=replace(report.count, total=total))
+                epoch = found.get(EPOCH)
+                step = self._counter.steps_after(name, value, epoch, self._length)
+                is_of_samples = name == SAMPLES_OF_EPOCH
+                return replace(report, step=step, of_samples=is_of_samples)
         return report
 
-    def _steps_after(self, name: str, value: int, epoch: float | None) -> int | None:
+
+class _EpochCounter:
+    """Makes optimiser steps of what lines count in epoch after epoch."""
+
+    def __init__(self, passes_per_step: int, samples_per_step: int) -> None:
+        self._passes_per_step = passes_per_step
+        self._samples_per_step = samples_per_step
+        self._interval = 0  # the largest rise between two lines of an epoch
+        self._epoch: int | None = None
+        self._before = 0  # of the epochs before
+        self._last: int | None = None
+
+    def steps_after(
+        self, name: str, value: int, epoch: float | None, length: float | None
+    ) -> int | None:
         """Return the steps done after a count of this epoch; None where it is none.
 
         The last batch of an epoch may have fewer samples, and some programs multiply by
         them: then the count is lower, and no epoch begins.
         """
         is_samples = name in (SAMPLES, SAMPLES_OF_EPOCH)
-        epoch = None if epoch is None else math.floor(epoch)
-        is_next = epoch is not None and self._epoch is not None and epoch > self._epoch
-        is_lower = self._last is not None and value < self._last
-        if is_samples and is_lower and epoch is not None and not is_next:
-            return None
-        if not (is_lower or is_next or self._last is None):
-            self._interval = max(self._interval, value - self._last)
-        if is_lower or is_next:
-            # The end of an epoch may have no line.
-            length = int(self._length or self._last or 0)
-            if 0 < 2 * self._interval < length - (self._last or 0):
-                raise SpecError(
-                    f"{name} ended an epoch at {self._last:,} of {length:,}, and lines "
-                    f"come every {self._interval:,} at most: epochs are cut short, and "
-                    f"the rest was not trained. Leave {length:,} out of metrics.regex, "
-                    "so that only what lines say is counted."
-                )
-            self._before += self._whole_steps(length) if is_samples else length
-        elif is_samples and self._last is not None and value != self._length:
-            rise = value - self._last
-            # With accumulation a line may stand for a pass.
-            if rise % (self._samples_per_step // self._batches_per_step):
-                raise SpecError(
-                    f"{name} rose by {rise:,} between two lines, and one optimiser "
-                    f"step has global_batch_size={self._samples_per_step:,} samples. "
-                    "They are of all ranks: multiply those of one rank by their "
-                    "number. If batches or steps are counted, name the group "
-                    f"{BATCH_OF_EPOCH} or {STEP_OF_EPOCH}."
-                )
-        self._last, self._epoch = value, epoch
+        number = None if epoch is None else math.floor(epoch)
+        last, before = self._last, self._epoch
+        if last is not None:
+            is_lower = value < last
+            is_next = number is not None and before is not None and number > before
+            if is_samples and is_lower and number is not None and not is_next:
+                return None
+            if is_lower or is_next:
+                whole = int(length or last)
+                self._check_end(name, last, whole)
+                self._before += self._whole_steps(whole) if is_samples else whole
+            else:
+                self._interval = max(self._interval, value - last)
+                if is_samples and value != length:
+                    self._check_rise(name, value - last)
+
+        self._last, self._epoch = value, number
         done = self._before + value
         if is_samples:
             return self._whole_steps(done) // self._samples_per_step
-        return done // (self._batches_per_step if name == BATCH_OF_EPOCH else 1)
+        return done // (self._passes_per_step if name == BATCH_OF_EPOCH else 1)
 
     def _whole_steps(self, samples: int) -> int:
         """Return the samples of the steps that see so many, the last one full."""
         return -(-samples // self._samples_per_step) * self._samples_per_step
 
+    def _check_end(self, name: str, last: int, length: int) -> None:
+        # The end of an epoch may have no line.
+        if 0 < 2 * self._interval < length - last:
+            raise SpecError(
+                f"{name} ended an epoch at {last:,} of {length:,}, and lines come "
+                f"every {self._interval:,} at most: epochs are cut short, and the rest "
+                f"was not trained. Leave {length:,} out of metrics.regex, so that only "
+                "what lines say is counted."
+            )
 
-def _check_percentage(text: str, count: Count) -> None:
-    """Refuse a count of one rank's samples: its line has another percentage."""
-    value, total = count.value, count.total or 1
-    found = re.search(rf"\b{value}\s*/\s*{total}\D{{1,4}}(\d+(?:\.\d+)?)\s*%", text)
-    if found and float(found[1]) > 100 * WRONG_BEYOND * value / total + 2:
-        raise SpecError(
-            f"{count.name} is {value:,} of {total:,}, and its line says "
-            f"{found[1]}%: it counts the samples of one rank. Name the group "
-            f"{SAMPLES_OF_RANK}."
-        )
+    def _check_rise(self, name: str, rise: int) -> None:
+        # With accumulation a line may stand for a pass.
+        if rise % (self._samples_per_step // self._passes_per_step):
+            raise SpecError(
+                f"{name} rose by {rise:,} between two lines, and one optimiser step "
+                f"has global_batch_size={self._samples_per_step:,} samples. They are "
+                "of all ranks: multiply those of one rank by their number. If batches "
+                f"or steps are counted, name the group {BATCH_OF_EPOCH} or "
+                f"{STEP_OF_EPOCH}."
+            )

@@ -14,6 +14,7 @@ from pathlib import Path
 from scalelab.errors import SpecError
 from scalelab.inputs.problems import shown
 from scalelab.reading.scripts.options import ScriptOption, config_folders, options_of
+from scalelab.reading.small_file import read_small_file
 
 MAX_SCRIPT_BYTES = 1 << 20
 _MOST_FILES = 100
@@ -97,25 +98,6 @@ def read_script(path: Path) -> Script:
         divided=dict(_DIVISION.findall(source)),
         tables=tuple(tables) if named & {"DictWriter", "writer"} else (),
     )
-
-
-def read_small_file(path: Path, *, most_bytes: int, remedy: str) -> bytes:
-    """Return what a file holds."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(most_bytes + 1)
-    except OSError as error:
-        raise SpecError(
-            f"{shown(str(path))} cannot be read: {error.strerror}. Give the path of a "
-            "file."
-        ) from error
-    if len(content) > most_bytes:
-        raise SpecError(
-            f"{shown(str(path))} is larger than {most_bytes >> 20} MiB. {remedy}"
-        )
-    if not content.strip():
-        raise SpecError(f"{shown(str(path))} is empty. {remedy}")
-    return content
 
 
 def _parsed(path: Path) -> ast.Module:

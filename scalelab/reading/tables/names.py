@@ -4,66 +4,21 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from scalelab.inputs.target import MetricMode, Target
+from scalelab.reading.vocabulary import (
+    BYTES,
+    DEVICES,
+    QUANTITIES,
+    SAMPLES,
+    SECONDS,
+    STEPS,
+    TOKENS,
+    Quantity,
+)
 from scalelab.records.columns import COLUMNS, OPTION_PREFIX
-
-# Well-known names of a column elsewhere, as :func:`plain` writes them.
-ALIASES: Mapping[str, Sequence[str]] = {
-    ours: theirs.split()
-    for ours, theirs in {
-        "workload": "model model_name benchmark network net architecture workload_name",
-        "device_name": (
-            "gpu_type gpu_model gpu_name accelerator_type accelerator_name "
-            "accelerator_model tpu_type tpu_version hardware"
-        ),
-        "num_nodes": (
-            "nodes node n_nodes nnodes node_count number_of_nodes no_of_nodes "
-            "num_hosts servers num_servers machines num_machines instances "
-            "num_instances instance_count number_of_instances"
-        ),
-        "world_size": (
-            "num_gpus n_gpus ngpus n_gpu num_gpu gpu_count total_gpus number_of_gpus "
-            "no_of_gpus num_devices device_count ranks num_accelerators "
-            "accelerator_count tpus num_tpus chips num_chips number_of_devices "
-            "no_of_devices"
-        ),
-        "gpus_per_node": (
-            "devices_per_node ranks_per_node gpus_per_server gpus_per_host "
-            "gpus_per_machine gpu_per_node gpus_node chips_per_host "
-            "accelerators_per_node local_world_size"
-        ),
-        "data_parallel_size": "dp dp_size data_parallel data_parallel_degree",
-        "local_batch_size": (
-            "local_batch local_bsz per_gpu_batch per_gpu_batch_size batch_size_per_gpu "
-            "batch_per_gpu batch_size_gpu batch_gpu batch_size_per_device "
-            "per_device_batch_size batch_per_device per_device_train_batch_size "
-            "micro_batch_size micro_batch mbs bs_per_gpu bs_gpu"
-        ),
-        "gradient_accumulation_steps": (
-            "accum_steps grad_accum grad_accum_steps accumulation_steps "
-            "gradient_accumulation grad_accumulation accumulation grad_acc "
-            "gradient_acc grad_acc_steps ga gas"
-        ),
-        "global_batch_size": (
-            "global_batch global_bsz gbs global_bs effective_batch_size "
-            "effective_batch total_batch_size total_batch batch_size_total "
-            "batch_size_global batch_total batch_global"
-        ),
-        "throughput_samples_per_s": "throughput train_throughput",
-        "precision": "dtype data_type",
-        "parallelism": "parallel_strategy",
-        "sequence_length": (
-            "seq_len seqlen sequence_len seq_length max_seq_len max_seq_length "
-            "context_length tokens_per_sample"
-        ),
-        "optimizer": "optimiser optim",
-        "steps_to_target": "iterations_to_target",
-        "outcome": "status",
-    }.items()
-}
 
 SPEEDS = ("step_time_s", "throughput_samples_per_s")
 # What tells more of a training than how long it was.
@@ -130,20 +85,8 @@ SETTABLE = tuple(
     if column.name not in "schema_version run trial_id attempt kind".split()
 )
 
-_SECONDS: Mapping[str, float] = {
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
-    **dict.fromkeys(("ms", "msec", "millis", "milliseconds"), 1e-3),
-    **dict.fromkeys(("us", "usec", "microseconds"), 1e-6),
-    "ns": 1e-9,
-    **dict.fromkeys(("min", "mins", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hours"), 3600.0),
-}
-_BYTES: Mapping[str, float] = {
-    **dict.fromkeys(("b", "bytes"), 1.0),
-    **{f"{letter}b": 1000.0**power for power, letter in enumerate("kmgt", 1)},
-    **{f"{letter}ib": 1024.0**power for power, letter in enumerate("kmgt", 1)},
-}
-_STEPS = ("step", "iteration", "iter", "it", "batch")
+_STEPS = [word for word in STEPS if not word.endswith("s")]
+_SEVERAL_STEPS = ["it", *(word for word in STEPS if word.endswith("s"))]
 _MIDDLES = ("avg", "mean", "median", "p50")
 _STEP_TIMES = (
     *"step_time train_step_time step_duration iteration_time iter_time".split(),
@@ -167,13 +110,7 @@ _TO_TARGET = re.compile(
     r"(?<=_)(to|until)_(target|train|result|quality|accuracy|converge|convergence)"
 )
 _PER_SECOND = ("per_s", "per_sec", "per_second", "s", "sec", "second")
-_SAMPLES = (
-    "samples sample images image imgs img pictures examples sequences seqs seq "
-    "sentences items"
-).split()
-_TOKENS = ("tokens", "token", "toks", "tok")
 _BEFORE = ("", "throughput_", "train_throughput_", "total_", "training_speed_")
-_DEVICES = ("gpu", "device", "chip", "accelerator", "tpu", "rank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +158,7 @@ def goal_of(name: str) -> tuple[str, Target] | None:
     if not (found := _GOAL.fullmatch(name)):
         return None
     words = plain(f"{found['before']} {found['after']}").split("_")
-    unit = words.pop() if words[-1] in _SECONDS else ""
+    unit = words.pop() if words[-1] in SECONDS else ""
     plain_name = plain(f"{found['what']} to target {unit}")
     if plain_name not in known_names():
         return None
@@ -269,10 +206,10 @@ def reading_as(column: str, theirs: str) -> Reading | None:
     if known.column in LENGTHS:
         lengths = (known_names().get(f"{word}_to_target") for word in words)
         return next(filter(None, lengths), known)
-    units = [word for word in words if word in _SECONDS and len(word) > 1]
+    units = [word for word in words if word in SECONDS and len(word) > 1]
     units = [word for word in units if word != "min"] + words[-1:]
-    if _is_duration(known.column) and units[0] in _SECONDS:
-        return Reading(known.column, _SECONDS[units[0]], units[0])
+    if _is_duration(known.column) and units[0] in SECONDS:
+        return Reading(known.column, SECONDS[units[0]], units[0])
     return known
 
 
@@ -303,18 +240,18 @@ def _is_duration(column: str) -> bool:
 
 def _without_units() -> Iterator[tuple[str, Reading]]:
     for column in SETTABLE:
-        for name in (column, *ALIASES.get(column, ())):
-            yield plain(name), Reading(column)
+        known = QUANTITIES.get(column, Quantity()).headers.split()
+        for name in (plain(column), *known):
+            yield name, Reading(column)
     for name in BATCHES_IN_TOKENS:
         yield name, Reading("global_batch_size", is_in_tokens=True)
-    for item in ("steps", "iterations", "iters", "its", "it", "batches"):
-        for per in _PER_SECOND if item in ("steps", "its", "it") else _PER_SECOND[:3]:
-            yield f"{item}_{per}", Reading("step_time_s", is_step_rate=True)
+    for item, per in itertools.product(_SEVERAL_STEPS, _PER_SECOND):
+        yield f"{item}_{per}", Reading("step_time_s", is_step_rate=True)
     yield f"{EPOCHS}_to_target", Reading("samples_to_target", unit=EPOCHS)
 
 
 def _in_units() -> Iterator[tuple[str, Reading]]:
-    for unit, factor in _SECONDS.items():
+    for unit, factor in SECONDS.items():
         for column in filter(_is_duration, SETTABLE):
             yield f"{column.removesuffix('_s')}_{unit}", Reading(column, factor, unit)
         step = Reading("step_time_s", factor, unit)
@@ -325,18 +262,18 @@ def _in_units() -> Iterator[tuple[str, Reading]]:
             if not unit.startswith("min"):  # "min step" is the shortest one
                 yield f"{unit}_{each}", step
         yield f"step_{unit}", step
-    for base, (unit, factor) in itertools.product(_PEAKS, _BYTES.items()):
+    for base, (unit, factor) in itertools.product(_PEAKS, BYTES.items()):
         yield f"{base}_{unit}", Reading("gpu_memory_peak_bytes", factor, unit)
 
 
 def _throughputs() -> Iterator[tuple[str, Reading]]:
     column = "throughput_samples_per_s"
-    for item in (*_SAMPLES, *_TOKENS):
-        total = Reading(column, is_in_tokens=item in _TOKENS)
+    for item in (*SAMPLES, *TOKENS):
+        total = Reading(column, is_in_tokens=item in TOKENS)
         of_one = replace(total, is_per_device=True)
         for before, per in itertools.product(_BEFORE, _PER_SECOND):
             yield f"{before}{item}_{per}", total
-            for device in _DEVICES:
+            for device in DEVICES:
                 names = (
                     f"{before}{item}_{per}_per_{device}",
                     f"{before}{item}_{per}_{device}",
@@ -345,6 +282,6 @@ def _throughputs() -> Iterator[tuple[str, Reading]]:
                     f"throughput_per_{device}_{item}_{per}",
                 )
                 yield from ((name, of_one) for name in names)
-    for device in _DEVICES:
+    for device in DEVICES:
         for name in (f"throughput_per_{device}", f"per_{device}_throughput"):
             yield name, Reading(column, is_per_device=True)

@@ -15,6 +15,7 @@ from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
 from scalelab.reading.tables.file import ForeignTable
 from scalelab.reading.tables.names import LENGTHS, Reading
+from scalelab.reading.vocabulary import SECONDS
 from scalelab.records.columns import COLUMNS_BY_NAME
 
 _SPACES = re.compile("[\u00a0\u2009\u202f']")
@@ -151,8 +152,7 @@ _BEGINS_OUT_OF_MEMORY = re.compile(
 )
 _COUNTED = re.compile(r" ?x?(gpus?|tpus?|nodes?|devices?|chips?|samples|images)")
 _PER_SECOND = re.compile(r" ?(samples|images|imgs?|examples|seqs?|sequences)/s(ec)?")
-_SECONDS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6, "min": 60.0}
-_DURATION = re.compile(r"([\d.eE+-]+) ?(s|sec|ms|us|\u00b5s|min)")
+_DURATION = re.compile(r"([\d.eE+-]+) ?([a-z]+)")
 
 
 def parse(name: str, text: str) -> Any:
@@ -197,8 +197,9 @@ def _without_unit(reading: Reading, text: str) -> tuple[str, float]:
         return text, reading.factor
     if name == "throughput_samples_per_s":
         return _PER_SECOND.sub("", text.lower()), 1.0
-    if name.endswith("_s") and (found := _DURATION.fullmatch(text)):
-        return found[1], _SECONDS[found[2]]
+    found = _DURATION.fullmatch(text.replace("\u00b5", "u"))
+    if found and name.endswith("_s") and found[2] in SECONDS:
+        return found[1], SECONDS[found[2]]
     if name in _COUNTS:
         return _COUNTED.sub("", text.lower()), 1.0
     return text, reading.factor

@@ -77,15 +77,11 @@ def test_steps_that_become_faster_have_not_settled(
     assert falls_to == pytest.approx(1.0) if is_settled else falls_to < 0.8
 
 
-def test_samples_printed_as_steps_end_the_trial_at_once(
-    agent: NodeAgent, tmp_path: Path
-) -> None:
+def test_samples_printed_as_steps_are_marked(agent: NodeAgent, tmp_path: Path) -> None:
     line = "say(f'Train Epoch: 0 step {samples}/6400 Batch (t): 0.0100, 1600.0/s')"
     result = run(agent, tmp_path, of_step=line)
-    assert result.outcome is Outcome.REFUSED
-    assert "step rises by 16 from line to line, which is local_batch_size" in (
-        result.reason
-    )
+    assert result.outcome is Outcome.COMPLETED, result
+    assert result.measurements["validity"] == ["rate_disagrees"]
 
 
 def test_the_same_line_read_as_samples_agrees_with_its_own_rate(

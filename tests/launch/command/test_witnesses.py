@@ -34,7 +34,6 @@ def log_of(
     regex: str | tuple[str, ...] = STEPS,
     *,
     line_s: float = STEP_S,
-    samples_per_epoch: int | None = None,
     tokens_per_sample: int | None = None,
 ) -> StepLog:
     """Return what is read of lines that are printed in equal distances of time."""
@@ -48,7 +47,6 @@ def log_of(
     log = StepLog(
         trial,
         may_repeat=True,
-        samples_per_epoch=samples_per_epoch,
         tokens_per_sample=tokens_per_sample,
     )
     for number, line in enumerate(lines):
@@ -57,36 +55,16 @@ def log_of(
     return log
 
 
-def test_samples_that_are_called_steps_are_refused(tmp_path: Path) -> None:
+def test_samples_that_are_called_steps_are_found_by_the_rate(tmp_path: Path) -> None:
     trial = trial_of(tmp_path, global_batch_size=16)
-    lines = [f"Train Epoch: 0 [{16 * n:>4}/6400 (0%)]" for n in range(1, 9)]
-    with pytest.raises(
-        SpecError,
-        match=r"step rises by 16 from line to line, which is local_batch_size: it "
-        r"counts samples, .* write samples_of_epoch in place of step, and "
-        r"samples_in_epoch for what follows\. If it does not, let the program",
-    ):
-        log_of(trial, lines, OPEN_CLIP)
+    rate = f"{16 / STEP_S} samples/s"
+    lines = [f"Train Epoch: 0 [{16 * n:>4}/6400 (0%)] {rate}" for n in range(1, 9)]
+    columns = log_of(trial, lines, OPEN_CLIP).step_columns()
+    assert columns["validity"] == ["rate_disagrees"]
     right = r"\[ *(?P<samples_of_epoch>\d+)/(?P<samples_in_epoch>\d+)"
     columns = log_of(trial, lines, right).step_columns()
     assert columns["step_time_s"] == pytest.approx(STEP_S)
-
-
-def test_a_count_up_to_the_size_of_the_data_is_of_samples(tmp_path: Path) -> None:
-    trial = trial_of(tmp_path, global_batch_size=64)
-    lines = [f"Train Epoch: 1 [{640 * n}/60000 (1%)]" for n in range(9)]
-    with pytest.raises(
-        SpecError, match=r"counts up to 60,000, which is job\.samples_per_epoch: it"
-    ):
-        log_of(trial, lines, OPEN_CLIP, samples_per_epoch=60_000)
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_batches_of_any_rank_are_known(tmp_path: Path, ranks: int) -> None:
-    trial = trial_of(tmp_path, ranks=ranks, accumulation=2, global_batch_size=48)
-    for batch in {48 // ranks // 2, 48 // ranks, 48}:
-        with pytest.raises(SpecError, match=f"rises by {batch} from .* samples"):
-            log_of(trial, [f"step {batch * n}" for n in range(1, 9)])
+    assert "validity" not in columns
 
 
 def test_steps_that_are_reported_at_intervals_are_steps(tmp_path: Path) -> None:
@@ -94,15 +72,6 @@ def test_steps_that_are_reported_at_intervals_are_steps(tmp_path: Path) -> None:
     for interval in (1, 5, 10, 16):
         log = log_of(trial, [f"step {interval * n}" for n in range(9)])
         assert log.num_seen == interval * 8
-    # At the interval of the batch something else must tell it.
-    beside = (STEPS, r"samples (?P<samples>\d+)")
-    log_of(trial, [f"step {8 * n} samples {64 * n}" for n in range(9)], beside)
-
-
-def test_what_cannot_be_samples_is_steps_at_any_interval(tmp_path: Path) -> None:
-    trial = trial_of(tmp_path, global_batch_size=8)
-    lines = [f"step {8 * n + 1}" for n in range(9)]
-    assert log_of(trial, lines).num_seen == 65
 
 
 def test_samples_of_each_pass_make_steps(tmp_path: Path) -> None:
@@ -112,12 +81,6 @@ def test_samples_of_each_pass_make_steps(tmp_path: Path) -> None:
     assert log_of(trial, lines, of_passes).num_seen == 8
     with pytest.raises(SpecError, match="those of one rank"):
         log_of(trial, [f"[{8 * n}/640" for n in range(1, 33)], of_passes)
-
-
-def test_batch_1_is_no_factor(tmp_path: Path) -> None:
-    trial = trial_of(tmp_path, global_batch_size=1)
-    lines = [f"[{n}/100]" for n in range(9)]
-    assert log_of(trial, lines, OPEN_CLIP, samples_per_epoch=100).num_seen == 8
 
 
 def test_samples_of_a_smaller_last_batch_begin_no_epoch(tmp_path: Path) -> None:
@@ -160,23 +123,12 @@ def test_an_epoch_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     assert log_of(trial, honest, regex).last_step == 188
 
 
-DDP = "Train Epoch: 1 [{n}/60000 ({share}%)]\tLoss: 0.5"
-
-
-def test_a_percentage_tells_the_samples_of_one_rank(tmp_path: Path) -> None:
+def test_samples_of_one_rank_are_multiplied(tmp_path: Path) -> None:
     """As scripts print them that are written after PyTorch's MNIST example."""
     trial = trial_of(tmp_path, ranks=2, global_batch_size=128)
-    counts = [640 * n for n in range(40)]
-    lines = [DDP.format(n=n, share=round(100 * n / 30000)) for n in counts]
-    counted = r"\[(?P<samples_of_epoch>\d+)/(?P<samples_in_epoch>\d+)"
-    with pytest.raises(
-        SpecError, match=r"is 2,560 of 60,000, and its line says 9%: .* samples_of_rank"
-    ):
-        log_of(trial, lines, counted)
-    of_rank = counted.replace("samples_of_epoch", "samples_of_rank")
-    assert log_of(trial, lines, of_rank).last_step == 640 * 39 / 64
-    of_all = [DDP.format(n=n, share=round(100 * n / 60000)) for n in counts]
-    assert log_of(trial, of_all, counted).last_step == 640 * 39 / 128
+    lines = [f"Train Epoch: 1 [{640 * n}/60000" for n in range(40)]
+    counted = r"\[(?P<samples_of_rank>\d+)/(?P<samples_in_epoch>\d+)"
+    assert log_of(trial, lines, counted).last_step == 640 * 39 / 64
 
 
 def rated(

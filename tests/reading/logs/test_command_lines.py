@@ -7,7 +7,6 @@ import pytest
 
 from scalelab.experiment.program import MetricsSource
 from scalelab.reading.logs.lines import (
-    Count,
     Report,
     ReportReader,
     read_groups,
@@ -156,9 +155,8 @@ def test_the_number_of_the_epoch_tells_lines_of_the_same_batch_apart() -> None:
     lines = [b"1 200/250", b"1 200/250", b"2 200/250", b"3 200/250", b"3.5 240/250"]
     steps = [200, 200, 450, 700, 740]
     assert steps_of(lines, once) == [(step, False) for step in steps]
-    count = Count(name="batch_of_epoch", value=200, total=250)
     report = ReportReader(once).read(lines[0])
-    assert report == Report(step=200, metrics={"epoch": 1.0}, count=count)
+    assert report == Report(step=200, metrics={"epoch": 1.0})
 
 
 def test_steps_of_epochs_are_whole_whatever_is_accumulated() -> None:
@@ -176,5 +174,4 @@ def test_json_may_count_batches_too() -> None:
     source = MetricsSource(jsonl="x")
     assert steps_of(lines, source) == [(2, False), (4, False), (6, False)]
     report = ReportReader(source).read(lines[0])
-    count = Count(name="batch_of_epoch", value=2, total=4)
-    assert report == Report(step=2, metrics={"loss": 1}, count=count)
+    assert report == Report(step=2, metrics={"loss": 1})

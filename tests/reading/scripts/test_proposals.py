@@ -12,9 +12,9 @@ import pytest
 from scalelab.errors import SpecError
 from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.spec import Experiment
-from scalelab.reading.logs.sample import MAX_LOG_BYTES, read_log
+from scalelab.reading.logs.match import MAX_LOG_BYTES, match
 from scalelab.reading.scripts import script as scripts
-from scalelab.reading.scripts.draft import Draft, default_batch, draft
+from scalelab.reading.scripts.proposal import Proposal, doubt
 from scalelab.reading.scripts.script import MAX_SCRIPT_BYTES, read_script
 
 OUTPUTS = Path(__file__).parents[1] / "samples" / "outputs"
@@ -57,12 +57,11 @@ def written(directory: Path, text: str, name: str = "train.py") -> Path:
 
 def proposed(
     path: Path, log: Path | None = None, directory: Path | None = None
-) -> tuple[Draft, Experiment]:
+) -> tuple[Proposal, Experiment]:
     script = read_script(path)
-    reading = read_log(log, script.all_packages, default_batch(script)) if log else None
-    found = draft(
-        script,
-        reading,
+    found = Proposal(
+        script=script,
+        log=match(log, script.all_packages) if log else None,
         log_name=log.name if log else "",
         directory=directory or path.parent,
     )
@@ -84,7 +83,7 @@ def test_options_of_argparse_become_placeholders(tmp_path: Path) -> None:
     assert experiment.precision == ("bf16",)
     assert experiment.job is None
     assert "\n# job: {epochs: 30, samples_per_epoch: NUMBER}\n" in found.text
-    assert found.to_fill_in == (
+    assert tuple(doubt(found)) == (
         "data in the command",
         "--tokenizer in the command",
         "job.samples_per_epoch, and remove the # before job",
@@ -279,7 +278,7 @@ def test_a_script_without_torch_needs_an_expression_for_its_steps(
     found, experiment = proposed(written(tmp_path, "import numpy"), log)
     assert "\n# Step 3 of 9: fine\n" in found.text
     assert "metrics.regex, the expression for a line that reports a step" in (
-        found.to_fill_in
+        doubt(found)
     )
     assert experiment.metrics is not None
     assert experiment.metrics.preset is None
@@ -301,7 +300,7 @@ def test_lines_that_no_preset_reads_may_count_batches(tmp_path: Path) -> None:
         "batches_of_epoch": "40",
         "loss": "2.5",
     }
-    assert not [each for each in found.to_fill_in if "metrics" in each]
+    assert not [each for each in doubt(found) if "metrics" in each]
 
 
 @pytest.mark.parametrize(
@@ -355,7 +354,7 @@ def test_what_is_no_log_is_refused(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(SpecError, match=message):
-        read_log(path)
+        match(path)
 
 
 def test_options_and_ranks_are_looked_for_in_modules_beside_the_script(
@@ -493,8 +492,12 @@ def test_the_interpreter_is_that_of_the_active_environment(tmp_path: Path) -> No
 
 def test_another_interpreter_stands_in_the_command(tmp_path: Path) -> None:
     script = written(tmp_path, "x = 1")
-    found = draft(
-        read_script(script), None, log_name="", directory=tmp_path, python="/e/python"
+    found = Proposal(
+        script=read_script(script),
+        log=None,
+        log_name="",
+        directory=tmp_path,
+        python="/e/python",
     )
     assert "\n  /e/python train.py\n" in found.text
     assert "# The Python of the active environment" in found.text

@@ -438,14 +438,18 @@ def test_a_giant_is_refused_before_it_is_read(
 
 
 def test_every_alias_names_a_column() -> None:
-    from scalelab.reading.tables.names import ALIASES, SETTABLE, known_names, plain
+    from scalelab.reading.tables.names import SETTABLE, known_names, plain
+    from scalelab.reading.vocabulary import QUANTITIES
 
-    assert set(ALIASES) <= set(SETTABLE) <= set(COLUMNS_BY_NAME)
-    names = [name for names in ALIASES.values() for name in names]
+    headers = {name: each.headers.split() for name, each in QUANTITIES.items()}
+    aliases = {name: words for name, words in headers.items() if words}
+
+    assert set(aliases) <= set(SETTABLE) <= set(COLUMNS_BY_NAME)
+    names = [name for names in aliases.values() for name in names]
     assert len(names) == len(set(names))
     assert not set(names) & set(COLUMNS_BY_NAME)
     assert all(plain(name) == name for name in known_names())
-    for ours, others in ALIASES.items():
+    for ours, others in aliases.items():
         for name in others:
             assert known_names()[name].column == ours, name
 

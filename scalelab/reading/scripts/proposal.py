@@ -1,0 +1,230 @@
+"""The experiment that is proposed for a script: what its options mean, as YAML."""
+
+import json
+import re
+import shlex
+import textwrap
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from scalelab.experiment.presets import PRESETS, Preset
+from scalelab.experiment.spec import Experiment
+from scalelab.inputs.lines import one_line
+from scalelab.reading.logs.match import PLAIN, LogMatch
+from scalelab.reading.scripts.match import Understood, match
+from scalelab.reading.scripts.options import ScriptOption
+from scalelab.reading.scripts.script import Script, Surroundings, surroundings
+from scalelab.site.profile import num_cores, num_visible_gpus
+
+_WIDTH = 84
+_PLAIN_WORD = re.compile(r"[\w./-]+", re.ASCII)
+_MOST_BATCH = 2**20
+# Their steps are those of PyTorch's optimizers, which the probe sees.
+_WITH_TORCH = frozenset(
+    "torch accelerate lightning pytorch_lightning transformers trl diffusers timm "
+    "torch_geometric monai fastai".split()
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """The experiment that is proposed for a script, a property for each key."""
+
+    script: Script
+    log: LogMatch | None
+    log_name: str
+    directory: Path  # of the experiment
+    python: str = "python"
+
+    @cached_property
+    def rows(self) -> list[Understood]:
+        """The options that mean something."""
+        return match(self.script)
+
+    @cached_property
+    def filled(self) -> list[Understood]:
+        """Those that trials fill in."""
+        return [row for row in self.rows if row.placeholder]
+
+    @cached_property
+    def left(self) -> list[ScriptOption]:
+        """The options that trials leave alone."""
+        taken = [row.option for row in self.filled]
+        return [option for option in self.script.options if option not in taken]
+
+    @property
+    def required(self) -> list[ScriptOption]:
+        """Those of them without which the script does not start."""
+        return [option for option in self.left if option.is_required]
+
+    @cached_property
+    def counts(self) -> dict[str, int | None]:
+        """The defaults that are counts, by what they mean."""
+        return {row.meaning: row.count for row in reversed(self.rows)}
+
+    @property
+    def name(self) -> str:
+        """The name: the script's, and that of its folder where it says nothing."""
+        name, folder = self.script.path.stem, self.script.path.parent.name
+        if folder and name in ("train", "main", "run", "__main__"):
+            name = f"{folder}-{name}"
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-_.")[:64] or "my-model"
+        # YAML reads some names, such as 2024, as something else than text.
+        is_text = name[0].isalpha() and name.lower() not in ("true", "false", "null")
+        return name if is_text else json.dumps(name)
+
+    @cached_property
+    def _around(self) -> Surroundings:
+        return surroundings(self.script, self.directory, self.left)
+
+    @property
+    def command(self) -> str:
+        """The command line, as YAML has it."""
+        script = self.script
+        given = [
+            *((row.option, row.value) for row in self.filled),
+            *self._around.elsewhere,
+            *((option, _variable(option)) for option in self.required),
+        ]
+        # What has no flag is known by its place: such words come last, as defined.
+        given.sort(key=lambda pair: pair[0].joint == "" and _place(script, pair[0]))
+        path = script.path.relative_to(self._around.root).as_posix()
+        words = [
+            shlex.quote(self.python),
+            *(("-m", script.module) if script.module else (shlex.quote(path),)),
+            *(option.with_value(value) for option, value in given),
+        ]
+        return _folded(words)
+
+    @property
+    def code(self) -> str:
+        """What is copied, and the folder that it is in."""
+        copied = ", ".join(map(_quoted, self._around.copied))
+        directory, root = self.directory.resolve(), self._around.root
+        if root == directory:
+            return f"{{snapshot: [{copied}]}}"
+        if root.is_relative_to(directory):
+            root = root.relative_to(directory)
+        return f"{{root: {_quoted(str(root))}, snapshot: [{copied}]}}"
+
+    @cached_property
+    def preset(self) -> Preset | None:
+        """What reads the output: by a sample of it, else by what is imported."""
+        if self.log:
+            return self.log.preset
+        packages = self.script.packages
+        imported = (row for row in PRESETS.values() if packages & {*row.packages})
+        return next(imported, None)
+
+    @property
+    def imported(self) -> str:
+        """The package by which the preset was guessed."""
+        packages = self.preset.packages if self.preset else ()
+        return min(self.script.packages & {*packages}, default="")
+
+    @property
+    def sees_steps(self) -> bool:
+        """Whether steps are seen inside, where an optimizer of PyTorch steps."""
+        return bool(self.script.all_packages & _WITH_TORCH)
+
+    @property
+    def job(self) -> dict[str, int | str]:
+        """The length of the job, and what only the user knows of it."""
+        if steps := self.counts.get("steps"):
+            return {"steps": steps, "global_batch_size": "NUMBER"}
+        epochs = self.counts.get("epochs") or "NUMBER"
+        return {"epochs": epochs, "samples_per_epoch": "NUMBER"}
+
+    @property
+    def gpus(self) -> list[int]:
+        """The devices: doublings up to those of this machine."""
+        if not (self.script.trains_on_several or self.script.drives_all_devices):
+            return [1]
+        most = min(num_visible_gpus() or num_cores(), 8)
+        return [count for count in (1, 2, 4, 8) if count <= most]
+
+    @property
+    def local_batch_size(self) -> int:
+        """The samples of a rank, by default those of the script."""
+        names = ("local_batch_size", "global_batch_size")
+        batches = [*filter(None, map(self.counts.get, names)), 32]
+        return min(batches[0], _MOST_BATCH)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The defaults of what else trials fill in, by key."""
+        filled = {row.placeholder: row for row in reversed(self.filled)}
+        found: dict[str, object] = {}
+        if "gradient_accumulation_steps" in filled:
+            found["gradient_accumulation_steps"] = (
+                self.counts["gradient_accumulation_steps"] or 1
+            )
+        if row := filled.get("learning_rate"):
+            is_rate = row.number is not None and row.number > 0
+            found["learning_rate"] = row.number if is_rate else 0.1
+        if "seed" in filled:
+            found["seed"] = self.counts["seed"]
+        if row := filled.get("precision"):
+            found["precision"] = row.option.default
+        return {key: value for key, value in found.items() if value}
+
+    @cached_property
+    def text(self) -> str:
+        """The experiment as YAML, with comments."""
+        environment = Environment(
+            loader=PackageLoader("scalelab.reading.scripts"),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            autoescape=False,
+            keep_trailing_newline=True,
+        )
+        text = environment.get_template("experiment.yaml.j2").render(
+            proposal=self,
+            to_fill_in=doubt(self),
+            log_name=one_line(self.log_name),
+            plain=PLAIN,
+            presets=", ".join(PRESETS),
+        )
+        source = "the proposed experiment"
+        Experiment.from_text(text, source=source, directory=self.directory)
+        return text
+
+
+def doubt(proposal: Proposal) -> list[str]:
+    """Return what a script does not say, so that the user has to."""
+    lacking = [f"{option.flag} in the command" for option in proposal.required]
+    if not proposal.counts.keys() & {"local_batch_size", "global_batch_size"}:
+        lacking.append("how the script takes its batch size, {local_batch_size}")
+    expression = proposal.log and proposal.log.expression
+    reads_output = proposal.preset or expression or proposal.script.tables
+    if not (reads_output or proposal.sees_steps):
+        lacking.append("metrics.regex, the expression for a line that reports a step")
+    *_, unknown = proposal.job
+    lacking.append(f"job.{unknown}, and remove the # before job")
+    return lacking
+
+
+def _variable(option: ScriptOption) -> str:
+    return option.flag.lstrip("-").replace("-", "_").upper()
+
+
+def _place(script: Script, option: ScriptOption) -> int:
+    return script.options.index(option) + 1
+
+
+def _folded(words: list[str]) -> str:
+    line = " ".join(words)
+    if not line.isascii() or "  " in line:  # folding would change it
+        return json.dumps(line)
+    unbroken = " ".join(word.replace(" ", "\0") for word in words)
+    folded = textwrap.wrap(
+        unbroken, _WIDTH, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n  ".join([">-", *folded]).replace("\0", " ")
+
+
+def _quoted(text: str) -> str:
+    return text if _PLAIN_WORD.fullmatch(text) else json.dumps(text)
