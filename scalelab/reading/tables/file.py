@@ -38,9 +38,13 @@ _SHOWN_NAME = 60
 _SHOWN_NAMES = 30
 _SHOWN_LINES = 6
 
-# The first line of a record, and its cells.
 CARD_VERSION = 1  # of what `scalelab table --card` writes
 _CARD = "scalelab_card:"
+# What a cell of numbers holds where there is none, in small letters.
+MISSING = frozenset(
+    "- -- \u2013 \u2014 ? na n/a n.a. #n/a nan null none <na> tbd unknown".split()
+) | {""}
+# The first line of a record, and its cells.
 Record = tuple[int, list[str]]
 
 
@@ -95,6 +99,11 @@ class ForeignTable:
     rows: tuple[TableRow, ...]
     separator: str = ""  # empty for Parquet
     passed_over: tuple[str, ...] = ()
+
+    def filled(self, name: str) -> list[str]:
+        """Return the cells of a column that hold something."""
+        cells = (row.cells[name] for row in self.rows)
+        return [cell for cell in cells if cell.lower() not in MISSING]
 
 
 def read_table(path: Path, header_row: int | None = None) -> ForeignTable:

@@ -15,10 +15,9 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import shown
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.inputs.wording import Option
-from scalelab.reading.tables.columns import Matching, match_columns, melted
 from scalelab.reading.tables.completing import complete
 from scalelab.reading.tables.curves import Curves, ImportedRow
-from scalelab.reading.tables.doubts import doubtful
+from scalelab.reading.tables.doubt import doubt
 from scalelab.reading.tables.exported import exported_rows, is_exported
 from scalelab.reading.tables.file import (
     ForeignTable,
@@ -27,9 +26,10 @@ from scalelab.reading.tables.file import (
     lines_listed,
     read_table,
 )
-from scalelab.reading.tables.goals import by_goal
+from scalelab.reading.tables.match import Matching, match
 from scalelab.reading.tables.names import LENGTHS, SPEEDS, Reading
 from scalelab.reading.tables.prices import TablePrices
+from scalelab.reading.tables.reshape import by_goal, melted
 from scalelab.reading.tables.values import (
     decimal_sign,
     failure,
@@ -80,7 +80,7 @@ def import_table(asked: ImportArguments) -> RunStore:
     if is_exported(foreign) and not is_asked:
         return _read_back(foreign, run_directory)
     foreign = by_goal(melted(foreign, asked), asked)
-    matching = match_columns(foreign, asked)
+    matching = match(foreign, asked)
     _refuse_gaps(foreign, matching)
     reader = _Reader(foreign, matching, asked)
     rows, missed = _bounded(list(reader.rows(run_directory.absolute().name)))
@@ -93,7 +93,7 @@ def import_table(asked: ImportArguments) -> RunStore:
         )
     curves = Curves.of(rows)
     placed = [row for row in rows if "world_size" in row.values]
-    refused, said = doubtful(matching, curves, placed, asked.constant)
+    refused, said = doubt(matching, curves, placed, asked.constant)
     if refused and not asked.accept_doubts:
         more = f" (1 of {len(refused)} doubts)" if len(refused) > 1 else ""
         raise SpecError(

@@ -13,7 +13,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
-from scalelab.reading.tables.file import ForeignTable
+from scalelab.reading.tables.file import MISSING, ForeignTable
 from scalelab.reading.tables.names import LENGTHS, Reading
 from scalelab.reading.vocabulary import SECONDS
 from scalelab.records.columns import COLUMNS_BY_NAME
@@ -36,11 +36,6 @@ _IN_THOUSANDS = {
     ",": re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(?![\d,])"),
 }
 _OTHER = {".": ",", ",": "."}
-
-# What a cell of numbers holds where there is none, in small letters.
-MISSING = frozenset(
-    "- -- \u2013 \u2014 ? na n/a n.a. #n/a nan null none <na> tbd unknown".split()
-) | {""}
 
 
 def decimal_sign(table: ForeignTable, columns: Mapping[str, bool]) -> tuple[str, str]:

@@ -96,10 +96,14 @@ def test_an_unknown_column_that_matters_only_at_scale_is_asked_about(
 
 
 @pytest.mark.parametrize("first", ["tp1 zero1=", "tp=1, zero1 = ", "pack=F;zero:"])
-def test_a_column_that_lists_settings_is_an_axis(run_of: Import, first: str) -> None:
+def test_a_column_that_lists_settings_is_asked_about(
+    run_of: Import, first: str
+) -> None:
     header, *lines = only_at_scale("setting").splitlines()
-    rows = [f'{line[:-1]}"{first}{line[-1]}"' for line in lines]
-    run = run_of("\n".join([header, *rows]))
+    text = "\n".join([header, *(f'{row[:-1]}"{first}{row[-1]}"' for row in lines)])
+    with pytest.raises(SpecError, match="Say --axis setting if it is a setting"):
+        run_of(text)
+    run = run_of(text, axis=["setting"])
     assert run.import_notes[0] == (
         f"They are 2 curves: setting={first}1 (12 rows); setting={first}2 (12 rows)."
     )

@@ -1,18 +1,23 @@
 """What of an imported table was more likely read wrongly than measured."""
 
+from __future__ import annotations
+
 import math
 import re
 import statistics
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import filterfalse, pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 from scalelab.inputs.numerals import counted, duration
 from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
-from scalelab.reading.tables.columns import Matching
 from scalelab.reading.tables.curves import Curves, ImportedRow
+from scalelab.reading.tables.match import Matching
 from scalelab.reading.tables.names import is_measured, reading_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _CONFIGURATION = (
     "world_size num_nodes data_parallel_size local_batch_size "
@@ -33,7 +38,7 @@ _FALLS = 0.7  # as an epoch's times fall at any fair efficiency, and a step's ne
 _MOST_TOKENS_PER_DEVICE_S = 1e6
 
 
-def doubtful(
+def doubt(
     matching: Matching,
     curves: Curves,
     rows: Sequence[ImportedRow],
@@ -94,80 +99,74 @@ def _pooled_settings(
     A column of a known meaning never does: another one tells the same. One named like
     a result does only where its values recur and the times differ evidently.
     """
-    repeats: dict[tuple[Any, ...], list[ImportedRow]] = {}
-    for key, rows in curves.rows.items():
-        for row in sorted(rows, key=lambda row: row.time_s):
-            own = tuple(row.values.get(name) for name in _CONFIGURATION)
-            repeats.setdefault((key, *own), []).append(row)
+    import pandas as pd
+
+    keyed = [
+        ((key, *map(row.values.get, _CONFIGURATION)), row)
+        for key, rows in curves.rows.items()
+        for row in sorted(rows, key=lambda row: row.time_s)
+    ]
+    numbers = {at: number for number, (at, _) in enumerate(keyed)}
+    frame = pd.DataFrame(
+        {
+            "row": [row for _, row in keyed],
+            "configuration": [numbers[at] for at, _ in keyed],
+            "log_time": [math.log(row.time_s) for _, row in keyed],
+        }
+    )
     for name in sorted(filterfalse(reading_of, unused), key=is_measured):
-        groups = []
-        for rows in repeats.values():
-            of_value: dict[str, list[ImportedRow]] = {}
-            for row in rows:
-                of_value.setdefault(row.cells[name], []).append(row)
-            if len(of_value) > 1:
-                groups.append(of_value)
-        sizes = [len(rows) for of_value in groups for rows in of_value.values()]
-        num_values = len({value for of_value in groups for value in of_value})
-        labels_rows = num_values > _MEASURED_SHARE * sum(sizes)
-        if not groups or (labels_rows and len(groups) > 1):
+        frame["value"] = [row.cells[name] for row in frame["row"]]
+        num_values = frame.groupby("configuration")["value"].transform("nunique")
+        several = frame[num_values > 1]
+        labels_rows = several["value"].nunique() > _MEASURED_SHARE * len(several)
+        if several.empty or (labels_rows and several["configuration"].nunique() > 1):
             continue
-        levels = [
-            {value: [math.log(row.time_s) for row in of[value]] for value in of}
-            for of in groups
-        ]
-        medians = [
-            {value: statistics.median(times) for value, times in each.items()}
-            for each in levels
-        ]
-        gaps = [max(each.values()) - min(each.values()) for each in medians]
+
+        levels = several.groupby(["configuration", "value"])["log_time"]
+        medians = levels.median().unstack()
+        gaps = medians.max(axis=1) - medians.min(axis=1)
         typical = sorted(gaps)[math.ceil(0.8 * len(gaps)) - 1]
         may_be_result = is_measured(name) and (labels_rows or typical <= _EVIDENT)
-        if not may_be_result and _differ(levels, medians, gaps):
-            widest = gaps.index(max(gaps))
-            by_time = sorted(groups[widest], key=medians[widest].__getitem__)
-            fast, slow = (groups[widest][by_time[end]] for end in (0, -1))
-            yield name, fast[len(fast) // 2], slow[len(slow) // 2]
+        if not may_be_result and _differ(several, medians, gaps):
+            at = gaps.idxmax()
+            here = several[several["configuration"] == at]
+            ends = (medians.loc[at].idxmin(), medians.loc[at].idxmax())
+            fast, slow = (here[here["value"] == value]["row"] for value in ends)
+            yield name, fast.iloc[len(fast) // 2], slow.iloc[len(slow) // 2]
 
 
-def _differ(
-    groups: Sequence[Mapping[str, Sequence[float]]],
-    medians: Sequence[Mapping[str, float]],
-    gaps: Sequence[float],
-) -> bool:
-    # whether times (logarithms, by value) differ anywhere by more than repeats scatter
-    levels = [times for each in groups for times in each.values()]
-    free = sum(map(len, levels)) - len(levels)
-    if free >= 2:
-        return max(gaps) > max(_LEAST, _scatter(levels, free))
+def _differ(rows: pd.DataFrame, medians: pd.DataFrame, gaps: pd.Series[float]) -> bool:
+    """Tell whether times differ by value anywhere by more than repeats scatter.
+
+    ``rows`` are those of configurations with several values; ``medians`` are of their
+    log times, by configuration and value, and ``gaps`` are between the outermost.
+    """
+    widest, levels = gaps.max(), rows.groupby(["configuration", "value"])["log_time"]
+    num_free = len(rows) - levels.ngroups
+    if num_free >= 2:
+        apart = rows["log_time"] - levels.transform("mean")
+        scatter = _scatter((apart**2).sum(), num_free, len(rows) / levels.ngroups)
+        return bool(widest > max(_LEAST, scatter))
+
     # without repeats, whether the same value is always the slow one, whether one
     # difference is far beyond the others, and how steady the difference is
-    slow = {
-        max(of, key=of.__getitem__)
-        for of, gap in zip(medians, gaps, strict=True)
-        if gap > _LEAST
-    }
-    is_far = max(gaps) > _SPREADS * statistics.median(gaps)
-    if max(gaps) > _WITHOUT_REPEATS and (len(slow) == 1 or is_far):
+    slow = {*medians[gaps > _LEAST].idxmax(axis=1)}
+    is_far = widest > _SPREADS * gaps.median()
+    if widest > _WITHOUT_REPEATS and (len(slow) == 1 or is_far):
         return True
-    effects: dict[str, list[float]] = {}
-    for of_value in medians:
-        middle = statistics.mean(of_value.values())
-        for value, median in of_value.items():
-            effects.setdefault(value, []).append(median - middle)
-    free = len(levels) - len(groups) - len(effects) + 1
-    if free < 3:
-        return max(gaps) > _WITHOUT_REPEATS
-    means = list(map(statistics.mean, effects.values()))
-    scatter = _scatter(list(effects.values()), free)
-    return max(means) - min(means) > max(_LEAST, scatter)
+    effects = medians.sub(medians.mean(axis=1), axis=0)
+    num_free = levels.ngroups - sum(medians.shape) + 1
+    if num_free < 3:
+        return bool(widest > _WITHOUT_REPEATS)
+    means = effects.mean()
+    squares = ((effects - means) ** 2).sum().sum()
+    scatter = _scatter(squares, num_free, effects.count().mean())
+    return bool(means.max() - means.min() > max(_LEAST, scatter))
 
 
-def _scatter(samples: Sequence[Sequence[float]], free: int) -> float:
+def _scatter(squares: float, num_free: int, mean_size: float) -> float:
     # by how much means of samples may differ at most by chance
-    squares = sum(statistics.pvariance(each) * len(each) for each in samples)
-    mean_size = statistics.mean(map(len, samples))
-    return _SPREADS * math.sqrt(2 * squares / free / mean_size)
+    return _SPREADS * math.sqrt(2 * squares / num_free / mean_size)
 
 
 def _times_apart(curves: Curves) -> str:

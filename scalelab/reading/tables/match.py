@@ -1,0 +1,230 @@
+"""Which columns of a foreign table are which of our own."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from scalelab.errors import SpecError
+from scalelab.inputs.problems import did_you_mean, shown
+from scalelab.inputs.wording import Option
+from scalelab.reading.tables.file import ForeignTable, ImportArguments, listed
+from scalelab.reading.tables.lacking import check_required
+from scalelab.reading.tables.names import (
+    COUNT_OR_NAME,
+    EPOCHS,
+    LENGTHS,
+    SETTABLE,
+    SPEEDS,
+    Reading,
+    is_axis,
+    plain,
+    reading_as,
+    reading_of,
+)
+from scalelab.records.columns import CURVE_COLUMNS, OPTION_PREFIX
+
+_COUNT_CELL = re.compile(r"[-\d.,' ]+( ?(gpus?|tpus?|devices?|chips?))?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """The matching of a table's columns with those of the observations."""
+
+    columns: Mapping[str, Reading]
+    options: Mapping[str, str]
+    unused: Sequence[str]
+
+    @property
+    def theirs(self) -> dict[str, str]:
+        """Their column by ours, be it a column or an option."""
+        found = {ours: reading.theirs for ours, reading in self.columns.items()}
+        return {**found, **self.options}
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A column of theirs that is to fill one of ours."""
+
+    theirs: str
+    ours: str = ""  # empty: it fills none
+    reading: Reading | None = None  # None: a setting
+    yields: bool = False  # to a column that tells the same more directly
+
+
+def match(table: ForeignTable, asked: ImportArguments) -> Matching:
+    """Find the columns by what is said of them, by their names, and by aliases.
+
+    A column of another name that is neither asked for as an axis nor a well-known
+    setting is left unused.
+    """
+    _check_names(table, asked)
+    known = {ours: reading_of(ours) for ours in asked.column}
+    mapped = {reading.column if reading else ours for ours, reading in known.items()}
+    named = {reading.column for reading in map(reading_of, table.names) if reading}
+    given = {*named, *mapped, *asked.constant}
+    tells_length = "time_to_target_s" in given or given.isdisjoint(SPEEDS)
+    claims: list[Claim] = []
+    for theirs in table.names:
+        ours = [name for name, column in asked.column.items() if column == theirs]
+        claims += [_asked_claim(name, theirs) for name in ours]
+        if not ours and theirs not in asked.ignore:
+            reading = _known_reading(table, theirs, tells_length=tells_length)
+            claims.append(_classify(theirs, reading, asked, mapped))
+
+    matching = _resolve(table, asked, claims)
+    given = {*matching.columns, *asked.constant}
+    check_required(table, given, matching.unused)
+    columns = {**matching.columns, **_of_epochs(table, matching.columns, asked)}
+    return replace(matching, columns={**columns, **_as_asked(table, columns, asked)})
+
+
+def _asked_claim(ours: str, theirs: str) -> Claim:
+    reading = reading_as(ours, theirs)
+    return Claim(theirs, reading.column if reading else ours, reading)
+
+
+def _known_reading(
+    table: ForeignTable, theirs: str, *, tells_length: bool
+) -> Reading | None:
+    """Return what a column says by its name, or else by its cells."""
+    reading = reading_of(theirs) or _by_content(table, theirs)
+    if reading is None and tells_length:
+        length = reading_of(f"{theirs} to target")
+        return length if length and length.column in LENGTHS else None
+    return reading
+
+
+def _classify(
+    theirs: str, reading: Reading | None, asked: ImportArguments, mapped: set[str]
+) -> Claim:
+    """Return whether a column is a setting, a known quantity, or left unused."""
+    is_setting = theirs in asked.axis or (reading is None and is_axis(theirs))
+    if is_setting and (reading is None or reading.column not in CURVE_COLUMNS):
+        return Claim(theirs, OPTION_PREFIX + theirs.removeprefix(OPTION_PREFIX))
+    if reading is None or reading.column in mapped:
+        return Claim(theirs)
+    return Claim(theirs, reading.column, reading, yields=reading.is_derived)
+
+
+def _resolve(
+    table: ForeignTable, asked: ImportArguments, claims: Sequence[Claim]
+) -> Matching:
+    """Give each of our columns the most direct one of theirs; refuse two."""
+    columns: dict[str, Reading] = {}
+    options: dict[str, str] = {}
+    unused = [claim.theirs for claim in claims if not claim.ours]
+    for claim in sorted(filter(_fills, claims), key=_directness):
+        same = {*SPEEDS} if claim.ours in SPEEDS else {claim.ours}
+        if claim.yields and not same.isdisjoint(columns):
+            unused.append(claim.theirs)
+            continue
+
+        first = columns[claim.ours].theirs if claim.ours in columns else None
+        first = options.get(claim.ours, first)
+        if first or claim.ours in asked.constant:
+            raise _second(table, claim, first)
+        if claim.reading is None:
+            options[claim.ours] = claim.theirs
+        else:
+            columns[claim.ours] = replace(claim.reading, theirs=claim.theirs)
+    return Matching(columns, options, tuple(unused))
+
+
+def _fills(claim: Claim) -> bool:
+    return bool(claim.ours)
+
+
+def _directness(claim: Claim) -> tuple[bool, ...]:
+    # those that yield come last, the most direct one of them first
+    return (True, *claim.reading.directness) if claim.reading and claim.yields else ()
+
+
+def _second(table: ForeignTable, claim: Claim, first: str | None) -> SpecError:
+    where = f"the column {shown(first)}" if first else "a value for all rows"
+    return SpecError(
+        f"{table.path}: {claim.ours} is given by the column {shown(claim.theirs)} and "
+        f"by {where}.",
+        f"Say which it is ({Option('column', 'THEIRS', key=claim.ours)}), or leave one "
+        f"out ({Option('ignore', [claim.theirs])}).",
+    )
+
+
+def _by_content(table: ForeignTable, theirs: str) -> Reading | None:
+    # the name may mean a number or the name of devices
+    if plain(theirs) not in COUNT_OR_NAME:
+        return None
+    filled = table.filled(theirs)
+    counts = list(filter(_COUNT_CELL.fullmatch, filled))
+    is_count = 2 * len(counts) > len(filled) if filled else theirs.endswith("s")
+    return Reading("world_size" if is_count else "device_name")
+
+
+def _as_asked(
+    table: ForeignTable, columns: Mapping[str, Reading], asked: ImportArguments
+) -> dict[str, Reading]:
+    said = [
+        f"--{name.replace('_', '-')}"
+        for name in ("per_device", "tokens_per_sample")
+        if getattr(asked, name)
+    ]
+    if not said:
+        return {}
+    name = "throughput_samples_per_s"
+    found = columns.get(name)
+    if found is None:
+        raise SpecError(
+            f"{table.path}: {' and '.join(said)} is said of a throughput, but none is "
+            f"read from its columns, {listed(table.names)}.",
+            "Leave the option out, or name the column "
+            f"({Option('column', 'THEIRS', key=name)}).",
+        )
+    changed = replace(
+        found,
+        is_per_device=found.is_per_device or asked.per_device,
+        is_in_tokens=found.is_in_tokens or asked.tokens_per_sample is not None,
+    )
+    return {name: changed}
+
+
+def _of_epochs(
+    table: ForeignTable, columns: Mapping[str, Reading], asked: ImportArguments
+) -> dict[str, Reading]:
+    name, samples = "samples_to_target", asked.samples_per_epoch
+    length = columns.get(name)
+    if length and length.unit == EPOCHS:
+        if samples is None:
+            raise SpecError(
+                f"{table.path}: {shown(length.theirs)} counts epochs, and nothing says "
+                "how many samples one has.",
+                f"Say {Option('samples_per_epoch', 1281167)}.",
+            )
+        return {name: replace(length, factor=samples)}
+    if samples is not None:
+        raise SpecError(
+            f"{table.path}: {Option('samples_per_epoch', samples)} is said, but no "
+            "column is read as a number of epochs.",
+            f"Leave it out, or say {Option('column', 'NAME', key='epochs_to_target')}.",
+        )
+    return {}
+
+
+def _check_names(table: ForeignTable, asked: ImportArguments) -> None:
+    for name in (*asked.column, *asked.constant):
+        is_unit = name in asked.column and reading_of(name) is not None
+        if name not in SETTABLE and not name.startswith(OPTION_PREFIX) and not is_unit:
+            raise SpecError(
+                f"{name!r} is no column that a table can fill. "
+                f"{did_you_mean(SETTABLE, name)}Columns: {', '.join(SETTABLE)}, "
+                f"{OPTION_PREFIX}<axis>."
+            )
+    for theirs, purpose in (
+        *((theirs, f"be {name}") for name, theirs in asked.column.items()),
+        *((theirs, "be an axis") for theirs in asked.axis),
+        *((theirs, "be ignored") for theirs in asked.ignore),
+    ):
+        if theirs not in table.names:
+            raise SpecError(
+                f"{table.path} has no column {shown(theirs)}, which is to {purpose}. "
+                f"{did_you_mean(table.names, theirs)}Its columns: "
+                f"{listed(table.names)}."
+            )
