@@ -117,7 +117,7 @@ def _pooled_settings(
     for name in sorted(filterfalse(reading_of, unused), key=is_measured):
         frame["value"] = [row.cells[name] for row in frame["row"]]
         num_values = frame.groupby("configuration")["value"].transform("nunique")
-        several = frame[num_values > 1]
+        several = frame.loc[num_values > 1]
         labels_rows = several["value"].nunique() > _MEASURED_SHARE * len(several)
         if several.empty or (labels_rows and several["configuration"].nunique() > 1):
             continue
@@ -128,10 +128,10 @@ def _pooled_settings(
         typical = sorted(gaps)[math.ceil(0.8 * len(gaps)) - 1]
         may_be_result = is_measured(name) and (labels_rows or typical <= _EVIDENT)
         if not may_be_result and _differ(several, medians, gaps):
-            at = gaps.idxmax()
-            here = several[several["configuration"] == at]
-            ends = (medians.loc[at].idxmin(), medians.loc[at].idxmax())
-            fast, slow = (here[here["value"] == value]["row"] for value in ends)
+            widest = medians.iloc[gaps.argmax()]
+            at, ends = widest.name, (widest.idxmin(), widest.idxmax())
+            by_level = several.groupby(["configuration", "value"])["row"]
+            fast, slow = (by_level.get_group((at, value)) for value in ends)
             yield name, fast.iloc[len(fast) // 2], slow.iloc[len(slow) // 2]
 
 

@@ -12,7 +12,7 @@ from command_specs import TICKER, command_spec, needs_open_mpi
 from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
-from scalelab.launch.command.witness.sight import Held, Link, Sight, _of_ranks
+from scalelab.launch.command.witness.sight import Connections, Held, Link, Sight
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.launch.rendezvous import Meeting
 from scalelab.records.attempt import AttemptResult
@@ -227,7 +227,8 @@ def sight(
     meeting = Meeting(hosts=hosts, port=STORE[1], ports=((),) * nodes)
     links = {str(at): (STORE, (TOLD, 7000 + at)) for at in range(arrived)}
     held = [Held(frozenset(each), frozenset(), is_whole=True) for each in ranks]
-    return _of_ranks(held, links, CommandAttempt(spec, 0), meeting)
+    attempt = CommandAttempt(spec, 0)
+    return Connections.of(attempt, meeting, held, links).sight
 
 
 def joined(port: int) -> Link:

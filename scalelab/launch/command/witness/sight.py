@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
+from typing import Self
 
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.process_tree import (
@@ -143,9 +144,8 @@ def sight_of(
     programs = [children(pid) for pid in pids]
     if len(programs) < len(attempt.ranks) or not all(programs):
         return None
-    trees = [
-        [pid for top in tops for pid in (top, *descendants(top))] for tops in programs
-    ]
+
+    trees = [_tree(tops) for tops in programs]
     links = _tcp_connections(trees[0][0])
     num_devices = len(attempt.spec.placement.shares[0].device_ids)
     if attempt.launcher.shares_reports:
@@ -155,14 +155,19 @@ def sight_of(
         num_met = _most_alike([pid for tree in trees for pid in tree], links)
         witness = _SOCKETS if num_met >= attempt.spec.trial.world_size else None
         return Sight(num_met, witness, is_sure=False)
+
     ranks = [_held_by(tree, links) for tree in trees]
-    sight = _of_ranks(ranks, links, attempt, meeting)
+    sight = Connections.of(attempt, meeting, ranks, links).sight
     if sight.witness is None and any(_has_ended(tree[0]) for tree in trees):
         return None
     if sight.witness or not sight.is_sure:
         return sight
-    may_hide = not all(rank.is_whole for rank in ranks) or any(map(_may_hide, trees))
-    return replace(sight, is_sure=not may_hide)
+    is_whole = all(rank.is_whole for rank in ranks)
+    return replace(sight, is_sure=is_whole and not any(map(_may_hide, trees)))
+
+
+def _tree(tops: Iterable[int]) -> list[int]:
+    return [pid for top in tops for pid in (top, *descendants(top))]
 
 
 def _has_ended(pid: int) -> bool:
@@ -187,59 +192,123 @@ def _may_hide(tree: Sequence[int]) -> bool:
     )
 
 
-def _of_ranks(
-    ranks: Sequence[Held],
-    links: Mapping[str, Link],
-    attempt: CommandAttempt,
-    meeting: Meeting,
-) -> Sight:
-    awaited, port = _ranks_of_other_nodes(attempt, meeting), meeting.port
-    known = {own for rank in ranks for own, _ in rank.links}
-    # Connections to other nodes count as one to a further rank.
-    outside = {
-        (peer, own)
-        for rank in ranks
-        for own, peer in rank.links
-        if peer[0] in awaited and peer not in known and peer[1] != port
-    }
-    elsewhere = Held(frozenset(outside), frozenset(), is_whole=True)
-    met = max(_groups([*ranks, elsewhere]), key=len)
-    num_met = len(met - {len(ranks)})
-    serves_store = attempt.launcher.serves_store
-    holds_store = serves_store and all(
-        any(peer[1] == port for _, peer in rank.links) for rank in ranks
-    )
-    at_store = {peer for own, peer in links.values() if own[1] == port} - known
-    if len(ranks) in met:
-        arrived = Counter(address for address, _ in at_store) & awaited
-        num_met += (arrived if holds_store else awaited).total()
-    witness = None
-    if num_met == len(ranks) + awaited.total():
-        witness = _STORE if holds_store else _SOCKETS
-    is_sure = not (attempt.spec.device_type == "cuda" and _may_meet_later(ranks, port))
-    if awaited:
-        # Ranks may reach other nodes at addresses that ScaleLab was not told of.
-        have_arrived = holds_store and len(at_store) >= awaited.total()
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Connections:
+    """The connections of the ranks of the first node, as one look shows them.
+
+    ``links`` are all TCP connections of the host, ``awaited`` the ranks of other nodes
+    by address, and ``port`` that of the store at which ranks may meet. Ranks on GPUs
+    ``may_meet_late``: NCCL connects them when they exchange something first.
+    """
+
+    ranks: Sequence[Held]
+    links: Mapping[str, Link]
+    awaited: Counter[str]
+    port: int
+    serves_store: bool
+    may_meet_late: bool
+
+    @classmethod
+    def of(
+        cls,
+        attempt: CommandAttempt,
+        meeting: Meeting,
+        ranks: Sequence[Held],
+        links: Mapping[str, Link],
+    ) -> Self:
+        """Return the connections that the ranks of an attempt hold."""
+        return cls(
+            ranks=ranks,
+            links=links,
+            awaited=_ranks_of_other_nodes(attempt, meeting),
+            port=meeting.port,
+            serves_store=attempt.launcher.serves_store,
+            may_meet_late=attempt.spec.device_type == "cuda",
+        )
+
+    @property
+    def sight(self) -> Sight:
+        """What they show."""
+        waits = self.may_meet_late and self._are_at_one_store
+        is_sure = self._shows_all and not waits
+        return Sight(self.num_met, self.witness, is_sure=is_sure)
+
+    @property
+    def _own_places(self) -> set[Place]:
+        return {own for rank in self.ranks for own, _ in rank.links}
+
+    @property
+    def _holds_store(self) -> bool:
+        """Whether ScaleLab serves the store, and all ranks are connected with it."""
+        return self.serves_store and all(
+            any(peer[1] == self.port for _, peer in rank.links) for rank in self.ranks
+        )
+
+    @property
+    def _at_store(self) -> set[Place]:
+        """Where others than these ranks are that are connected with the store."""
+        peers = {peer for own, peer in self.links.values() if own[1] == self.port}
+        return peers - self._own_places
+
+    @property
+    def arrived(self) -> Counter[str]:
+        """The ranks of other nodes that are connected with the store, by address."""
+        return Counter(address for address, _ in self._at_store) & self.awaited
+
+    @property
+    def num_met(self) -> int:
+        """The most ranks that are connected with one another, directly or not."""
+        known = self._own_places
+        # Connections to other nodes count as one to a further rank.
+        outside = {
+            (peer, own)
+            for rank in self.ranks
+            for own, peer in rank.links
+            if peer[0] in self.awaited and peer not in known and peer[1] != self.port
+        }
+        elsewhere = Held(frozenset(outside), frozenset(), is_whole=True)
+        met = max(_groups([*self.ranks, elsewhere]), key=len)
+        if len(self.ranks) not in met:
+            return len(met)
+        others = self.arrived if self._holds_store else self.awaited
+        return len(met) - 1 + others.total()
+
+    @property
+    def witness(self) -> str | None:
+        """What shows that all ranks are connected; None: nothing does."""
+        if self.num_met < len(self.ranks) + self.awaited.total():
+            return None
+        return _STORE if self._holds_store else _SOCKETS
+
+    @property
+    def _shows_all(self) -> bool:
+        """Whether ranks of other nodes would be seen if they were connected.
+
+        They may be reached at addresses that ScaleLab was not told of.
+        """
+        if not self.awaited:
+            return True
+        have_arrived = len(self._at_store) >= self.awaited.total()
         leave = any(
-            own[0] != peer[0] and peer[1] != port
-            for rank in ranks
+            own[0] != peer[0] and peer[1] != self.port
+            for rank in self.ranks
             for own, peer in rank.links
         )
-        is_sure &= serves_store and not (have_arrived or leave)
-    return Sight(num_met, witness, is_sure=is_sure)
+        may_have_met = leave or (self._holds_store and have_arrived)
+        return self.serves_store and not may_have_met
 
-
-def _may_meet_later(ranks: Sequence[Held], port: int) -> bool:
-    """Tell whether all ranks are connected with a store.
-
-    NCCL connects them with one another when they exchange something first. The store
-    is ScaleLab's, or that of a launcher on this node.
-    """
-    places = (
-        {peer for own, peer in rank.links if peer[1] == port or peer[0] == own[0]}
-        for rank in ranks
-    )
-    return bool(set.intersection(*places))
+    @property
+    def _are_at_one_store(self) -> bool:
+        """Whether all ranks are connected with ScaleLab's store, or a launcher's."""
+        places = (
+            {
+                peer
+                for own, peer in rank.links
+                if peer[1] == self.port or peer[0] == own[0]
+            }
+            for rank in self.ranks
+        )
+        return bool(set.intersection(*places))
 
 
 def _ranks_of_other_nodes(attempt: CommandAttempt, meeting: Meeting) -> Counter[str]:
