@@ -111,21 +111,38 @@ def check_commands(experiment: ExperimentKeys) -> None:
 
 
 def _check_command(experiment: ExperimentKeys) -> None:
+    _check_placeholders(experiment)
+    _check_variables(experiment)
+    received = values_received(experiment)
+    if experiment.layout:
+        _check_layout(experiment, experiment.layout, received)
+    _check_axes(experiment, received)
+    has_rate = experiment.rate_settings[0] is not None
+    if RATE in experiment.tune and not received & _OF_RATE:
+        raise _changes_nothing(f"tune.{RATE}", RATE)
+    if not has_rate and (rates := sorted(received & _OF_RATE)):
+        raise SpecError(
+            f"learning_rate is missing, but the command uses {{{rates[0]}}}. Add, for "
+            "example, learning_rate: 0.1."
+        )
+
+
+def _check_placeholders(experiment: ExperimentKeys) -> None:
     valid = known_placeholders(experiment)
     templates = {"command": experiment.command or ""}
     templates |= {f"env.{name}": value for name, value in experiment.env.items()}
     for field, template in templates.items():
-        for placeholder in placeholders_in(template):
+        for placeholder in {*placeholders_in(template)} - {*valid}:
             holds = f"{field} holds {{{placeholder}}}, which"
-            if placeholder not in valid and placeholder in LAYOUT_PLACEHOLDERS:
+            if placeholder in LAYOUT_PLACEHOLDERS:
                 raise SpecError(
                     f"{holds} has a value only where the experiment has a layout. "
                     "Add, for example, layout: {tensor: [1, 2], pipeline: 2}."
                 )
-            if placeholder not in valid:
-                raise SpecError(
-                    f"{holds} is no placeholder. {one_of(valid, placeholder)}"
-                )
+            raise SpecError(f"{holds} is no placeholder. {one_of(valid, placeholder)}")
+
+
+def _check_variables(experiment: ExperimentKeys) -> None:
     for name in experiment.env_from:
         if name in experiment.env:
             raise SpecError(
@@ -139,28 +156,19 @@ def _check_command(experiment: ExperimentKeys) -> None:
                 f"uses: {shown(variable)} is no variable that a command finds. "
                 f"{one_of(variables, variable)}"
             )
-    received = values_received(experiment)
-    if experiment.layout:
-        _check_layout(experiment, experiment.layout, received)
+
+
+def _check_axes(experiment: ExperimentKeys, received: Set[str]) -> None:
+    taken = {*TRIAL_PLACEHOLDERS, *(LAYOUT_PLACEHOLDERS if experiment.layout else ())}
     for axis in experiment.axes:
         key = "tune" if axis in experiment.tune else "options"
-        if axis in TRIAL_PLACEHOLDERS or (
-            experiment.layout and axis in LAYOUT_PLACEHOLDERS
-        ):
+        if axis in taken:
             raise SpecError(
                 f"{key}.{axis} is a placeholder of its own. Rename the axis, or use "
                 "the experiment's own key."
             )
         if axis not in received:
             raise _changes_nothing(f"{key}.{axis}", axis)
-    has_rate = experiment.rate_settings[0] is not None
-    if RATE in experiment.tune and not received & _OF_RATE:
-        raise _changes_nothing(f"tune.{RATE}", RATE)
-    if not has_rate and (rates := sorted(received & _OF_RATE)):
-        raise SpecError(
-            f"learning_rate is missing, but the command uses {{{rates[0]}}}. Add, for "
-            "example, learning_rate: 0.1."
-        )
 
 
 def _check_layout(
@@ -203,14 +211,33 @@ def check_received(experiment: ExperimentKeys, trials: Sequence[Trial]) -> None:
         own = [trial for trial in trials if trial.program == name]
         with naming(name):
             _check_values(alone, own)
-        launcher, of = alone.launcher.row(), f" of program={name}" if name else ""
+        launcher, program = alone.launcher.row(), f" of program={name}" if name else ""
         for trial in own:
-            words = f"the trial{of} on {trial.world_size} devices"
+            words = f"the trial{program} on {trial.world_size} devices"
             launcher.check_nodes(trial.allocation.num_nodes, words)
 
 
 def _check_values(experiment: ExperimentKeys, trials: Sequence[Trial]) -> None:
     received = values_received(experiment)
+    _check_batches(experiment, trials, received)
+    for axis in ("precision", "parallelism", "seed"):
+        _check_axis(axis, (getattr(trial, axis) for trial in trials), [axis], received)
+    _check_rates(trials, received)
+
+    names, first = _local_batch(experiment), dict[object, Trial]()
+    for trial in trials:  # on the same devices, batches must be told apart
+        on_node = max(trial.allocation.devices_per_node)
+        values = placeholder_values(trial, devices_on_node=on_node, directory="")
+        known = [values[name] for name in sorted(received & {*names, *_ACCUMULATION})]
+        # The command knows its layout, since it must receive its axes.
+        other = first.setdefault((trial.allocation, trial.layout, *known), trial)
+        for axis in ("local_batch_size", "gradient_accumulation_steps"):
+            _check_axis(axis, (getattr(other, axis), getattr(trial, axis)), [axis])
+
+
+def _check_batches(
+    experiment: ExperimentKeys, trials: Sequence[Trial], received: Set[str]
+) -> None:
     for trial in trials:
         if trial.gradient_accumulation_steps > 1 and not received & {*_ACCUMULATION}:
             raise SpecError(
@@ -226,8 +253,9 @@ def _check_values(experiment: ExperimentKeys, trials: Sequence[Trial]) -> None:
         # of one global batch, a program may take its ranks' shares by itself
         local = (trial.local_batch_size for trial in trials)
         _check_axis("local_batch_size", local, names, received)
-    for axis in ("precision", "parallelism", "seed"):
-        _check_axis(axis, (getattr(trial, axis) for trial in trials), [axis], received)
+
+
+def _check_rates(trials: Sequence[Trial], received: Set[str]) -> None:
     rates = [trial.learning_rate for trial in trials if trial.learning_rate]
     has_one_rule = len({rate.rule for rate in rates}) == 1
     are_timed = all(trial.kind is TrialKind.THROUGHPUT for trial in trials)
@@ -238,15 +266,6 @@ def _check_values(experiment: ExperimentKeys, trials: Sequence[Trial]) -> None:
         _check_axis("learning_rate", rated, ["learning_rate", *base], received)
     warmups = {rate.warmup for rate in rates}
     _check_axis("warmup_samples", warmups, ["warmup_samples"], received)
-    first: dict[object, Trial] = {}
-    for trial in trials:  # on the same devices, batches must be told apart
-        on_node = max(trial.allocation.devices_per_node)
-        values = placeholder_values(trial, devices_on_node=on_node, directory="")
-        told = [values[name] for name in sorted(received & {*names, *_ACCUMULATION})]
-        # The command knows its layout, since it must receive its axes.
-        other = first.setdefault((trial.allocation, trial.layout, *told), trial)
-        for axis in ("local_batch_size", "gradient_accumulation_steps"):
-            _check_axis(axis, (getattr(each, axis) for each in (other, trial)), [axis])
 
 
 def _check_axis(

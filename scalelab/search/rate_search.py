@@ -42,16 +42,12 @@ def wanted_runs(costs: Costs, num_seeds: int) -> list[tuple[int, int]]:
         return [(place, 0) for place in first]
 
     best = best_place(costs)
-    gaps: dict[int, int] = {}
     for side in (-1, 1):
-        beyond = [side * (place - best) for place in costs if side * (place - best) > 0]
-        # Rates that all diverge, say, cost alike too, and are no minimum.
-        is_open = all(_are_alike(costs, best + side * gap, best) for gap in beyond)
-        outer = best + side * (2 * _WIDTH + max(beyond, default=0))
-        if is_open and abs(outer) <= _FARTHEST:
+        outer = best + side * (2 * _WIDTH + max(_gaps(costs, best, side), default=0))
+        if _is_open(costs, best, side) and abs(outer) <= _FARTHEST:
             return [(outer, 0)]
-        gaps[side] = min(beyond, default=0)
 
+    gaps = {side: min(_gaps(costs, best, side), default=0) for side in (-1, 1)}
     ends = [best + side * gap for side, gap in gaps.items() if gap]
     rivals = [place for place in ends if _are_alike(costs, place, best)]
     alike = [best, *rivals]
@@ -59,10 +55,24 @@ def wanted_runs(costs: Costs, num_seeds: int) -> list[tuple[int, int]]:
     if rivals and fewest < num_seeds:
         return [(place, fewest) for place in alike if len(costs[place]) == fewest]
 
-    side = max(gaps, key=lambda each: gaps[each])
+    side = max(gaps, key=gaps.__getitem__)
     if gaps[side] > 1 and len(rivals) < 2:
         return [(best + side * max(1, round(_GOLDEN * gaps[side])), 0)]
     return [(best, seed) for seed in range(len(costs[best]), num_seeds)]
+
+
+def _gaps(costs: Costs, best: int, side: int) -> list[int]:
+    """Return how far the places on one side of the best are from it."""
+    return [side * (place - best) for place in costs if side * (place - best) > 0]
+
+
+def _is_open(costs: Costs, best: int, side: int) -> bool:
+    """Tell whether no place on one side of the best costs more.
+
+    Rates that all diverge, say, cost alike too, and are no minimum.
+    """
+    gaps = _gaps(costs, best, side)
+    return all(_are_alike(costs, best + side * gap, best) for gap in gaps)
 
 
 def _are_alike(costs: Costs, place: int, other: int) -> bool:

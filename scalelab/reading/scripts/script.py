@@ -65,39 +65,49 @@ def read_script(path: Path) -> Script:
     """Read a script, and the modules beside it, without running it."""
     tree = _parsed(path)
     path = path.resolve()
-    folders = takewhile(lambda each: (each / "__init__.py").is_file(), path.parents)
-    package = tuple(reversed([folder.name for folder in folders]))
-    is_part = bool(package) and package[0] in _packages(tree, inside=package)
-    root = path.parents[len(package)] if is_part else path.parent
-    trees, beside = _modules(path, tree, root, package if is_part else ())
-    named = {_named(node) for each in trees.values() for node in ast.walk(each)} - {""}
-    all_packages = _packages(*trees.values())
-    texts = {
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and len(node.value) < 200
-        and node.value.isprintable()
-    }
-    modules = [each for each in texts if each.endswith(".py") and each[0] != "/"]
-    beside |= {path.parent / each for each in modules if (path.parent / each).is_file()}
+    package = _package_of(path, tree)
+    root = path.parents[len(package)]
+    trees, beside = _modules(path, tree, root, package)
+    texts = _texts(tree)
+    beside |= {path.parent / text for text in texts if _is_module(text)}
     beside |= set(config_folders(path, tree))
+
+    all_packages = _packages(*trees.values())
+    named = {_named(node) for each in trees.values() for node in ast.walk(each)}
+    spreads = (all_packages | named) & _SPREADING
+    spreads |= {name for name in named if "distributed" in name.lower()}
     tables = sorted(t for t in texts if re.fullmatch(r"[\w-]+\.csv", t, re.ASCII))
     source = "\n".join(each.read_text(errors="replace") for each in trees)
     return Script(
         path=path,
         import_root=root,
-        module=".".join((*package, path.stem)) if is_part else None,
-        beside=frozenset(each.resolve() for each in beside),
+        module=".".join((*package, path.stem)) if package else None,
+        beside=frozenset(each.resolve() for each in beside if each.exists()),
         options=options_of({path: tree}) or options_of(trees),
         packages=_packages(tree),
         all_packages=all_packages,
-        trains_on_several=bool((all_packages | named) & _SPREADING)
-        or any("distributed" in name.lower() for name in named),
+        trains_on_several=bool(spreads),
         divided=dict(_DIVISION.findall(source)),
         tables=tuple(tables) if named & {"DictWriter", "writer"} else (),
     )
+
+
+def _package_of(path: Path, tree: ast.Module) -> tuple[str, ...]:
+    """Return the package that a script is in, if it imports from there; else none."""
+    folders = takewhile(lambda each: (each / "__init__.py").is_file(), path.parents)
+    package = tuple(reversed([folder.name for folder in folders]))
+    is_part = bool(package) and package[0] in _packages(tree, inside=package)
+    return package if is_part else ()
+
+
+def _texts(tree: ast.Module) -> set[str]:
+    values = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    texts = (value for value in values if isinstance(value, str))
+    return {text for text in texts if len(text) < 200 and text.isprintable()}
+
+
+def _is_module(text: str) -> bool:
+    return text.endswith(".py") and not text.startswith("/")
 
 
 def _parsed(path: Path) -> ast.Module:
@@ -213,16 +223,12 @@ def surroundings(
     wanted = {script.path, *script.beside}
     elsewhere = []
     for option in options:
-        for folder in (root, script.path.parent):
-            path = _path_below(folder, option.default)
-            if path is None or script.path.is_relative_to(path):
-                continue
-            # A relative path is looked for in the copy of the root.
-            if folder == root and path.is_relative_to(root) and _is_small(path):
-                wanted.add(path)
-            else:
-                elsewhere.append((option, shlex.quote(str(path))))
-            break
+        path, is_of_root = _data_of(option, script.path, root)
+        # A relative path is looked for in the copy of the root.
+        if path and is_of_root and path.is_relative_to(root) and _is_small(path):
+            wanted.add(path)
+        elif path:
+            elsewhere.append((option, shlex.quote(str(path))))
     below = {each for each in wanted if each.is_relative_to(root) and each.exists()}
     copied = sorted(
         each.relative_to(root).as_posix() + ("/" if each.is_dir() else "")
@@ -230,6 +236,20 @@ def surroundings(
         if not below & {*each.parents}
     )
     return Surroundings(root=root, copied=tuple(copied), elsewhere=tuple(elsewhere))
+
+
+def _data_of(
+    option: ScriptOption, script: Path, root: Path
+) -> tuple[Path | None, bool]:
+    """Return the path that an option has by default, and whether the root leads there.
+
+    What holds the script is not its data.
+    """
+    for folder in (root, script.parent):
+        path = _path_below(folder, option.default)
+        if path is not None and not script.is_relative_to(path):
+            return path, folder == root
+    return None, False
 
 
 def _path_below(folder: Path, default: object) -> Path | None:

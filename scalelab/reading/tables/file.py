@@ -282,10 +282,22 @@ def _named(
                 f"does not name the columns, say which does: {Option('header_row')}."
             )
     where = f"{path}, line {line}" if line else str(path)
+    kept = _kept(where, names, [cells for _, cells in body])
+    rows = (
+        TableRow(number, {name: cells[at] for name, at in kept.items()})
+        for number, cells in body
+    )
+    return tuple(kept), tuple(rows)
+
+
+def _kept(
+    where: str, names: Sequence[str], body: Sequence[Sequence[str]]
+) -> dict[str, int]:
+    """Return the places of columns by name, without those that say nothing."""
     kept: dict[str, int] = {}
     counts = [[str(start + at) for at in range(len(body))] for start in (0, 1)]
     for at, name in enumerate(names):
-        column = [cells[at] for _, cells in body]
+        column = [cells[at] for cells in body]
         if not name and (column in counts or not any(column)):
             continue
         if not name or not name.isprintable():
@@ -295,17 +307,13 @@ def _named(
                 f"{Option('header_row')}."
             )
         first = kept.setdefault(name, at)
-        if column != [cells[first] for _, cells in body]:
+        if column != [cells[first] for cells in body]:
             raise SpecError(
                 f"{where}: the column {shown(name)} stands there twice, as number "
                 f"{first + 1} and {at + 1}, with unlike cells. Remove or rename one of "
                 "them."
             )
-    rows = (
-        TableRow(number, {name: cells[at] for name, at in kept.items()})
-        for number, cells in body
-    )
-    return tuple(kept), tuple(rows)
+    return kept
 
 
 def listed(names: Sequence[str]) -> str:

@@ -310,26 +310,21 @@ def _refuse_gaps(table: ForeignTable, matching: Matching) -> None:
     A setting is not used in rows where its cell is empty, unless no value of it stands
     in two filled cells that follow each other.
     """
-    names = {
-        theirs: ours in CURVE_COLUMNS
-        for ours, theirs in matching.theirs.items()
-        if ours in CURVE_COLUMNS or ours in matching.options
-    }
-    theirs = matching.theirs
-    places = [theirs[n] for n in ("world_size", "num_nodes") if n in theirs]
+    places = [matching.theirs.get(name) for name in ("world_size", "num_nodes")]
     placed = [row for row in table.rows if any(map(row.cells.get, places))]
-    for name, is_needed in names.items():
+    for ours, name in matching.theirs.items():
+        is_needed = ours in CURVE_COLUMNS
+        if not is_needed and ours not in matching.options:
+            continue
         # what tells the samples of a batch alone has no device
-        has_all = name not in map(theirs.get, ("device_name", "device_type"))
-        cells = {
-            row.line: row.cells[name] for row in (table.rows if has_all else placed)
-        }
-        empty = [line for line, cell in cells.items() if not cell]
-        filled = [line for line, cell in cells.items() if cell]
+        rows = placed if ours in ("device_name", "device_type") else table.rows
+        empty = [row.line for row in rows if not row.cells[name]]
+        filled = [row for row in rows if row.cells[name]]
         if not empty or not filled:
             continue
-        never_again = all(cells[one] != cells[next_] for one, next_ in pairwise(filled))
-        if is_needed or (never_again and empty[-1] > filled[0]):
+        values = [row.cells[name] for row in filled]
+        never_again = all(one != other for one, other in pairwise(values))
+        if is_needed or (never_again and empty[-1] > filled[0].line):
             raise SpecError(
                 f"{table.path}: the column {shown(name)}, which tells curves apart, is "
                 f"empty in {lines_listed(empty)}. Write its value in every row: that "

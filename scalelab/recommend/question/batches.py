@@ -84,39 +84,28 @@ class BatchRule:
         ``everywhere`` are the rows on other devices, too: what a global batch trains
         does not depend on the device.
         """
-        own = _whole(measured["global_batch_size"])
-        totals = own
-        if everywhere is not None:
-            totals = _whole(everywhere["global_batch_size"])
-        locals_ = _whole(measured["local_batch_size"])
-        named = asked._for_job(job)
-        keeps_local, why = False, "the one that was asked for"
-        if named.global_batch_size is not None:
-            smallest = largest = named.global_batch_size
-        elif job is not None and job.steps and not converged:
-            smallest = largest = _only_batch(totals, job, named.largest)
+        own, locals_ = (
+            _whole(measured[name]) for name in ("global_batch_size", "local_batch_size")
+        )
+        frame = measured if everywhere is None else everywhere
+        totals, named = _whole(frame["global_batch_size"]), asked._for_job(job)
+        batch, keeps_local = named.global_batch_size, False
+        if batch is None and job is not None and job.steps and not converged:
+            batch = _only_batch(totals, job, named.largest)
+        if batch is not None:
+            smallest, largest, why = batch, batch, "the one that was asked for"
         else:
             known = sorted(converged) or totals
-            smallest, largest = known[0], named.largest or known[-1]
-            if named.largest is None:
-                why = "the largest that was measured"
             epoch = None if job is None or converged else job.samples_per_epoch
-            if epoch is not None and epoch < largest:
-                largest, why = epoch, ONE_EPOCH
+            smallest = known[0]
+            largest, why = _largest(known[-1], named.largest, epoch)
             keeps_local = not converged and len(locals_) == 1 and len(own) > 1
             keeps_local &= _whole(measured["gradient_accumulation_steps"]) == [1]
-        is_named = smallest == largest
-        smallest = min(smallest, largest)
-        inside = [t for t in (*totals, *converged) if smallest <= t <= largest]
-        grid = [largest]
-        if converged:
-            powers = range(_MAX_ACCUMULATION.bit_length())
-            doublings = [smallest << n for n in powers if smallest << n <= largest]
-            grid = thinned(sorted({*inside, *doublings}), _MOST_GLOBAL)
+        is_named, smallest = smallest == largest, min(smallest, largest)
         return cls(
             smallest=smallest,
             largest=largest,
-            totals=tuple(sorted({*grid, largest})),
+            totals=_totals(smallest, largest, totals, converged),
             local_batch_size=named.local_batch_size,
             least_local=locals_[0] if normalizes_locally else 1,
             is_named=is_named,
@@ -197,6 +186,30 @@ def _only_batch(totals: Sequence[int], job: Job, largest: int | None) -> int:
             "Leave it out, or name a batch.",
         )
     return totals[0]
+
+
+def _largest(
+    measured: int, asked: int | None, samples_per_epoch: int | None
+) -> tuple[int, str]:
+    """Return the largest global batch, and why it is."""
+    largest, why = asked or measured, "the one that was asked for"
+    if asked is None:
+        why = "the largest that was measured"
+    if samples_per_epoch is not None and samples_per_epoch < largest:
+        return samples_per_epoch, ONE_EPOCH
+    return largest, why
+
+
+def _totals(
+    smallest: int, largest: int, measured: Sequence[int], converged: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the global batches to consider: several where convergence was measured."""
+    if not converged:
+        return (largest,)
+    doublings = (smallest << n for n in range(_MAX_ACCUMULATION.bit_length()))
+    known = {*measured, *converged, *doublings}
+    inside = sorted(total for total in known if smallest <= total <= largest)
+    return tuple(sorted({*thinned(inside, _MOST_GLOBAL), largest}))
 
 
 def _whole(values: pd.Series) -> list[int]:
