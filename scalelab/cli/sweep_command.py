@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,20 +13,15 @@ import typer
 from scalelab.cli.answering import print_answer, print_steadiness, say
 from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName, flag, option
 from scalelab.errors import INTERRUPTED, NOT_ALL_MEASURED, SpecError
-from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted, duration
-from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.quantities import parse_gpu_hours
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from scalelab.records.control.job_list import JobLine
     from scalelab.running.execution import RunningSweep
     from scalelab.running.sweep import Sweep
     from scalelab.running.sweep_end import SweepEnd
-
-MAX_SHOWN = 5
 
 
 def run(
@@ -111,7 +106,7 @@ def run(
     ).prepared(accept_changes=accept_changes)
     if not yes and (question := asked.question):
         _confirm(question)
-    words = {
+    options = {
         "--site": site,
         "--run": str(asked.directory),
         "--sweep-budget": sweep_budget,
@@ -122,9 +117,10 @@ def run(
         "--quiet": quiet,
     }
     arguments = ["sweep", str(experiment), "--yes"]
-    for name, value in words.items():
+    for name, value in options.items():
         if value:
             arguments += [name] if value is True else [name, value]
+
     if detach:
         from scalelab.running import detached
 
@@ -134,6 +130,21 @@ def run(
     interrupts = _Interrupts()
     job = arguments if as_driver_job else None
     end = _run(asked, budget, interrupts, is_quiet=quiet, job=job)
+    raise typer.Exit(_show_end(asked, end, experiment, interrupts, is_quiet=quiet))
+
+
+def _show_end(
+    asked: Sweep,
+    end: SweepEnd,
+    experiment: Path,
+    interrupts: _Interrupts,
+    *,
+    is_quiet: bool,
+) -> int:
+    """Print how a sweep ended, and its answer; return the exit code."""
+    from scalelab.cli.shown.sweep_end import closing, left_jobs
+    from scalelab.running.sweep_end import EXIT
+
     summary = end.summary
     if summary.stopped and not interrupts.count:
         say(f"The sweep ended early: {summary.stopped}.", err=True)
@@ -141,15 +152,15 @@ def run(
         from scalelab.cli.shown.first_trials import of_sweep
 
         typer.echo(of_sweep(asked, summary.unsound, experiment), err=True)
-    for line in _closing(end, asked.num_remaining):
+    for line in closing(end, asked.num_remaining):
         say(line, err=True)
 
     meets_limits = True
     if end.is_to_be_answered:
-        meets_limits = _answer(asked.directory, is_quiet=quiet)
+        meets_limits = _answer(asked.directory, is_quiet=is_quiet)
     if end.left_jobs:
-        typer.echo(f"Error: {_left(end.left_jobs)}", err=True)
-    raise typer.Exit(end.exit_code(meets_limits=meets_limits))
+        typer.echo(f"Error: {left_jobs(end.left_jobs)}", err=True)
+    return EXIT[end.reason(meets_limits=meets_limits)]
 
 
 def try_out(
@@ -254,14 +265,6 @@ def _answer(directory: Path, *, is_quiet: bool) -> bool:
     return isinstance(answer, Exception) or answer.meets_constraints
 
 
-def _left(jobs: Sequence[JobLine]) -> str:
-    return (
-        f"{counted(len(jobs), 'job')} may hold nodes still, since the batch system did "
-        f"not cancel them: {'; '.join(map(str, jobs))}. Cancel them by hand, or run "
-        "the same command again once it answers."
-    )
-
-
 class _Interrupts:
     """The first Ctrl-C finishes what runs, the second ends it, a third ends all."""
 
@@ -319,39 +322,6 @@ def _opening(asked: Sweep) -> Iterator[str]:
         yield f"Continuing {where}: {done} done, {left} to run."
     else:
         yield f"All {done} of {where} are done."
-
-
-def _closing(end: SweepEnd, num_before: int | None) -> Iterator[str]:
-    # num_before: the trials there were to run; None where nobody knew.
-    summary = end.summary
-    if pruned := summary.outcomes.get(Outcome.PRUNED, 0):
-        yield f"Ended early by their source (pruned): {counted(pruned, 'trial')}."
-    if unfitting := summary.outcomes.get(Outcome.OUT_OF_MEMORY, 0):
-        yield f"Did not fit into memory: {counted(unfitting, 'trial')}."
-    unsound = {row["trial_id"] for row in summary.unsound}
-    failures = [f for f in summary.failures if f.trial.trial_id not in unsound]
-    for failure in failures[:MAX_SHOWN]:
-        log = f" Log: {failure.log}" if failure.log else ""
-        reason = ended(failure.reason) if log else failure.reason
-        yield f"{failure.outcome}: {failure.trial}. {reason}{log}"
-    if more := len(failures[MAX_SHOWN:]):
-        yield f"... and {counted(more, 'trial')} more."
-    if summary.num_failed and (failures or not unsound):
-        count = counted(summary.num_failed, "trial")
-        why = f": {ended(summary.failures[0].reason)}" if summary.failures else "."
-        if set(summary.outcomes) == {Outcome.FAILED}:
-            yield f"All {count} failed{why} Fix the script, then sweep --retry-failed."
-        else:
-            yield f"Not measured: {count}. sweep --retry-failed tries again."
-    # A canary, and what follows the first trial, is not known before its turn has come.
-    ended_here = summary.num_finished - summary.num_resumed
-    left = 0 if num_before is None else num_before - ended_here
-    left = max(left, len(summary.unfinished))
-    if left and (summary.unfinished or end.is_interrupted):
-        count = counted(left, "trial")
-        yield f"Not run: {count}. The same command goes on with them."
-    elif end.is_interrupted:
-        yield "Interrupted. The same command goes on where this one stopped."
 
 
 def _confirm(question: str) -> None:

@@ -283,7 +283,11 @@ class ExperimentKeys(TuneKeys):
                 f"exactly one: a workload ({', '.join((*known, 'module:Class'))}), "
                 "a command, or several programs."
             )
-        names = [each.name for each in self.program or ()]
+        return self
+
+    @model_validator(mode="after")
+    def _names_each_program(self) -> Self:
+        names = [program.name for program in self.program or ()]
         if self.program is not None and not names:
             raise SpecError(
                 "program is empty. List programs, such as program: [{name: torch, "
@@ -344,7 +348,7 @@ class ExperimentKeys(TuneKeys):
         return self
 
     @model_validator(mode="after")
-    def _agrees_with_the_job(self) -> Self:
+    def _tells_operations(self) -> Self:
         job, workload = self.job, self.workload
         if job and job.device_peak_flops and not job.flops_per_sample:
             facts = facts_of(workload.name) if workload else None
@@ -355,8 +359,13 @@ class ExperimentKeys(TuneKeys):
                     f"{workload.name if workload else 'a command'} does not tell its "
                     "operations. Give both, or neither."
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _agrees_with_the_job(self) -> Self:
+        job = self.job
         warmups = self.learning_rate.warmup if self.learning_rate else ()
-        has_epochs = any(each and each.epochs for each in warmups)
+        has_epochs = any(warmup and warmup.epochs for warmup in warmups)
         if has_epochs and not (job and job.samples_per_epoch):
             raise SpecError(
                 "learning_rate.warmup.epochs needs job.samples_per_epoch. Add it, "

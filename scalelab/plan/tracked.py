@@ -197,6 +197,12 @@ class TrackedSource(TrialSource):
         return replace(planned, trials=(self._further, *planned.trials))
 
     @property
+    def known_ids(self) -> set[str]:
+        """Identifiers of the trials that are planned or have ended."""
+        planned = (trial.trial_id for trial in (self.plan or Plan()).trials)
+        return {*planned, *self._told, *self._refused}
+
+    @property
     def total(self) -> int | None:
         """Trials in all; None: not known."""
         total = self._source.total

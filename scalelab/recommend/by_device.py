@@ -70,27 +70,9 @@ def answer(
     check_prices(prices, question.quotes, every, question.limits.currency)
     for name, watts in question.power:
         refuse_unmeasured(name, Option("power", f"{watts:g}W", key=name), every)
-    own = {kind: rows.take(kind.rows(rows.observations).index) for kind in kinds}
-    informed = {kind for kind in kinds if history and history.informs(own[kind])}
-    found: dict[str, Considered] = {}
-    problems: dict[str, FitError | SpecError] = {}
-    for kind in kinds:
-        # that informs no kind is said by its own message, for every kind
-        taught = history if kind in informed or not informed else None
-        try:
-            found[kind.label] = _consider(
-                replace(question, select=select, limits=limits[kind.label]),
-                rows,
-                own[kind].observations,
-                kind,
-                places[kind.label],
-                taught,
-                untold,
-            )
-        except (FitError, SpecError) as error:
-            problems[kind.label] = error
-    if not found:
-        raise next(iter(problems.values()))
+    found, problems = _considered(
+        replace(question, select=select), rows, limits, places, kinds, history, untold
+    )
     terms = {label: site.spot if site else None for label, site in known.items()}
     terms |= {label: price.terms for label, price in prices.items()}
     compared, pairs, not_compared = beside_each_other(found, terms, question.spot)
@@ -111,6 +93,46 @@ def answer(
         answered = _with_scaling(answered, compared)
     facts = (*answered.facts, *further)
     return replace(answered, facts=facts, sweep_spent=_by_the_sweep(found))
+
+
+def _considered(
+    question: Question,
+    rows: FitRows,
+    limits: Mapping[str, Constraints],
+    places: Mapping[str, RunSite | None],
+    kinds: Sequence[DeviceKind],
+    history: History | None,
+    untold: UntoldByProgram,
+) -> tuple[dict[str, Considered], dict[str, FitError | SpecError]]:
+    """Consider each kind of device, and return why some have no answer.
+
+    Raises
+    ------
+    FitError, SpecError
+        If none of them has one.
+    """
+    own = {kind: rows.take(kind.rows(rows.observations).index) for kind in kinds}
+    informed = {kind for kind in kinds if history and history.informs(own[kind])}
+    found: dict[str, Considered] = {}
+    problems: dict[str, FitError | SpecError] = {}
+    for kind in kinds:
+        # that informs no kind is said by its own message, for every kind
+        taught = history if kind in informed or not informed else None
+        try:
+            found[kind.label] = _consider(
+                replace(question, limits=limits[kind.label]),
+                rows,
+                own[kind].observations,
+                kind,
+                places[kind.label],
+                taught,
+                untold,
+            )
+        except (FitError, SpecError) as error:
+            problems[kind.label] = error
+    if not found:
+        raise next(iter(problems.values()))
+    return found, problems
 
 
 def _with_scaling(

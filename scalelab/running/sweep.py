@@ -94,8 +94,7 @@ class Sweep:
         checks_first = not skip_check and asked.facts is None  # else it is built in
         is_number = is_sound if checks_first else is_measurement
         changes: tuple[Change, ...] = ()
-        rows: list[Observation] = []
-        finished: list[Observation] = []
+        rows, finished = list[Observation](), list[Observation]()
         if is_taken(home):
             reader = RunReader.open(home)
             changes = fingerprint_changes(reader.fingerprint, fingerprint)
@@ -105,17 +104,18 @@ class Sweep:
             if not changes:
                 finished = reader.finished(rows, retry_failed=retry_failed)
         source = source_of(asked, where, rows=rows)
-        if trial is not None:
-            known = {row["trial_id"] for row in finished}
-            known |= {each.trial_id for each in (source.plan or Plan()).trials}
-            source.propose(further_trial(asked, where, trial, known))
         for row in finished:
             source.resume(row)
+        if trial is not None:
+            source.propose(further_trial(asked, where, trial, source.known_ids))
+
         planned, left = source.plan or plan(asked, where), source.left
-        gpu_hours = source.gpu_hours
-        if left is None or left or asked.accept:
+        num_finished, num_remaining = len(finished), source.remaining
+        if left is not None:
+            num_finished, num_remaining = len(planned.trials) - len(left), len(left)
+        if num_remaining != 0 or asked.accept:
             check_workload(asked, where, asked.code_root)
-        if left is None or left:
+        if num_remaining != 0:
             check_trials(asked, where, planned.trials)
         return cls(
             experiment=asked,
@@ -130,11 +130,9 @@ class Sweep:
             fingerprint=fingerprint,
             changes=changes,
             has_measurements=any(map(is_number, rows)),
-            num_finished=(
-                len(finished) if left is None else len(planned.trials) - len(left)
-            ),
-            num_remaining=source.remaining if left is None else len(left),
-            gpu_hours=gpu_hours,
+            num_finished=num_finished,
+            num_remaining=num_remaining,
+            gpu_hours=source.gpu_hours,
             device_hour_word=_hour_word(fingerprint, rows, planned, where),
             retry_failed=retry_failed,
             checks_first=checks_first,

@@ -1,6 +1,8 @@
-"""The end of a sweep, and the exit code that says which one it was."""
+"""The end of a sweep, its reason, and the exit code that says which one it was."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from scalelab.errors import (
     INTERRUPTED,
@@ -12,6 +14,27 @@ from scalelab.errors import (
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.control.job_list import JobLine
 from scalelab.scheduling.summary import SweepSummary
+
+
+class EndReason(StrEnum):
+    """Why a sweep ended as it did; of several the first one here."""
+
+    INTERRUPTED = "interrupted"
+    REFUSED = "refused"  # the first trial cannot be started as asked
+    JOBS_LEFT = "jobs_left"
+    NOTHING_MEETS = "nothing_meets"
+    NOT_ALL_MEASURED = "not_all_measured"
+    DONE = "done"
+
+
+EXIT: Mapping[EndReason, int] = {
+    EndReason.INTERRUPTED: INTERRUPTED,
+    EndReason.REFUSED: SpecError.exit_code,
+    EndReason.JOBS_LEFT: ClusterError.exit_code,
+    EndReason.NOTHING_MEETS: NOTHING_MEETS,
+    EndReason.NOT_ALL_MEASURED: NOT_ALL_MEASURED,
+    EndReason.DONE: 0,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,11 +52,11 @@ class SweepEnd:
         has_nothing = failed_first and not self.summary.num_resumed
         return not self.is_interrupted and not has_nothing
 
-    def exit_code(self, *, meets_limits: bool) -> int:
-        """Return how ``scalelab sweep`` ends, the first reason of several.
+    def reason(self, *, meets_limits: bool) -> EndReason:
+        """Return why it ended so.
 
-        A sweep whose trials were all measured has done what it is for: it ends with 0,
-        also where they allow no answer.
+        A sweep whose trials were all measured has done what it is for, also where they
+        allow no answer.
 
         Parameters
         ----------
@@ -43,11 +66,12 @@ class SweepEnd:
         """
         unsound = {row["outcome"] for row in self.summary.unsound}
         was_refused = Outcome.REFUSED in unsound and self.summary.stopped is not None
-        reasons = {
-            INTERRUPTED: self.is_interrupted,
-            SpecError.exit_code: was_refused,
-            ClusterError.exit_code: bool(self.left_jobs),
-            NOTHING_MEETS: not meets_limits,
-            NOT_ALL_MEASURED: bool(self.summary.num_failed or unsound),
+        holds = {
+            EndReason.INTERRUPTED: self.is_interrupted,
+            EndReason.REFUSED: was_refused,
+            EndReason.JOBS_LEFT: bool(self.left_jobs),
+            EndReason.NOTHING_MEETS: not meets_limits,
+            EndReason.NOT_ALL_MEASURED: bool(self.summary.num_failed or unsound),
+            EndReason.DONE: True,
         }
-        return next((code for code, holds in reasons.items() if holds), 0)
+        return next(reason for reason in EndReason if holds[reason])

@@ -7,7 +7,7 @@ import pytest
 
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.control.job_list import JobLine
-from scalelab.running.sweep_end import SweepEnd
+from scalelab.running.sweep_end import EXIT, EndReason, SweepEnd
 from scalelab.scheduling.summary import SweepSummary
 
 JOB = JobLine(name="x-1", job_id="17", num_nodes=1, state="not cancelled")
@@ -50,7 +50,11 @@ def end(
 def test_the_first_reason_decides(
     ended: SweepEnd, meets_limits: bool, code: int
 ) -> None:
-    assert ended.exit_code(meets_limits=meets_limits) == code
+    assert EXIT[ended.reason(meets_limits=meets_limits)] == code
+
+
+def test_each_reason_has_an_exit_code() -> None:
+    assert EXIT.keys() == {*EndReason}
 
 
 def test_only_what_may_hold_measurements_is_answered() -> None:

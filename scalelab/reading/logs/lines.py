@@ -264,10 +264,7 @@ class ReportReader:
         self._has_steps = self._has_steps or report.step is not None
         found = report.metrics
         if not found.keys() & _COUNTS:
-            if report.step is not None or report.samples is None or self._has_steps:
-                return report
-            step = self._counter.steps_after(SAMPLES, report.samples, None, None)
-            return replace(report, step=step, of_samples=True)
+            return report if self._has_steps else self._of_samples(report)
 
         if SAMPLES_OF_RANK in found:
             of_all_ranks = found[SAMPLES_OF_RANK] * self._num_ranks
@@ -286,6 +283,12 @@ class ReportReader:
                 is_of_samples = name == SAMPLES_OF_EPOCH
                 return replace(report, step=step, of_samples=is_of_samples)
         return report
+
+    def _of_samples(self, report: Report) -> Report:
+        if report.samples is None:
+            return report
+        step = self._counter.steps_after(SAMPLES, report.samples, None, None)
+        return replace(report, step=step, of_samples=True)
 
 
 class _EpochCounter:

@@ -112,8 +112,14 @@ def _understood(option: ScriptOption, meaning: str, script: Script) -> Understoo
         placeholder = _SHARES[meaning][0 if is_of_all else 1]
         because = f"the script divides it by {divisor}"
     elif meaning == "trial_dir":
-        path = PurePosixPath(option.default if isinstance(option.default, str) else "")
-        if path.suffix or _OF_A_FILE.fullmatch(option.name.lower()):
-            names = (path.name, option.name, "output")
-            file = next(name for name in names if _FILE_NAME.fullmatch(name))
+        file = _file_of(option)
     return Understood(option, meaning, placeholder, because, file)
+
+
+def _file_of(option: ScriptOption) -> str:
+    """Return the name of the file that an option of an output takes; else empty."""
+    path = PurePosixPath(option.default if isinstance(option.default, str) else "")
+    if not path.suffix and not _OF_A_FILE.fullmatch(option.name.lower()):
+        return ""
+    names = (path.name, option.name, "output")
+    return next(name for name in names if _FILE_NAME.fullmatch(name))

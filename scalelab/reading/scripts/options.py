@@ -15,7 +15,8 @@ _FLAG = re.compile(r"-{0,2}[A-Za-z0-9][\w.-]{0,80}", re.ASCII)
 _CONFIG_DICT = re.compile(r"\bconfig\.([\w.]*\w)(?:[ \t]*=[ \t]*([^=\s#][^\n#]*))?")
 _MOST_NESTED = 4
 # What absl defines, by what its flags take.
-_ABSL = ("DEFINE_integer", "DEFINE_float", "DEFINE_string", "DEFINE_enum")
+_ABSL = {("flags", f"DEFINE_{kind}") for kind in ("integer", "float", "string", "enum")}
+_CLICK = {("click", "option"), ("click", "argument")}
 # Classes that hold transformers' TrainingArguments: its own, TRL's, subclasses.
 _TRAINER = re.compile(r"\w*TrainingArguments|[A-Z]+Config|RewardConfig")
 # What trials set of them, or a user must know of.
@@ -83,9 +84,9 @@ def _called(
     values: Mapping[str, ast.expr],
 ) -> Iterator[ScriptOption]:
     name, owner = _name(call.func), _owner(call)
-    if name == "add_argument" or (name in ("option", "argument") and owner == "click"):
+    if name == "add_argument" or (owner, name) in _CLICK:
         yield from _of_argparse(call)
-    elif name in _ABSL and owner == "flags":
+    elif (owner, name) in _ABSL:
         flag, default = ([*map(literal, call.args[:2]), None, None])[:2]
         yield ScriptOption(flag=f"--{flag}", name=str(flag), default=default, joint="=")
     elif name == "DEFINE_config_file":

@@ -214,12 +214,7 @@ def surroundings(
             f"{shown(str(script.path))} holds characters that cannot be shown. Rename "
             "it."
         )
-    above = directory.resolve()
-    is_below = script.path.is_relative_to(above) and script.module is None
-    root = above if is_below else script.import_root
-    outside = [each for each in script.beside if not each.is_relative_to(root)]
-    if outside and script.module is None:  # such as ../conf of Hydra
-        root = Path(os.path.commonpath([root, *outside]))
+    root = _root_of(script, directory.resolve())
     wanted = {script.path, *script.beside}
     elsewhere = []
     for option in options:
@@ -236,6 +231,16 @@ def surroundings(
         if not below & {*each.parents}
     )
     return Surroundings(root=root, copied=tuple(copied), elsewhere=tuple(elsewhere))
+
+
+def _root_of(script: Script, directory: Path) -> Path:
+    """Return the folder that is copied: the experiment's, where the script is below."""
+    is_below = script.path.is_relative_to(directory) and script.module is None
+    root = directory if is_below else script.import_root
+    outside = [path for path in script.beside if not path.is_relative_to(root)]
+    if outside and script.module is None:  # such as ../conf of Hydra
+        return Path(os.path.commonpath([root, *outside]))
+    return root
 
 
 def _data_of(

@@ -310,7 +310,7 @@ def _refuse_gaps(table: ForeignTable, matching: Matching) -> None:
     A setting is not used in rows where its cell is empty, unless no value of it stands
     in two filled cells that follow each other.
     """
-    places = [matching.theirs.get(name) for name in ("world_size", "num_nodes")]
+    places = [matching.theirs.get(name, "") for name in ("world_size", "num_nodes")]
     placed = [row for row in table.rows if any(map(row.cells.get, places))]
     for ours, name in matching.theirs.items():
         is_needed = ours in CURVE_COLUMNS

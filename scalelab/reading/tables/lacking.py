@@ -34,16 +34,7 @@ _LEAST_NAMED = 3
 def check_required(table: ForeignTable, given: set[str], others: Sequence[str]) -> None:
     """Refuse a table without the columns of a measurement; ``others`` are not read."""
     tells_length = not given.isdisjoint(LENGTHS)
-    required = _REQUIRED
-    if tells_length and "time_to_target_s" in given:
-        given = {*given, "step_time_s"}
-    elif tells_length and given.isdisjoint(OF_DEVICES):
-        required = ((("global_batch_size",),),)
-    missing = [
-        alternatives
-        for alternatives in required
-        if not any(given.issuperset(names) for names in alternatives)
-    ]
+    missing = _missing(given, tells_length=tells_length)
     if not missing:
         return
     needs = "; ".join(
@@ -61,6 +52,19 @@ def check_required(table: ForeignTable, given: set[str], others: Sequence[str]) 
         f"for the whole table ({Option('constant', '...', key=example)}). Its columns: "
         f"{listed(table.names)}.",
     )
+
+
+def _missing(given: set[str], *, tells_length: bool) -> list[Sequence[Sequence[str]]]:
+    required = _REQUIRED
+    if tells_length and "time_to_target_s" in given:
+        given = {*given, "step_time_s"}
+    elif tells_length and given.isdisjoint(OF_DEVICES):
+        required = ((("global_batch_size",),),)
+    return [
+        alternatives
+        for alternatives in required
+        if not any(given.issuperset(names) for names in alternatives)
+    ]
 
 
 def _hints(
