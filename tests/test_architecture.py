@@ -22,9 +22,9 @@ HEAVY_ON_RUNNING_SIDE = {"torch", "dask", "distributed", "dask_jobqueue"}
 MOST_FILES = 16
 # Of all rooms but `testing`. An issue raises the statements at most by the share that
 # it names, with a line in the changelog; the functions above the complexity, never.
-MOST_STATEMENTS = 31_991
-MOST_COMPLEX_FUNCTIONS = 45
-COMPLEXITY = 15
+MOST_STATEMENTS = 32_130
+MOST_COMPLEX_FUNCTIONS = 23
+COMPLEXITY, MOST_COMPLEXITY = 15, 21
 MOST_LINES = 450
 BRANCHES = (
     *(ast.If, ast.IfExp, ast.match_case, ast.ExceptHandler),
@@ -199,6 +199,7 @@ def test_the_house_stays_within_its_budget() -> None:
 
     assert num_statements <= MOST_STATEMENTS
     assert len(complex_functions) <= MOST_COMPLEX_FUNCTIONS, sorted(complex_functions)
+    assert max(complex_functions)[0] <= MOST_COMPLEXITY, max(complex_functions)
 
 
 def test_no_folder_holds_more_files_than_a_reader_keeps_in_mind() -> None:

@@ -13,7 +13,8 @@ from scalelab.inputs.numerals import (
     number,
 )
 from scalelab.inputs.target import MetricMode, Target
-from scalelab.laws.convergence.rows import ATTEMPT, at_best_rates, metric_curves
+from scalelab.laws.convergence.metric_curves import ATTEMPT, metric_curves
+from scalelab.laws.convergence.rows import at_best_rates
 from scalelab.recommend.answer.note_words import setting_in_words
 from scalelab.records.columns import OPTION_PREFIX, TARGET_COLUMNS
 from scalelab.report.style import (

@@ -46,7 +46,7 @@ class AskedRun(RunRecords):
     def _answered(self, question: Question) -> Recommendation:
         from threadpoolctl import threadpool_limits
 
-        from scalelab.laws.convergence.rows import answering
+        from scalelab.laws.convergence.metric_curves import answering
         from scalelab.recommend.answer.facts import Fact
         from scalelab.recommend.by_device import answer
 

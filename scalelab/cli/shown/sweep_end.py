@@ -12,7 +12,6 @@ from scalelab.inputs.outcome import Outcome
 if TYPE_CHECKING:
     from scalelab.records.control.job_list import JobLine
     from scalelab.running.sweep_end import SweepEnd
-    from scalelab.scheduling.summary import SweepSummary
 
 MAX_SHOWN = 5
 
@@ -27,7 +26,7 @@ def closing(end: SweepEnd, num_before: int | None) -> Iterator[str]:
         yield f"Ended early by their source (pruned): {counted(pruned, 'trial')}."
     if unfitting := summary.outcomes.get(Outcome.OUT_OF_MEMORY, 0):
         yield f"Did not fit into memory: {counted(unfitting, 'trial')}."
-    yield from _failures(summary)
+    yield from _failures(end)
 
     # A canary, and what follows the first trial, is not known before its turn has come.
     ended_here = summary.num_finished - summary.num_resumed
@@ -39,7 +38,8 @@ def closing(end: SweepEnd, num_before: int | None) -> Iterator[str]:
         yield "Interrupted. The same command goes on where this one stopped."
 
 
-def _failures(summary: SweepSummary) -> Iterator[str]:
+def _failures(end: SweepEnd) -> Iterator[str]:
+    summary = end.summary
     unsound = {row["trial_id"] for row in summary.unsound}
     failures = [f for f in summary.failures if f.trial.trial_id not in unsound]
     for failure in failures[:MAX_SHOWN]:

@@ -139,12 +139,12 @@ def _spent(result: Recommendation, row: OutlookRow) -> str:
 def _chance(result: Recommendation, row: OutlookRow) -> str:
     if row.probability is None:
         return ""
-    of = [judged_times(f.values) for f in result.facts if f.kind == "times_contain"]
-    limits = " and ".join(result.limits)
-    limits += "".join(of) if "< " in limits else ""  # but for a target alone
-    if not any(limit.startswith("<") for limit in result.limits):
-        return f"{limits} is reached with a chance of {probability(row.probability)}"
-    return f"Chance of meeting {limits}: {probability(row.probability)}"
+    limits, chance = " and ".join(result.limits), probability(row.probability)
+    if not result.limited:  # a target alone
+        return f"{limits} is reached with a chance of {chance}"
+    facts = (fact for fact in result.facts if fact.kind == "times_contain")
+    judged = "".join(judged_times(fact.values) for fact in facts)
+    return f"Chance of meeting {limits}{judged}: {chance}"
 
 
 def _count(result: Recommendation, row: OutlookRow) -> str:

@@ -7,7 +7,7 @@ import pytest
 from scalelab.errors import FitError
 from scalelab.inputs.target import Target
 from scalelab.laws.convergence.law import ConvergenceLaw
-from scalelab.laws.convergence.rows import answering, read_target
+from scalelab.laws.convergence.metric_curves import answering, read_target
 
 EVERY = 1000
 

@@ -55,7 +55,8 @@ def test_the_rest_follows_in_order(answered: Recommendation) -> None:
 def test_what_is_spent_and_the_chance_are_named() -> None:
     cost = Interval(value=12.5, lo=12.0, hi=13.0)
     row = outlook_row(1, 64, is_chosen=True, amounts={"money": cost}, probability=0.99)
-    answer = recommendation([row], limits=("< 4 h", "< 20 usd"))
+    limited = {"time": 4 * 3600.0, "money": 20.0}
+    answer = recommendation([row], limits=("< 4 h", "< 20 usd"), limited=limited)
     (takes,) = said(answer, "takes")
     assert takes.endswith("2.9 GPU-h, 12.5 usd")
     assert said(answer, "chance") == ["Chance of meeting < 4 h and < 20 usd: 99%."]
