@@ -333,7 +333,7 @@ def _confirm(question: str) -> None:
 
 
 def _run_in_process(experiment: Path, site: str | None) -> None:
-    from scalelab.running.debug import debug
+    from scalelab.running.trying import debug
 
     trial, result = debug(experiment, site=site)
     typer.echo(f"{result.outcome}: {trial}. {result.reason}".rstrip())
