@@ -89,22 +89,23 @@ def schema() -> None:
 
 def _propose(path: Path, script: Path, log: Path | None) -> None:
     from scalelab.reading.logs.match import match
-    from scalelab.reading.scripts.proposal import Proposal, doubt
+    from scalelab.reading.scripts.proposal import Proposal, read
     from scalelab.reading.scripts.script import interpreter, read_script
 
-    read = read_script(script)
-    proposal = Proposal(
-        script=read,
-        log=match(log, read.all_packages) if log else None,
-        log_name=log.name if log else "",
-        directory=path.parent,
-        python=interpreter(os.environ),
+    of_script = read_script(script)
+    proposed = read(
+        Proposal(
+            script=of_script,
+            log=match(log, of_script.all_packages) if log else None,
+            log_name=log.name if log else "",
+            directory=path.parent,
+            python=interpreter(os.environ),
+        )
     )
-    _write(path, proposal.text)
-    filled = ", ".join(row.option.with_value(row.value) for row in proposal.filled)
-    found = filled or "no options that a sweep would set"
+    _write(path, proposed.value)
+    found = ", ".join(proposed.evidence) or "no options that a sweep would set"
     typer.echo(f"Wrote {path}. Found in {script}: {found}.")
-    for lacking in doubt(proposal):
+    for lacking in proposed.doubts:
         typer.echo(f"Fill in {lacking}.")
     typer.echo(f"Next: scalelab try {path}")
 

@@ -126,7 +126,7 @@ class AllocationNodes(HubCluster):
         with storing(self._log):
             output = self._stack.enter_context(self._log.open("ab"))
         launcher = subprocess.Popen(
-            command,
+            ["bash", "-c", command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -38,28 +38,10 @@ class BatchSystem(ABC):
         Program that lists its nodes: where it can be run, this batch system is here.
     reserved_options
         Beginning of the options that ScaleLab writes itself, so that users must not.
-    after_job
-        Option that makes a job wait for the end of another, ``{job_id}``.
     job_variable
         Environment variable that holds the id of the job a process is in.
-    on_all_nodes
-        Words before a command that run it once on every node of the job they are in.
     passes_environment
         Commands started so have the environment of the job's script, ``PATH`` included.
-    first_host
-        Shell expression for the first node of a job, in its script; empty: none, so a
-        job of several nodes cannot be started.
-    hosts
-        Shell expression for all nodes of a job, in its script, the first one first.
-    submit_for_id
-        Words before a script that submit it and print nothing but the job's id.
-    after_failed_jobs
-        Options that make a job wait until each of several jobs has ended without
-        success, and drop it when one of them succeeds; ``{job_ids}`` has a colon before
-        each id. Empty: there are none.
-    submitted_from
-        Shell expression for the directory a job was submitted from; empty: a job's
-        script starts there.
     test_submission
         Words before a script that ask whether a job would be taken, without
         submitting it; empty: it cannot be asked.
@@ -83,15 +65,8 @@ class BatchSystem(ABC):
     programs: tuple[str, ...]
     survey_program: str
     reserved_options: re.Pattern[str]
-    after_job: str
     job_variable: str
-    on_all_nodes: tuple[str, ...]
     passes_environment: bool = True
-    first_host: str = ""
-    hosts: str = ""
-    submit_for_id: tuple[str, ...] = ()
-    after_failed_jobs: str = ""
-    submitted_from: str = ""
     test_submission: tuple[str, ...] = ()
     excluding_options: tuple[tuple[str, re.Pattern[str]], ...] = ()
     refused_in_logs: re.Pattern[str] | None = None
@@ -119,10 +94,18 @@ class BatchSystem(ABC):
         """Return the number of nodes of the job of this environment; None: not said."""
         return None
 
-    def step_options(
-        self, num_nodes: int, cores: int | None, in_held_job: bool
-    ) -> list[str]:
-        """Return the options after ``on_all_nodes``.
+    @abstractmethod
+    def after(self, job_id: str) -> str:
+        """Return the option that makes a job wait for the end of another."""
+
+    @abstractmethod
+    def once_per_node(
+        self, num_nodes: int, cores: int | None = None, *, in_held_job: bool = False
+    ) -> str:
+        """Return what runs the command behind it once on each node of its job.
+
+        It is text for a shell and not quoted again, such as ``blaunch -z
+        "$LSB_HOSTS"``.
 
         Parameters
         ----------
@@ -133,7 +116,34 @@ class BatchSystem(ABC):
         in_held_job
             The job is held by a shell, which may be a step of it itself.
         """
-        return []
+
+    def hosts(self) -> str:
+        """Return a shell expression for all nodes of a job, in its script.
+
+        The first one comes first. Empty: there is none, so that a recommended job of
+        several nodes cannot be started.
+        """
+        return ""
+
+    def first_host(self) -> str:
+        """Return a shell expression for the first node of a job, in its script."""
+        return ""
+
+    def to_submission_directory(self) -> str:
+        """Return the line that enters the directory that a job was submitted from.
+
+        Empty: a job's script starts there.
+        """
+        return ""
+
+    def submit_after_failures(self) -> str:
+        """Return the command of a script that submits the script, ``$0``, once more.
+
+        It prints the job's id alone. The job waits until each of the jobs in ``$jobs``,
+        each with a colon before it, has ended without success, and is dropped when one
+        of them succeeds. Empty: there is no such command.
+        """
+        return ""
 
     def on_each_device(self, num_nodes: int, devices_per_node: int) -> str:
         """Return the words before a command that run it once for each device.
@@ -156,16 +166,16 @@ class BatchSystem(ABC):
         *,
         cores: int | None = None,
         in_held_job: bool = False,
-    ) -> list[str]:
-        """Return the command that runs a script of bash once on each node of a job.
+    ) -> str:
+        """Return the shell line that runs a script of bash once on each node of a job.
 
         ``words`` are the script and its arguments; for the others see
-        :meth:`step_options`.
+        :meth:`once_per_node`.
         """
         # Where tasks have no PATH, bash is named by its own.
         shell = "bash" if self.passes_environment else "/bin/bash"
-        options = self.step_options(num_nodes, cores, in_held_job)
-        return [*self.on_all_nodes, *options, shell, *words]
+        start = self.once_per_node(num_nodes, cores, in_held_job=in_held_job)
+        return f"exec {start} {shlex.join([shell, *words])}"
 
 
 def _options(directive: str, flags: frozenset[str]) -> Iterator[tuple[str, str]]:
@@ -219,7 +229,6 @@ class _Slurm(BatchSystem):
         ("memory_per_gpu", _MEM_PER_CPU),
     )
     refused_in_logs = re.compile(r"[%\\\n]")
-    after_job = "--dependency=afterany:{job_id}"
     job_variable = "SLURM_JOB_ID"
     job_prefixes = ("SLURM_", "SBATCH_")
     kept_variables = ("SLURM_CONF",)
@@ -234,11 +243,6 @@ class _Slurm(BatchSystem):
         "SLURM_STEP",
         "SLURM_TASKS",
     )
-    on_all_nodes = ("srun",)
-    first_host = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-    hosts = '$(scontrol show hostnames "$SLURM_JOB_NODELIST")'
-    submit_for_id = ("sbatch", "--parsable")
-    after_failed_jobs = "--dependency=afternotok{job_ids} --kill-on-invalid-dep=yes"
 
     def log_options(self, log: Path) -> tuple[str, ...]:
         return ("--no-requeue", f"--output={shlex.quote(str(log))}")
@@ -252,15 +256,31 @@ class _Slurm(BatchSystem):
     def num_held_nodes(self, environment: Environment) -> int | None:
         return int(environment.get("SLURM_JOB_NUM_NODES", "1"))
 
-    def step_options(
-        self, num_nodes: int, cores: int | None, in_held_job: bool
-    ) -> list[str]:
-        options = [f"--nodes={num_nodes}", f"--ntasks={num_nodes}"]
+    def after(self, job_id: str) -> str:
+        return f"--dependency=afterany:{job_id}"
+
+    def once_per_node(
+        self, num_nodes: int, cores: int | None = None, *, in_held_job: bool = False
+    ) -> str:
         # A job that has lost a node cannot run what it was asked for: it ends whole.
-        options += ["--ntasks-per-node=1", "--kill-on-bad-exit=1"]
-        options += ["--overlap"] if in_held_job else []
+        start = (
+            f"srun --nodes={num_nodes} --ntasks={num_nodes} --ntasks-per-node=1 "
+            "--kill-on-bad-exit=1"
+        )
+        if in_held_job:
+            start += " --overlap"
         # srun does not take it over from the job since SLURM 22.05.
-        return [*options, f"--cpus-per-task={cores}"] if cores else options
+        return f"{start} --cpus-per-task={cores}" if cores else start
+
+    def hosts(self) -> str:
+        return '$(scontrol show hostnames "$SLURM_JOB_NODELIST")'
+
+    def first_host(self) -> str:
+        return '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+
+    def submit_after_failures(self) -> str:
+        after = "--dependency=afternotok$jobs --kill-on-invalid-dep=yes"
+        return f'sbatch --parsable ${{jobs:+{after}}} "$0"'
 
     def on_each_device(self, num_nodes: int, devices_per_node: int) -> str:
         return f"srun --nodes={num_nodes} --ntasks-per-node={devices_per_node}"
@@ -279,15 +299,8 @@ class _Pbs(BatchSystem):
         r"-[qANroejJ]\b|-l (select|nodes|walltime|place|ngpus|ncpus|mem)\b"
     )
     refused_in_logs = re.compile(r"[\s'\"\\]|[^\x00-\x7f]")
-    after_job = "-W depend=afterany:{job_id}"
     job_variable = "PBS_JOBID"
-    on_all_nodes = ("pbsdsh", "--")
     passes_environment = False
-    first_host = '$(head -n 1 "$PBS_NODEFILE")'
-    hosts = '$(uniq "$PBS_NODEFILE")'
-    submit_for_id = ("qsub",)
-    after_failed_jobs = "-W depend=afternotok{job_ids}"
-    submitted_from = "$PBS_O_WORKDIR"
 
     def log_options(self, log: Path) -> tuple[str, ...]:
         return ("-j oe", f"-o {log}")
@@ -304,6 +317,26 @@ class _Pbs(BatchSystem):
             return None
         # A line per chunk and MPI process: a host may occur several times.
         return len(set(Path(environment["PBS_NODEFILE"]).read_text().split()))
+
+    def after(self, job_id: str) -> str:
+        return f"-W depend=afterany:{job_id}"
+
+    def once_per_node(
+        self, num_nodes: int, cores: int | None = None, *, in_held_job: bool = False
+    ) -> str:
+        return "pbsdsh --"
+
+    def hosts(self) -> str:
+        return '$(uniq "$PBS_NODEFILE")'
+
+    def first_host(self) -> str:
+        return '$(head -n 1 "$PBS_NODEFILE")'
+
+    def to_submission_directory(self) -> str:
+        return 'cd "$PBS_O_WORKDIR"'
+
+    def submit_after_failures(self) -> str:
+        return 'qsub ${jobs:+-W depend=afternotok$jobs} "$0"'
 
 
 BATCH_SYSTEMS = Registry(

@@ -128,7 +128,7 @@ class BatchSite(RemoteSite, BatchNodeSettings):
         """Return the site as the driver's job sees it: one node, no GPU."""
         system, directives = self.batch_system, job.directives
         if after is not None:
-            directives = (*directives, system.after_job.format(job_id=after))
+            directives = (*directives, system.after(after))
         # Settings that the job has too are its own.
         shared = type(job).model_fields.keys() & type(self).model_fields.keys()
         return self.model_copy(

@@ -116,12 +116,11 @@ def node_job_script(
     refuse_log_directory(site, directory)
     start = node_command(site, directory, job_name)
     if num_nodes > 1:
-        words = asked.batch_system.start_on_all(
+        start = asked.batch_system.start_on_all(
             [str(directory / script_file(site.group)), job_name],
             num_nodes,
             cores=asked.cores_per_node,
         )
-        start = f"exec {shlex.join(words)}"
     return job_script(
         site,
         Allocation(devices_per_node=(site.devices_per_node,) * num_nodes),

@@ -91,11 +91,11 @@ class BatchSystemContract(RowContract):
         assert f"{_DIRECTORY}/vit-1.log" in asked
         *_, prologue, start = script.splitlines()
         assert prologue == "module load cuda"
-        assert start.startswith(f"exec {' '.join(row.on_all_nodes)} ")
+        assert start.startswith(f"exec {row.once_per_node(2, 32)} ")
         assert start.endswith(f"bash {_DIRECTORY}/node.sh vit-1")
 
     def test_starts_the_only_node_of_a_job_itself(self, row: BatchSystem) -> None:
-        """``on_all_nodes`` is for jobs of several nodes."""
+        """``once_per_node`` is for jobs of several nodes."""
         last = _node_script(site_with(row, **NODES), 1).splitlines()[-1]
         assert last.startswith("exec /opt/python -m scalelab.cluster.node_process ")
 
@@ -161,7 +161,7 @@ class BatchSystemContract(RowContract):
                 )
 
     def test_runs_a_driver_after_another_without_gpus(self, row: BatchSystem) -> None:
-        """The job that runs a detached sweep renews itself by ``after_job``."""
+        """The job that runs a detached sweep renews itself by ``after``."""
         job = {"walltime": "24h", row.queue_noun: "small", "cores": 2}
         script = driver_job_script(
             site_with(row, **_REQUEST, driver_job=job),
@@ -173,7 +173,7 @@ class BatchSystemContract(RowContract):
             after="17",
         )
         asked = _options(script, row)
-        assert row.after_job.format(job_id="17") in asked
+        assert row.after("17") in asked
         assert any("small" in option for option in asked)
         assert not any("gpu" in option or "a100" in option for option in asked)
 

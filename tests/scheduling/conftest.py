@@ -83,8 +83,9 @@ class Sweep:
         )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_nodes() -> Iterator[LocalNodes]:
+    """Nodes that are closed before other modules set the clock of this process."""
     with LocalNodes(
         2,
         2,

@@ -266,7 +266,7 @@ class StepLog:
         columns |= interval_columns(means, step_time_s)
         measured = [each for each in (step_time_s, float(np.median(means))) if each > 0]
         after_steps = self.intervals.warmup_steps
-        return columns | self._witness.columns(measured, after_steps=after_steps)
+        return columns | self._witness.doubt(measured, after_steps=after_steps)
 
     def seconds_to_target(self) -> float | None:
         """Return the time until the target was reached; None: not reached, or unknown.

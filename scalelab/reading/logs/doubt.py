@@ -46,7 +46,7 @@ class LogWitness:
             if not (report.of_samples and rate.unit is RateUnit.COUNTS)
         ]
 
-    def columns(
+    def doubt(
         self, step_times_s: Sequence[float], *, after_steps: int
     ) -> dict[str, Any]:
         """Return what the log says of measured step times, by column."""

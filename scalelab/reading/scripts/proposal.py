@@ -14,6 +14,7 @@ from scalelab.experiment.presets import PRESETS, Preset
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.lines import one_line
 from scalelab.reading.logs.match import PLAIN, LogMatch
+from scalelab.reading.reading import Reading
 from scalelab.reading.scripts.match import Understood, match
 from scalelab.reading.scripts.options import ScriptOption
 from scalelab.reading.scripts.script import Script, Surroundings, surroundings
@@ -171,26 +172,31 @@ class Proposal:
             found["precision"] = row.option.default
         return {key: value for key, value in found.items() if value}
 
-    @cached_property
-    def text(self) -> str:
-        """The experiment as YAML, with comments."""
-        environment = Environment(
-            loader=PackageLoader("scalelab.reading.scripts"),
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            autoescape=False,
-            keep_trailing_newline=True,
-        )
-        text = environment.get_template("experiment.yaml.j2").render(
-            proposal=self,
-            to_fill_in=doubt(self),
-            log_name=one_line(self.log_name),
-            plain=PLAIN,
-            presets=", ".join(PRESETS),
-        )
-        source = "the proposed experiment"
-        Experiment.from_text(text, source=source, directory=self.directory)
-        return text
+
+def read(proposal: Proposal) -> Reading[str]:
+    """Return the experiment as YAML, what it rests on, and what is to be filled in.
+
+    Its evidence are the options that trials fill in, as the command has them.
+    """
+    environment = Environment(
+        loader=PackageLoader("scalelab.reading.scripts"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        autoescape=False,
+        keep_trailing_newline=True,
+    )
+    lacking = doubt(proposal)
+    text = environment.get_template("experiment.yaml.j2").render(
+        proposal=proposal,
+        to_fill_in=lacking,
+        log_name=one_line(proposal.log_name),
+        plain=PLAIN,
+        presets=", ".join(PRESETS),
+    )
+    source = "the proposed experiment"
+    Experiment.from_text(text, source=source, directory=proposal.directory)
+    filled = (row.option.with_value(row.value) for row in proposal.filled)
+    return Reading(value=text, evidence=tuple(filled), doubts=tuple(lacking))
 
 
 def doubt(proposal: Proposal) -> list[str]:

@@ -13,7 +13,7 @@ from scalelab.reading.tables.names import (
     OF_DEVICES,
     SHARED,
     SPEEDS,
-    Reading,
+    Meaning,
     plain,
 )
 from scalelab.records.columns import OPTION_PREFIX
@@ -24,7 +24,7 @@ _SLICE = re.compile(r"(v\d+\w*)-\d+", re.IGNORECASE)
 _TPU = re.compile(r"(.*\W)?(tpu|trillium|ironwood)([\Wv].*)?|v[2-7][ep]?(-\d+)?")
 
 
-def complete(values: dict[str, Any], readings: Mapping[str, Reading]) -> dict[str, Any]:
+def complete(values: dict[str, Any], readings: Mapping[str, Meaning]) -> dict[str, Any]:
     """Derive what follows from what is given, and check that it fits together."""
     is_alone = OF_DEVICES.isdisjoint(values) and not {*LENGTHS}.isdisjoint(values)
     if not is_alone:
@@ -154,7 +154,7 @@ def _device(name: object) -> dict[str, str]:
     return {"device_name": named, "device_type": "tpu"}
 
 
-def _in_samples_of_all(values: Mapping[str, Any], reading: Reading) -> float | None:
+def _in_samples_of_all(values: Mapping[str, Any], reading: Meaning) -> float | None:
     found: float | None = values.get("throughput_samples_per_s")
     if found is None:
         return None

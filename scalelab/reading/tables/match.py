@@ -15,13 +15,13 @@ from scalelab.reading.tables.names import (
     LENGTHS,
     SETTABLE,
     SPEEDS,
-    Reading,
+    Meaning,
     is_axis,
     plain,
     reading_as,
     reading_of,
 )
-from scalelab.records.columns import CURVE_COLUMNS, OPTION_PREFIX
+from scalelab.records.columns import COLUMNS_BY_NAME, CURVE_COLUMNS, OPTION_PREFIX
 
 _COUNT_CELL = re.compile(r"[-\d.,' ]+( ?(gpus?|tpus?|devices?|chips?))?", re.IGNORECASE)
 
@@ -30,7 +30,7 @@ _COUNT_CELL = re.compile(r"[-\d.,' ]+( ?(gpus?|tpus?|devices?|chips?))?", re.IGN
 class Matching:
     """The matching of a table's columns with those of the observations."""
 
-    columns: Mapping[str, Reading]
+    columns: Mapping[str, Meaning]
     options: Mapping[str, str]
     unused: Sequence[str]
 
@@ -40,6 +40,18 @@ class Matching:
         found = {ours: reading.theirs for ours, reading in self.columns.items()}
         return {**found, **self.options}
 
+    @property
+    def numbers(self) -> dict[str, bool]:
+        """Their columns of numbers, and whether each holds whole ones."""
+        kinds = {ours: COLUMNS_BY_NAME[ours].kind for ours in self.columns}
+        return {
+            meaning.theirs: kinds[ours] == "integer"
+            and meaning.factor == 1
+            and ours not in LENGTHS
+            for ours, meaning in self.columns.items()
+            if kinds[ours] in ("integer", "number")
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -47,7 +59,7 @@ class Claim:
 
     theirs: str
     ours: str = ""  # empty: it fills none
-    reading: Reading | None = None  # None: a setting
+    reading: Meaning | None = None  # None: a setting
     yields: bool = False  # to a column that tells the same more directly
 
 
@@ -85,7 +97,7 @@ def _asked_claim(ours: str, theirs: str) -> Claim:
 
 def _known_reading(
     table: ForeignTable, theirs: str, *, tells_length: bool
-) -> Reading | None:
+) -> Meaning | None:
     """Return what a column says by its name, or else by its cells."""
     reading = reading_of(theirs) or _by_content(table, theirs)
     if reading is None and tells_length:
@@ -95,7 +107,7 @@ def _known_reading(
 
 
 def _classify(
-    theirs: str, reading: Reading | None, asked: ImportArguments, mapped: set[str]
+    theirs: str, reading: Meaning | None, asked: ImportArguments, mapped: set[str]
 ) -> Claim:
     """Return whether a column is a setting, a known quantity, or left unused."""
     is_setting = theirs in asked.axis or (reading is None and is_axis(theirs))
@@ -110,7 +122,7 @@ def _resolve(
     table: ForeignTable, asked: ImportArguments, claims: Sequence[Claim]
 ) -> Matching:
     """Give each of our columns the most direct one of theirs; refuse two."""
-    columns: dict[str, Reading] = {}
+    columns: dict[str, Meaning] = {}
     options: dict[str, str] = {}
     unused = [claim.theirs for claim in claims if not claim.ours]
     for claim in sorted(filter(_fills, claims), key=_directness):
@@ -149,19 +161,19 @@ def _second(table: ForeignTable, claim: Claim, first: str | None) -> SpecError:
     )
 
 
-def _by_content(table: ForeignTable, theirs: str) -> Reading | None:
+def _by_content(table: ForeignTable, theirs: str) -> Meaning | None:
     # the name may mean a number or the name of devices
     if plain(theirs) not in COUNT_OR_NAME:
         return None
     filled = table.filled(theirs)
     counts = list(filter(_COUNT_CELL.fullmatch, filled))
     is_count = 2 * len(counts) > len(filled) if filled else theirs.endswith("s")
-    return Reading("world_size" if is_count else "device_name")
+    return Meaning("world_size" if is_count else "device_name")
 
 
 def _as_asked(
-    table: ForeignTable, columns: Mapping[str, Reading], asked: ImportArguments
-) -> dict[str, Reading]:
+    table: ForeignTable, columns: Mapping[str, Meaning], asked: ImportArguments
+) -> dict[str, Meaning]:
     said = [
         f"--{name.replace('_', '-')}"
         for name in ("per_device", "tokens_per_sample")
@@ -187,8 +199,8 @@ def _as_asked(
 
 
 def _of_epochs(
-    table: ForeignTable, columns: Mapping[str, Reading], asked: ImportArguments
-) -> dict[str, Reading]:
+    table: ForeignTable, columns: Mapping[str, Meaning], asked: ImportArguments
+) -> dict[str, Meaning]:
     name, samples = "samples_to_target", asked.samples_per_epoch
     length = columns.get(name)
     if length and length.unit == EPOCHS:

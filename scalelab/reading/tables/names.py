@@ -114,8 +114,8 @@ _BEFORE = ("", "throughput_", "train_throughput_", "total_", "training_speed_")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What a foreign column says: which of our columns it fills, and in which unit."""
+class Meaning:
+    """The meaning of a foreign column: which of ours it fills, and in which unit."""
 
     column: str
     factor: float = 1.0
@@ -168,7 +168,7 @@ def goal_of(name: str) -> tuple[str, Target] | None:
     return plain_name, Target(metric=metric, mode=mode, value=value)
 
 
-def reading_of(name: str) -> Reading | None:
+def reading_of(name: str) -> Meaning | None:
     """Return what a column of this name says; None where the name is not known."""
     goal = goal_of(name)
     known = goal[0] if goal else _TO_TARGET.sub("to_target", plain(name))
@@ -178,9 +178,9 @@ def reading_of(name: str) -> Reading | None:
 
 
 @functools.cache
-def known_names() -> Mapping[str, Reading]:
+def known_names() -> Mapping[str, Meaning]:
     """Return every known name, as :func:`plain` writes it, with what it says."""
-    found: dict[str, Reading] = {}
+    found: dict[str, Meaning] = {}
     for name, reading in itertools.chain(_without_units(), _in_units(), _throughputs()):
         found.setdefault(name, reading)
     return found
@@ -192,7 +192,7 @@ def is_known(name: str) -> bool:
     return plain(name) in names or reading_of(name) is not None
 
 
-def reading_as(column: str, theirs: str) -> Reading | None:
+def reading_as(column: str, theirs: str) -> Meaning | None:
     """Return what their column says if it is ours, in the unit that its name has.
 
     Our column may be named in another unit: ``step_time_ms``.
@@ -209,7 +209,7 @@ def reading_as(column: str, theirs: str) -> Reading | None:
     units = [word for word in words if word in SECONDS and len(word) > 1]
     units = [word for word in units if word != "min"] + words[-1:]
     if _is_duration(known.column) and units[0] in SECONDS:
-        return Reading(known.column, SECONDS[units[0]], units[0])
+        return Meaning(known.column, SECONDS[units[0]], units[0])
     return known
 
 
@@ -238,23 +238,23 @@ def _is_duration(column: str) -> bool:
     return column.endswith("_s") and not column.endswith("_per_s")
 
 
-def _without_units() -> Iterator[tuple[str, Reading]]:
+def _without_units() -> Iterator[tuple[str, Meaning]]:
     for column in SETTABLE:
         known = QUANTITIES.get(column, Quantity()).headers.split()
         for name in (plain(column), *known):
-            yield name, Reading(column)
+            yield name, Meaning(column)
     for name in BATCHES_IN_TOKENS:
-        yield name, Reading("global_batch_size", is_in_tokens=True)
+        yield name, Meaning("global_batch_size", is_in_tokens=True)
     for item, per in itertools.product(_SEVERAL_STEPS, _PER_SECOND):
-        yield f"{item}_{per}", Reading("step_time_s", is_step_rate=True)
-    yield f"{EPOCHS}_to_target", Reading("samples_to_target", unit=EPOCHS)
+        yield f"{item}_{per}", Meaning("step_time_s", is_step_rate=True)
+    yield f"{EPOCHS}_to_target", Meaning("samples_to_target", unit=EPOCHS)
 
 
-def _in_units() -> Iterator[tuple[str, Reading]]:
+def _in_units() -> Iterator[tuple[str, Meaning]]:
     for unit, factor in SECONDS.items():
         for column in filter(_is_duration, SETTABLE):
-            yield f"{column.removesuffix('_s')}_{unit}", Reading(column, factor, unit)
-        step = Reading("step_time_s", factor, unit)
+            yield f"{column.removesuffix('_s')}_{unit}", Meaning(column, factor, unit)
+        step = Meaning("step_time_s", factor, unit)
         for base in _STEP_TIMES:
             yield f"{base}_{unit}", step
         for each in _STEPS:
@@ -263,13 +263,13 @@ def _in_units() -> Iterator[tuple[str, Reading]]:
                 yield f"{unit}_{each}", step
         yield f"step_{unit}", step
     for base, (unit, factor) in itertools.product(_PEAKS, BYTES.items()):
-        yield f"{base}_{unit}", Reading("gpu_memory_peak_bytes", factor, unit)
+        yield f"{base}_{unit}", Meaning("gpu_memory_peak_bytes", factor, unit)
 
 
-def _throughputs() -> Iterator[tuple[str, Reading]]:
+def _throughputs() -> Iterator[tuple[str, Meaning]]:
     column = "throughput_samples_per_s"
     for item in (*SAMPLES, *TOKENS):
-        total = Reading(column, is_in_tokens=item in TOKENS)
+        total = Meaning(column, is_in_tokens=item in TOKENS)
         of_one = replace(total, is_per_device=True)
         for before, per in itertools.product(_BEFORE, _PER_SECOND):
             yield f"{before}{item}_{per}", total
@@ -284,4 +284,4 @@ def _throughputs() -> Iterator[tuple[str, Reading]]:
                 yield from ((name, of_one) for name in names)
     for device in DEVICES:
         for name in (f"throughput_per_{device}", f"per_{device}_throughput"):
-            yield name, Reading(column, is_per_device=True)
+            yield name, Meaning(column, is_per_device=True)

@@ -14,7 +14,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
 from scalelab.reading.tables.file import MISSING, ForeignTable
-from scalelab.reading.tables.names import LENGTHS, Reading
+from scalelab.reading.tables.names import LENGTHS, Meaning
 from scalelab.reading.vocabulary import SECONDS
 from scalelab.records.columns import COLUMNS_BY_NAME
 
@@ -163,7 +163,7 @@ def parse(name: str, text: str) -> Any:
     return value
 
 
-def parse_cell(reading: Reading, text: str, decimal: str) -> Any:
+def parse_cell(reading: Meaning, text: str, decimal: str) -> Any:
     """Return the value of a cell in our unit; None where it is empty."""
     name = reading.column
     kind = COLUMNS_BY_NAME[name].kind
@@ -183,7 +183,7 @@ def parse_cell(reading: Reading, text: str, decimal: str) -> Any:
     return value
 
 
-def _without_unit(reading: Reading, text: str) -> tuple[str, float]:
+def _without_unit(reading: Meaning, text: str) -> tuple[str, float]:
     # a number, and the unit of ours that is written behind it or that its column has
     name = reading.column
     if name == "gpu_utilization" and text.endswith("%"):

@@ -151,8 +151,8 @@ def job_lines(
         devices_per_node=on_node,
         on_each_node=_on_each_node(site, row.num_nodes, row.world_size),
         on_each_device=system.on_each_device(row.num_nodes, on_node),
-        first_host=system.first_host,
-        hosts=system.hosts,
+        first_host=system.first_host(),
+        hosts=system.hosts(),
         port=f"$(({_FIRST_PORT} + {number} % {_NUM_PORTS}))",
     )
     hidden = [name for name, value in experiment.env.items() if is_hidden(value)]
@@ -261,8 +261,8 @@ def _prepared(
 ) -> Iterator[str]:
     system = site.batch_system
     python = PurePath(site.python or sys.executable)
-    if system.submitted_from:
-        yield f'cd "{system.submitted_from}"'
+    if line := system.to_submission_directory():
+        yield line
     lines = [f"export {name}={shlex.quote(text)}" for name, text in exported.items()]
     lines += [f': "${{{name}:?{_UNKNOWN}}}"' for name in unknown]
     if python.is_absolute():
@@ -280,9 +280,7 @@ def _on_each_node(site: BatchSite, num_nodes: int, world_size: int) -> str:
     system, cores = site.batch_system, site.cores_per_node
     if cores is None and site.device_type is DeviceType.CPU:
         cores = world_size // num_nodes  # a rank on each
-    start = " ".join(
-        [*system.on_all_nodes, *system.step_options(num_nodes, cores, False)]
-    )
+    start = system.once_per_node(num_nodes, cores)
     if system.passes_environment:
         return start
     again = 'cd $(printf %q "$PWD"); $(declare -f prepare); prepare; exec \\"\\$@\\"'
@@ -297,10 +295,9 @@ def _chain(system: BatchSystem, time: JobTime) -> Iterator[str]:
         "# last checkpoint of the one before. Where no job runs yet, bash with this",
         "# script submits them all; when one ends well, those after it are dropped.",
     )
-    if not system.after_failed_jobs:
+    submit = system.submit_after_failures()
+    if not submit:
         return
-    after = system.after_failed_jobs.format(job_ids="$jobs")
-    submit = " ".join([*system.submit_for_id, f"${{jobs:+{after}}}", '"$0"'])
     parts = " ".join(map(str, range(1, time.num_jobs + 1)))
     yield from (
         f'if [ -z "${{{system.job_variable}:-}}" ]; then',

@@ -13,8 +13,9 @@ from scalelab.errors import SpecError
 from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.spec import Experiment
 from scalelab.reading.logs.match import MAX_LOG_BYTES, match
+from scalelab.reading.reading import Reading
 from scalelab.reading.scripts import script as scripts
-from scalelab.reading.scripts.proposal import Proposal, doubt
+from scalelab.reading.scripts.proposal import Proposal, read
 from scalelab.reading.scripts.script import MAX_SCRIPT_BYTES, read_script
 
 OUTPUTS = Path(__file__).parents[1] / "samples" / "outputs"
@@ -57,15 +58,17 @@ def written(directory: Path, text: str, name: str = "train.py") -> Path:
 
 def proposed(
     path: Path, log: Path | None = None, directory: Path | None = None
-) -> tuple[Proposal, Experiment]:
+) -> tuple[Reading[str], Experiment]:
     script = read_script(path)
-    found = Proposal(
-        script=script,
-        log=match(log, script.all_packages) if log else None,
-        log_name=log.name if log else "",
-        directory=directory or path.parent,
+    found = read(
+        Proposal(
+            script=script,
+            log=match(log, script.all_packages) if log else None,
+            log_name=log.name if log else "",
+            directory=directory or path.parent,
+        )
     )
-    return found, Experiment.from_text(found.text, directory=directory or path.parent)
+    return found, Experiment.from_text(found.value, directory=directory or path.parent)
 
 
 def test_options_of_argparse_become_placeholders(tmp_path: Path) -> None:
@@ -82,15 +85,15 @@ def test_options_of_argparse_become_placeholders(tmp_path: Path) -> None:
     assert experiment.seed == (7,)
     assert experiment.precision == ("bf16",)
     assert experiment.job is None
-    assert "\n# job: {epochs: 30, samples_per_epoch: NUMBER}\n" in found.text
-    assert tuple(doubt(found)) == (
+    assert "\n# job: {epochs: 30, samples_per_epoch: NUMBER}\n" in found.value
+    assert found.doubts == (
         "data in the command",
         "--tokenizer in the command",
         "job.samples_per_epoch, and remove the # before job",
     )
-    assert "#       epochs of the training, 30 by default\n" in found.text
-    assert "Nothing in the script shows" not in found.text
-    assert max(map(len, found.text.splitlines())) <= 88
+    assert "#       epochs of the training, 30 by default\n" in found.value
+    assert "Nothing in the script shows" not in found.value
+    assert max(map(len, found.value.splitlines())) <= 88
 
 
 def test_globals_of_a_configurator_are_options(tmp_path: Path) -> None:
@@ -103,7 +106,7 @@ def test_globals_of_a_configurator_are_options(tmp_path: Path) -> None:
         "--learning_rate={learning_rate} --out_dir={trial_dir}"
     )
     assert experiment.job is None
-    assert "\n# job: {steps: 600000, global_batch_size: NUMBER}\n" in found.text
+    assert "\n# job: {steps: 600000, global_batch_size: NUMBER}\n" in found.value
     assert set(experiment.snapshot_paths) == {"train.py", "configurator.py"}
 
 
@@ -200,7 +203,7 @@ def test_options_are_found_where_they_are_plain(
     found, experiment = proposed(written(tmp_path, text))
     assert experiment.command == f"python train.py {words}".rstrip()
     is_any_understood = "{" in words or "dtype" in text
-    assert ("put placeholders such as" in found.text) != is_any_understood
+    assert ("put placeholders such as" in found.value) != is_any_understood
 
 
 def test_files_beside_the_script_come_along(tmp_path: Path) -> None:
@@ -258,15 +261,15 @@ def test_the_preset_of_a_sample_is_found(tmp_path: Path, name: str) -> None:
     found, experiment = proposed(script, OUTPUTS / f"{name}.txt")
     assert experiment.metrics is not None
     assert experiment.metrics.preset == name
-    assert f"steps of {name}.txt" in found.text
+    assert f"steps of {name}.txt" in found.value
 
 
 def test_a_sample_that_no_preset_reads_is_shown(tmp_path: Path) -> None:
     log = tmp_path / "own.log"
     log.write_bytes(b"hello\n\x1b[31mStep\x1b[0m 3 of 9: fine\n" + b"\xff\n")
     found, experiment = proposed(written(tmp_path, "import transformers"), log)
-    assert "# Nothing reads a step of own.log" in found.text
-    assert "\n# Step 3 of 9: fine\n" in found.text
+    assert "# Nothing reads a step of own.log" in found.value
+    assert "\n# Step 3 of 9: fine\n" in found.value
     assert experiment.metrics is None  # the optimizer's steps are seen
 
 
@@ -276,9 +279,9 @@ def test_a_script_without_torch_needs_an_expression_for_its_steps(
     log = tmp_path / "own.log"
     log.write_text("hello\nStep 3 of 9: fine\n")
     found, experiment = proposed(written(tmp_path, "import numpy"), log)
-    assert "\n# Step 3 of 9: fine\n" in found.text
+    assert "\n# Step 3 of 9: fine\n" in found.value
     assert "metrics.regex, the expression for a line that reports a step" in (
-        doubt(found)
+        found.doubts
     )
     assert experiment.metrics is not None
     assert experiment.metrics.preset is None
@@ -289,7 +292,7 @@ def test_lines_that_no_preset_reads_may_count_batches(tmp_path: Path) -> None:
     lines = [f"epoch {e}: [{b}/40] loss 2.5" for e in (1, 2) for b in (10, 20, 30)]
     log.write_text("\n".join(lines))
     found, experiment = proposed(written(tmp_path, "import torch"), log)
-    assert "# own.log counts batches of each epoch anew." in found.text
+    assert "# own.log counts batches of each epoch anew." in found.value
     assert experiment.metrics is not None
     (expression,) = experiment.metrics.regex or ()
     match = re.search(expression, lines[-1])
@@ -300,7 +303,7 @@ def test_lines_that_no_preset_reads_may_count_batches(tmp_path: Path) -> None:
         "batches_of_epoch": "40",
         "loss": "2.5",
     }
-    assert not [each for each in doubt(found) if "metrics" in each]
+    assert not [each for each in found.doubts if "metrics" in each]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +316,7 @@ def test_without_a_sample_imports_suggest_a_preset(
     found, experiment = proposed(written(tmp_path, f"import {package}"))
     assert experiment.metrics is not None
     assert experiment.metrics.preset == name
-    assert "guessed: it imports" in found.text
+    assert "guessed: it imports" in found.value
 
 
 @pytest.mark.parametrize(
@@ -366,7 +369,7 @@ def test_options_and_ranks_are_looked_for_in_modules_beside_the_script(
     found, experiment = proposed(script)
     assert experiment.command == "python train.py --batch-size {local_batch_size}"
     assert experiment.local_batch_size == (8,)
-    assert "launcher: torchrun" in found.text
+    assert "launcher: torchrun" in found.value
 
 
 def test_ranks_of_mpi_get_its_launcher(tmp_path: Path) -> None:
@@ -377,7 +380,9 @@ def test_ranks_of_mpi_get_its_launcher(tmp_path: Path) -> None:
 def test_a_script_that_joins_no_ranks_gets_one_device(tmp_path: Path) -> None:
     found, experiment = proposed(written(tmp_path, "import torch"))
     assert (experiment.gpus, experiment.launcher.name) == ((1,), "none")
-    assert "# One process on one device: nothing in the script, or in mod" in found.text
+    assert (
+        "# One process on one device: nothing in the script, or in mod" in found.value
+    )
 
 
 def test_a_part_of_a_package_is_started_as_a_module(tmp_path: Path) -> None:
@@ -396,10 +401,10 @@ def test_a_table_is_guessed_where_nothing_else_sees_the_steps(tmp_path: Path) ->
     found, experiment = proposed(written(tmp_path, text))
     assert experiment.metrics is not None
     assert experiment.metrics.csv == "{trial_dir}/log.csv"
-    assert "# Guessed: it seems to write them there" in found.text
+    assert "# Guessed: it seems to write them there" in found.value
     found, _ = proposed(written(tmp_path, f"import torch\n{text}"))
-    assert "metrics: {csv" not in found.text
-    assert "seen where PyTorch's optimizer steps" in found.text
+    assert "metrics: {csv" not in found.value
+    assert "seen where PyTorch's optimizer steps" in found.value
 
 
 def test_relative_imports_are_followed(tmp_path: Path) -> None:
@@ -410,7 +415,7 @@ def test_relative_imports_are_followed(tmp_path: Path) -> None:
     script = written(tmp_path, "from nets import tools")
     found, experiment = proposed(script)
     assert experiment.snapshot_paths == ("nets/", "train.py")
-    assert "launcher: torchrun" in found.text
+    assert "launcher: torchrun" in found.value
 
 
 HYDRA = """
@@ -432,7 +437,7 @@ def test_keys_of_hydra_are_overridden(tmp_path: Path) -> None:
     )
     assert experiment.local_batch_size == (24,)
     assert experiment.snapshot_paths == ("conf/", "data/", "train.py")
-    assert "# job: {epochs: 3, samples_per_epoch: NUMBER}" in found.text
+    assert "# job: {epochs: 3, samples_per_epoch: NUMBER}" in found.value
 
 
 def test_configurations_above_the_script_raise_the_root(tmp_path: Path) -> None:
@@ -492,12 +497,13 @@ def test_the_interpreter_is_that_of_the_active_environment(tmp_path: Path) -> No
 
 def test_another_interpreter_stands_in_the_command(tmp_path: Path) -> None:
     script = written(tmp_path, "x = 1")
-    found = Proposal(
+    proposal = Proposal(
         script=read_script(script),
         log=None,
         log_name="",
         directory=tmp_path,
         python="/e/python",
     )
-    assert "\n  /e/python train.py\n" in found.text
-    assert "# The Python of the active environment" in found.text
+    found = read(proposal)
+    assert "\n  /e/python train.py\n" in found.value
+    assert "# The Python of the active environment" in found.value

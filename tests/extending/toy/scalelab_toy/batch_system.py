@@ -31,12 +31,18 @@ class Toy(BatchSystem):
         r"-(name|lane|account|hosts|cores|gpus|gpu-model|memory|limit|alone|log|once)\b"
     )
     refused_in_logs = re.compile(" ")
-    after_job = "-after {job_id}"
     job_variable = "TOY_JOB"
-    on_all_nodes = ("toyrun",)
 
     def log_options(self, log: Path) -> tuple[str, ...]:
         return (f"-log {log}", "-once")
+
+    def after(self, job_id: str) -> str:
+        return f"-after {job_id}"
+
+    def once_per_node(
+        self, num_nodes: int, cores: int | None = None, *, in_held_job: bool = False
+    ) -> str:
+        return "toyrun"
 
 
 class ToyNodeSettings(BatchNodeSettings):
