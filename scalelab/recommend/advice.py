@@ -328,19 +328,7 @@ def _answer(
                 int(outlook.frame["samples_curve"].iloc[choice.index])
             ),
         ),
-        knee=None
-        if not knowledge.compares_counts
-        else find_knee(
-            outlook.expected_s,
-            outlook.questions,
-            outlook.frame["support"].to_numpy(),
-            np.median(outlook.samples, axis=0),
-            np.median(outlook.overhead_s, axis=0),
-            np.median(outlook.interruptions_s, axis=0),
-            None if knowledge.whole_runs else law,
-            limits.min_marginal_return,
-            knowledge.rows,
-        ),
+        knee=find_knee(outlook, knowledge, limits.min_marginal_return),
         next_trial=proposed,
         price=limits.charges_in_words(subject.device_hour_word) or None,
         currency=units.currency,

@@ -1,6 +1,7 @@
 """Accuracy decides: gaps are said with the choice, and rule ways to train out."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -10,6 +11,7 @@ from made_up_sweeps import sweep
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.recommend.advice import recommend
+from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.text import answer_text
 from scalelab.recommend.question.objective import Constraints
@@ -100,6 +102,15 @@ def test_what_is_ruled_out_is_the_first_contradiction() -> None:
     kinds = [each.kind for each in answer.grounds if each.state == "contradicted"]
     assert kinds[0] == "ruled_out"
     assert len(kinds) > 1
+
+
+def test_what_was_asked_of_models_is_the_first_confirmation() -> None:
+    answer = ask(EXACT)
+    judged = Fact.of("accepted", num_judged=2, num_accepted=2, conditions="val_acc > 0")
+    grounds = replace(answer, facts=(*answer.facts, judged)).grounds
+    confirmed = [ground.text for ground in grounds if ground.state == "confirmed"]
+    assert confirmed[0] == "2 of 2 trained models accepted"
+    assert len(confirmed) > 1
 
 
 @pytest.mark.slow

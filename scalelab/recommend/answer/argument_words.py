@@ -236,6 +236,7 @@ _PHRASES: Mapping[str, Callable[[Mapping[str, Any], str], tuple[State, str]]] = 
         "contradicted",
         lambda of: ", ".join(f"{way} ({why})" for way, why in of["reasons"].items()),
     ),
+    "accepted": _accepted,
     "to_submit_now": _submit_now,
     "step_time": _step_time,
     "choice_in_draws": _in_draws,
@@ -265,7 +266,6 @@ _PHRASES: Mapping[str, Callable[[Mapping[str, Any], str], tuple[State, str]]] = 
         lambda of: f"{of['target']}, by {counted(of['num_runs'], 'run')}",
     ),
     "target_reached": _reached,
-    "accepted": _accepted,
     "accuracy_gap": _gap,
     "accuracy_not_measured": _always(
         "open",

@@ -10,6 +10,8 @@ from scalelab.inputs.support import Support
 from scalelab.laws.rows import FitRows, agreeing, configurations, numbers, split_curves
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.answer.recommendation import Knee
+from scalelab.recommend.knowledge import Knowledge
+from scalelab.recommend.prediction.outlook import Outlook
 
 _TAIL = 0.1
 _WORDS = {
@@ -99,27 +101,19 @@ def last_paying(
     return np.asarray((~pays.any(axis=-1)).argmax(axis=-1))
 
 
-def find_knee(
-    time_s: np.ndarray,
-    questions: pd.DataFrame,
-    support: np.ndarray,
-    samples: np.ndarray,
-    overhead_s: np.ndarray,
-    interruptions_s: np.ndarray,
-    law: StepTimeLaw | None,
-    least: float,
-    rows: FitRows,
-) -> Knee | None:
+def find_knee(outlook: Outlook, knowledge: Knowledge, least: float) -> Knee | None:
     """Find the knee, as an interval of world sizes, and the term that causes it.
 
     It is open where no row beyond it was measured, or where the interval says little;
-    neither its cause nor a chance is claimed then.
+    neither its cause nor a chance is claimed then. There is none with fewer than two
+    rows, or where one device count alone was measured.
     """
-    sizes = questions["world_size"].to_numpy(float)
-    if len(sizes) < 2:
+    sizes, support = outlook.sizes, outlook.frame["support"].to_numpy()
+    if not knowledge.compares_counts or len(sizes) < 2:
         return None
+
     is_known = support != Support.NOT_MEASURED
-    index = last_paying(time_s, sizes, least, is_known)
+    index = last_paying(outlook.expected_s, sizes, least, is_known)
     inside = index < len(sizes) - 1
     # draws without a knee in the range of sizes have an infinite upper end
     above = np.append(sizes, np.inf)[index + 1]
@@ -134,34 +128,24 @@ def find_knee(
         lo=int(lo) if np.isfinite(lo) else None,
         hi=int(hi) if np.isfinite(hi) and not is_unseen else None,
         marginal_return=least,
-        term=_term(
-            index[inside], questions, samples, overhead_s, interruptions_s, law, rows
-        )
-        if is_named
-        else None,
+        term=_term(index[inside], outlook, knowledge) if is_named else None,
         probability_in_range=None if is_open else chance,
-        largest_measured=int(rows.frame["world_size"].max()),
+        largest_measured=int(knowledge.rows.frame["world_size"].max()),
     )
 
 
-def _term(
-    index: np.ndarray,
-    questions: pd.DataFrame,
-    samples: np.ndarray,
-    overhead_s: np.ndarray,
-    interruptions_s: np.ndarray,
-    law: StepTimeLaw | None,
-    rows: FitRows,
-) -> str:
+def _term(index: np.ndarray, outlook: Outlook, knowledge: Knowledge) -> str:
     """Name the cause of the most probable knee: the term that grows most there.
 
     Without the law behind the times, which knows the terms, only their growth is named.
     No shape knows of input, which is in several terms, then. It is named where the
     wait that was measured grows by more than half of all that is lost there.
     """
-    if law is None:
+    if knowledge.whole_runs:
         return _WORDS["unexplained"]
-    sizes = questions["world_size"].to_numpy(float)
+
+    law, questions, sizes = knowledge.law, outlook.questions, outlook.sizes
+    samples = np.median(outlook.samples, axis=0)
     after_knee = 1 + int(np.bincount(index).argmax()) if len(index) else len(sizes) - 1
     pair = [int(_halved(sizes)[after_knee]), after_knee]
     before, after = (
@@ -171,7 +155,7 @@ def _term(
         return _WORDS["unexplained"]
     shrink = sizes[pair[0]] / sizes[pair[1]]
     losses = {_WORDS[name]: after[name] - before[name] * shrink for name in _WORDS}
-    waited = [wait_share(rows, questions.iloc[[i]]) for i in pair]
+    waited = [wait_share(knowledge.rows, questions.iloc[[i]]) for i in pair]
     lost_to_input = waited[1] * sum(after.values())
     lost_to_input -= waited[0] * sum(before.values()) * shrink
     if lost_to_input > sum(losses.values()) / 2 > 0:
@@ -179,14 +163,19 @@ def _term(
     growth = float(samples[pair[1]] / samples[pair[0]])
     losses |= {
         _SAMPLES: sum(after.values()) * (1 - 1 / growth),
-        _OVERHEAD: float(overhead_s[pair] @ (-shrink, 1.0)),
-        _INTERRUPTIONS: float(interruptions_s[pair] @ (-shrink, 1.0)),
+        _OVERHEAD: _rise(outlook.overhead_s[:, pair], shrink),
+        _INTERRUPTIONS: _rise(outlook.interruptions_s[:, pair], shrink),
     }
     words = max(losses, key=lambda words: losses[words])
     if words not in _WORDS.values() or words == _WORDS["unexplained"]:
         return words
     per_step = samples[pair] * (-shrink, 1.0)
     return _with_rival(words, questions.iloc[pair], per_step, law)
+
+
+def _rise(seconds: np.ndarray, shrink: float) -> float:
+    """Return what a part of the time loses at a doubling, by its medians."""
+    return float(np.median(seconds, axis=0) @ (-shrink, 1.0))
 
 
 def _with_rival(

@@ -17,9 +17,7 @@ from command_specs import command_spec
 
 from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.program import MetricsSource
-from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.steps import StepLog
-from scalelab.launch.gang_agent import NodeAgent
 from scalelab.reading.logs.files import FollowedFile
 from scalelab.reading.logs.lines import Report, ReportReader
 
@@ -179,34 +177,3 @@ def test_other_presets_read_no_step_of_it(name: str, tmp_path: Path) -> None:
 def test_lines_like_those_of_steps_are_none(line: bytes) -> None:
     reports = [ReportReader(source_of(name)).read(line) for name in PRESETS]
     assert not [each for each in reports if each and each.step is not None]
-
-
-# Writes the sample as it was written: a bar, a pause, the next bar.
-REPLAY = """
-import sys, time
-for piece in open(sys.argv[1], "rb").read().split(b"\\r"):
-    sys.stderr.buffer.write(b"\\r" + piece)
-    sys.stderr.buffer.flush()
-    time.sleep(0.015)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["huggingface", "keras", "lightning"])
-def test_bars_of_a_running_command_are_read(
-    agent: NodeAgent, tmp_path: Path, name: str
-) -> None:
-    known = KNOWN[name]
-    spec = command_spec(
-        tmp_path,
-        REPLAY,
-        command=f"python program.py {OUTPUTS / name}.txt",
-        metrics=source_of(name),
-        accumulation=known.accumulation,
-        warmup_steps=0,
-        steps=known.steps[-1] // 2,
-    )
-    result = agent.run(spec, 0, None)
-    assert result.outcome is Outcome.COMPLETED, result
-    assert 0 < result.measurements["num_steps"] <= known.steps[-1]
-    assert result.measurements["step_time_s"] > 0
