@@ -127,10 +127,14 @@ QUANTITIES: Mapping[str, Quantity] = {
     "t": Quantity(fields="t"),
 }
 FLAGS: Mapping[str, Sequence[str]] = {
-    name: quantity.flags.split() for name, quantity in QUANTITIES.items()
+    name: quantity.flags.split()
+    for name, quantity in QUANTITIES.items()
+    if quantity.flags
 }
 FIELDS: Mapping[str, Sequence[str]] = {
-    name: quantity.fields.split() for name, quantity in QUANTITIES.items()
+    name: quantity.fields.split()
+    for name, quantity in QUANTITIES.items()
+    if quantity.fields
 }
 
 # What is counted or timed, as it is written with numbers.
@@ -142,7 +146,7 @@ TOKENS = "tokens token toks tok".split()
 STEPS = (
     "steps step iterations iteration iters iter its it batches batch updates update"
 ).split()
-DEVICES = "gpu device chip accelerator tpu rank worker core".split()
+DEVICES = "gpu device chip accelerator tpu rank".split()
 
 SECONDS: Mapping[str, float] = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),

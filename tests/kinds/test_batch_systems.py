@@ -106,3 +106,14 @@ class TestFromOutside:
         assert found["lane"].text == "fast: 3 x (64 cores, 4 a100 GPUs)"
         assert found["submission"].health is Health.NOTE
         assert found["submit from nodes"].health is Health.OK
+
+
+def test_what_starts_on_each_node_is_text_for_a_shell() -> None:
+    """As LSF needs it, whose nodes stand in a variable of the job."""
+
+    class Lsf(type(BATCH_SYSTEMS["slurm"])):  # type: ignore[misc]
+        def once_per_node(self, *nodes_and_cores: object, **held: object) -> str:
+            return 'blaunch -z "$LSB_HOSTS"'
+
+    line = Lsf().start_on_all(["/my runs/node.sh", "vit-1"], 2)
+    assert line == """exec blaunch -z "$LSB_HOSTS" bash '/my runs/node.sh' vit-1"""

@@ -44,7 +44,9 @@ _PER = r" ?(?:/|_?per[_ ]) ?"
 _SECOND = r"(?:s|secs?|seconds?)\b"
 _TIME = r"(?P<unit>us|ms|s|secs?|seconds?)"
 _BEHIND_NAME = r"[\"')\]]*[ :=|]+"
-_RANK = rf"(?P<rank>(?:/|[_ ]per[_ ])(?:{'|'.join(DEVICES)})\b)?"
+# In a line of output a worker is a rank; in a table it may be a node.
+_RANKS = "|".join((*DEVICES, "worker", "core"))
+_RANK = rf"(?P<rank>(?:/|[_ ]per[_ ])(?:{_RANKS})\b)?"
 # No name of a rate of another kind of pass, or of a whole training, ends like this.
 _ALONE = r"(?<![\w.])(?<!val/)(?<!eval/)(?<!test/)"
 _SAMPLE, _TOKEN, _ITERATION = (

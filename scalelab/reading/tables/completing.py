@@ -154,12 +154,12 @@ def _device(name: object) -> dict[str, str]:
     return {"device_name": named, "device_type": "tpu"}
 
 
-def _in_samples_of_all(values: Mapping[str, Any], reading: Meaning) -> float | None:
+def _in_samples_of_all(values: Mapping[str, Any], meaning: Meaning) -> float | None:
     found: float | None = values.get("throughput_samples_per_s")
     if found is None:
         return None
-    found *= values["world_size"] if reading.is_per_device else 1
-    length = values.get("sequence_length") if reading.is_in_tokens else 1
+    found *= values["world_size"] if meaning.is_per_device else 1
+    length = values.get("sequence_length") if meaning.is_in_tokens else 1
     if not length:
         raise SpecError(
             f"{found:g} tokens/s, but batches count samples and nothing says how many "

@@ -14,7 +14,7 @@ from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
 from scalelab.reading.tables.curves import Curves, ImportedRow
 from scalelab.reading.tables.match import Matching
-from scalelab.reading.tables.names import is_measured, reading_of
+from scalelab.reading.tables.names import is_measured, meaning_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,7 +114,7 @@ def _pooled_settings(
             "log_time": [math.log(row.time_s) for _, row in keyed],
         }
     )
-    for name in sorted(filterfalse(reading_of, unused), key=is_measured):
+    for name in sorted(filterfalse(meaning_of, unused), key=is_measured):
         frame["value"] = [row.cells[name] for row in frame["row"]]
         num_values = frame.groupby("configuration")["value"].transform("nunique")
         several = frame.loc[num_values > 1]
@@ -230,19 +230,19 @@ def _curves_apart(curves: Curves) -> str:
 
 
 def _falling_times(curves: Curves, matching: Matching) -> str:
-    reading = matching.columns.get("step_time_s")
+    meaning = matching.columns.get("step_time_s")
     falling = [
         (size, times)
         for rows in curves.rows.values()
         for size, times in _by_devices(rows, "local_batch_size", "step_time_s")
         if times[max(times)] <= times[min(times)] * (min(times) / max(times)) ** _FALLS
     ]
-    if reading is None or not falling:
+    if meaning is None or not falling:
         return ""
     size, widest = max(falling, key=lambda each: max(each[1]) / min(each[1]))
     fewest, most = min(widest), max(widest)
     return (
-        f"the times in the column {shown(reading.theirs)} fall with the number of "
+        f"the times in the column {shown(meaning.theirs)} fall with the number of "
         f"devices at local_batch_size={size}: a step takes {duration(widest[fewest])} "
         f"on {fewest} and {duration(widest[most])} on {most}. A step of the same work "
         "on each device cannot. Give the time of a step if these are times of an epoch "
@@ -253,8 +253,8 @@ def _falling_times(curves: Curves, matching: Matching) -> str:
 
 
 def _flat_throughput(curves: Curves, matching: Matching) -> str:
-    reading = matching.columns.get("throughput_samples_per_s")
-    if reading is None or reading.is_per_device or "step_time_s" in matching.columns:
+    meaning = matching.columns.get("throughput_samples_per_s")
+    if meaning is None or meaning.is_per_device or "step_time_s" in matching.columns:
         return ""
     groups = [
         group
@@ -273,7 +273,7 @@ def _flat_throughput(curves: Curves, matching: Matching) -> str:
     widest = max(flat, key=lambda group: max(group) / min(group))
     fewest, most = min(widest), max(widest)
     return (
-        f"the throughput in the column {shown(reading.theirs)} does not rise with the "
+        f"the throughput in the column {shown(meaning.theirs)} does not rise with the "
         f"number of devices: {widest[fewest]:g} samples/s on {fewest} and "
         f"{widest[most]:g} on {most}. Throughput is that of all devices together. Say "
         f"{Option('per_device', True)} if it is that of one."
@@ -297,8 +297,8 @@ def _by_devices(
 
 
 def _tokens_as_samples(rows: Sequence[ImportedRow], matching: Matching) -> str:
-    reading = matching.columns.get("throughput_samples_per_s")
-    if reading is None or reading.is_in_tokens or "step_time_s" in matching.columns:
+    meaning = matching.columns.get("throughput_samples_per_s")
+    if meaning is None or meaning.is_in_tokens or "step_time_s" in matching.columns:
         return ""
     for row in rows:
         tokens = row.values.get("sequence_length") or 0
@@ -316,13 +316,13 @@ def _tokens_as_samples(rows: Sequence[ImportedRow], matching: Matching) -> str:
 def _devices_of_a_node(rows: Sequence[ImportedRow], matching: Matching) -> str:
     sizes = {row.values["world_size"] for row in rows}
     nodes = sorted({row.values["num_nodes"] for row in rows})
-    reading = matching.columns.get("world_size")
-    if reading and len(sizes) == 1 and len(nodes) > 1 and max(sizes) > 1:
+    meaning = matching.columns.get("world_size")
+    if meaning and len(sizes) == 1 and len(nodes) > 1 and max(sizes) > 1:
         return (
-            f"world_size={max(sizes)} (column {shown(reading.theirs)}) in all rows, on "
+            f"world_size={max(sizes)} (column {shown(meaning.theirs)}) in all rows, on "
             f"{' and '.join(map(str, (nodes[0], nodes[-1])))} nodes: world_size is the "
             "number of devices on all nodes together. Say "
-            f"{Option('column', reading.theirs, key='gpus_per_node')} if it is that of "
+            f"{Option('column', meaning.theirs, key='gpus_per_node')} if it is that of "
             "one node."
         )
     return ""

@@ -115,20 +115,20 @@ def _made(
 
 def _how_read(matching: Matching) -> Iterator[str]:
     named = []
-    for name, reading in matching.columns.items():
+    for name, meaning in matching.columns.items():
         said = [
             words
             for words, is_so in (
-                ("steps per second", reading.is_step_rate),
-                ("of one device", reading.is_per_device),
-                ("tokens / sequence_length", reading.is_in_tokens),
-                (f"in {reading.unit}", reading.factor != 1),
+                ("steps per second", meaning.is_step_rate),
+                ("of one device", meaning.is_per_device),
+                ("tokens / sequence_length", meaning.is_in_tokens),
+                (f"in {meaning.unit}", meaning.factor != 1),
             )
             if is_so
         ]
         how = f" ({', '.join(said)})" if said else ""
-        if reading.theirs != name:
-            named.append(f"{name} from {shown(reading.theirs)}{how}")
+        if meaning.theirs != name:
+            named.append(f"{name} from {shown(meaning.theirs)}{how}")
     if named:
         yield f"Read: {', '.join(named)}."
     if matching.unused:

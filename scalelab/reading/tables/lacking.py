@@ -71,9 +71,9 @@ def _hints(
     table: ForeignTable, wanted: set[str], others: Sequence[str]
 ) -> Iterator[str]:
     known = {
-        name: reading.column
-        for name, reading in known_names().items()
-        if reading.column in wanted
+        name: meaning.column
+        for name, meaning in known_names().items()
+        if meaning.column in wanted
     }
     yield from filter(None, (_hint(theirs, wanted, known) for theirs in others))
     if "samples_to_target" in wanted:

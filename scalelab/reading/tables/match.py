@@ -17,9 +17,9 @@ from scalelab.reading.tables.names import (
     SPEEDS,
     Meaning,
     is_axis,
+    meaning_as,
+    meaning_of,
     plain,
-    reading_as,
-    reading_of,
 )
 from scalelab.records.columns import COLUMNS_BY_NAME, CURVE_COLUMNS, OPTION_PREFIX
 
@@ -37,7 +37,7 @@ class Matching:
     @property
     def theirs(self) -> dict[str, str]:
         """Their column by ours, be it a column or an option."""
-        found = {ours: reading.theirs for ours, reading in self.columns.items()}
+        found = {ours: meaning.theirs for ours, meaning in self.columns.items()}
         return {**found, **self.options}
 
     @property
@@ -59,7 +59,7 @@ class Claim:
 
     theirs: str
     ours: str = ""  # empty: it fills none
-    reading: Meaning | None = None  # None: a setting
+    meaning: Meaning | None = None  # None: a setting
     yields: bool = False  # to a column that tells the same more directly
 
 
@@ -70,9 +70,9 @@ def match(table: ForeignTable, asked: ImportArguments) -> Matching:
     setting is left unused.
     """
     _check_names(table, asked)
-    known = {ours: reading_of(ours) for ours in asked.column}
-    mapped = {reading.column if reading else ours for ours, reading in known.items()}
-    named = {reading.column for reading in map(reading_of, table.names) if reading}
+    known = {ours: meaning_of(ours) for ours in asked.column}
+    mapped = {meaning.column if meaning else ours for ours, meaning in known.items()}
+    named = {meaning.column for meaning in map(meaning_of, table.names) if meaning}
     given = {*named, *mapped, *asked.constant}
     tells_length = "time_to_target_s" in given or given.isdisjoint(SPEEDS)
     claims: list[Claim] = []
@@ -80,8 +80,8 @@ def match(table: ForeignTable, asked: ImportArguments) -> Matching:
         ours = [name for name, column in asked.column.items() if column == theirs]
         claims += [_asked_claim(name, theirs) for name in ours]
         if not ours and theirs not in asked.ignore:
-            reading = _known_reading(table, theirs, tells_length=tells_length)
-            claims.append(_classify(theirs, reading, asked, mapped))
+            meaning = _known_meaning(table, theirs, tells_length=tells_length)
+            claims.append(_classify(theirs, meaning, asked, mapped))
 
     matching = _resolve(table, asked, claims)
     given = {*matching.columns, *asked.constant}
@@ -91,31 +91,31 @@ def match(table: ForeignTable, asked: ImportArguments) -> Matching:
 
 
 def _asked_claim(ours: str, theirs: str) -> Claim:
-    reading = reading_as(ours, theirs)
-    return Claim(theirs, reading.column if reading else ours, reading)
+    meaning = meaning_as(ours, theirs)
+    return Claim(theirs, meaning.column if meaning else ours, meaning)
 
 
-def _known_reading(
+def _known_meaning(
     table: ForeignTable, theirs: str, *, tells_length: bool
 ) -> Meaning | None:
     """Return what a column says by its name, or else by its cells."""
-    reading = reading_of(theirs) or _by_content(table, theirs)
-    if reading is None and tells_length:
-        length = reading_of(f"{theirs} to target")
+    meaning = meaning_of(theirs) or _by_content(table, theirs)
+    if meaning is None and tells_length:
+        length = meaning_of(f"{theirs} to target")
         return length if length and length.column in LENGTHS else None
-    return reading
+    return meaning
 
 
 def _classify(
-    theirs: str, reading: Meaning | None, asked: ImportArguments, mapped: set[str]
+    theirs: str, meaning: Meaning | None, asked: ImportArguments, mapped: set[str]
 ) -> Claim:
     """Return whether a column is a setting, a known quantity, or left unused."""
-    is_setting = theirs in asked.axis or (reading is None and is_axis(theirs))
-    if is_setting and (reading is None or reading.column not in CURVE_COLUMNS):
+    is_setting = theirs in asked.axis or (meaning is None and is_axis(theirs))
+    if is_setting and (meaning is None or meaning.column not in CURVE_COLUMNS):
         return Claim(theirs, OPTION_PREFIX + theirs.removeprefix(OPTION_PREFIX))
-    if reading is None or reading.column in mapped:
+    if meaning is None or meaning.column in mapped:
         return Claim(theirs)
-    return Claim(theirs, reading.column, reading, yields=reading.is_derived)
+    return Claim(theirs, meaning.column, meaning, yields=meaning.is_derived)
 
 
 def _resolve(
@@ -125,7 +125,8 @@ def _resolve(
     columns: dict[str, Meaning] = {}
     options: dict[str, str] = {}
     unused = [claim.theirs for claim in claims if not claim.ours]
-    for claim in sorted(filter(_fills, claims), key=_directness):
+    filling = [claim for claim in claims if claim.ours]
+    for claim in sorted(filling, key=_directness):
         same = {*SPEEDS} if claim.ours in SPEEDS else {claim.ours}
         if claim.yields and not same.isdisjoint(columns):
             unused.append(claim.theirs)
@@ -135,20 +136,16 @@ def _resolve(
         first = options.get(claim.ours, first)
         if first or claim.ours in asked.constant:
             raise _second(table, claim, first)
-        if claim.reading is None:
+        if claim.meaning is None:
             options[claim.ours] = claim.theirs
         else:
-            columns[claim.ours] = replace(claim.reading, theirs=claim.theirs)
+            columns[claim.ours] = replace(claim.meaning, theirs=claim.theirs)
     return Matching(columns, options, tuple(unused))
-
-
-def _fills(claim: Claim) -> bool:
-    return bool(claim.ours)
 
 
 def _directness(claim: Claim) -> tuple[bool, ...]:
     # those that yield come last, the most direct one of them first
-    return (True, *claim.reading.directness) if claim.reading and claim.yields else ()
+    return (True, *claim.meaning.directness) if claim.meaning and claim.yields else ()
 
 
 def _second(table: ForeignTable, claim: Claim, first: str | None) -> SpecError:
@@ -222,7 +219,7 @@ def _of_epochs(
 
 def _check_names(table: ForeignTable, asked: ImportArguments) -> None:
     for name in (*asked.column, *asked.constant):
-        is_unit = name in asked.column and reading_of(name) is not None
+        is_unit = name in asked.column and meaning_of(name) is not None
         if name not in SETTABLE and not name.startswith(OPTION_PREFIX) and not is_unit:
             raise SpecError(
                 f"{name!r} is no column that a table can fill. "

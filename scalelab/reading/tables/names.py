@@ -168,7 +168,7 @@ def goal_of(name: str) -> tuple[str, Target] | None:
     return plain_name, Target(metric=metric, mode=mode, value=value)
 
 
-def reading_of(name: str) -> Meaning | None:
+def meaning_of(name: str) -> Meaning | None:
     """Return what a column of this name says; None where the name is not known."""
     goal = goal_of(name)
     known = goal[0] if goal else _TO_TARGET.sub("to_target", plain(name))
@@ -181,23 +181,23 @@ def reading_of(name: str) -> Meaning | None:
 def known_names() -> Mapping[str, Meaning]:
     """Return every known name, as :func:`plain` writes it, with what it says."""
     found: dict[str, Meaning] = {}
-    for name, reading in itertools.chain(_without_units(), _in_units(), _throughputs()):
-        found.setdefault(name, reading)
+    for name, meaning in itertools.chain(_without_units(), _in_units(), _throughputs()):
+        found.setdefault(name, meaning)
     return found
 
 
 def is_known(name: str) -> bool:
     """Whether a name is well known, though perhaps its cells must say of what."""
     names = (*COUNT_OR_NAME, *AMBIGUOUS_BATCHES)
-    return plain(name) in names or reading_of(name) is not None
+    return plain(name) in names or meaning_of(name) is not None
 
 
-def reading_as(column: str, theirs: str) -> Meaning | None:
+def meaning_as(column: str, theirs: str) -> Meaning | None:
     """Return what their column says if it is ours, in the unit that its name has.
 
     Our column may be named in another unit: ``step_time_ms``.
     """
-    known, own = reading_of(column), reading_of(theirs)
+    known, own = meaning_of(column), meaning_of(theirs)
     if known is None or column not in SETTABLE:
         return known
     if own is not None and own.column == known.column:

@@ -187,11 +187,11 @@ class _Reader:
         # None where the cells say neither time nor failure
         values: dict[str, Any] = {}
         outcome = None
-        for name, reading in self._matching.columns.items():
-            text = row.cells[reading.theirs]
+        for name, meaning in self._matching.columns.items():
+            text = row.cells[meaning.theirs]
             if name in _MEASURED and (failed := failure(text)):
                 outcome = failed
-            elif (value := self._cell(row.line, reading, text)) is not None:
+            elif (value := self._cell(row.line, meaning, text)) is not None:
                 values[name] = value
         has_ended = values.get("outcome", Outcome.COMPLETED) != Outcome.COMPLETED
         if outcome is None:
@@ -206,15 +206,15 @@ class _Reader:
         empty = LENGTHS if outcome == Outcome.TARGET_NOT_REACHED else _MEASURED
         return {**values, **dict.fromkeys(empty), "outcome": outcome}
 
-    def _cell(self, line: int, reading: Meaning, text: str) -> Any:
+    def _cell(self, line: int, meaning: Meaning, text: str) -> Any:
         try:
-            return parse_cell(reading, text, self._decimal)
+            return parse_cell(meaning, text, self._decimal)
         except ValueError as error:
-            name = reading.column
-            ours = "" if reading.theirs == name else f" ({name})"
+            name = meaning.column
+            ours = "" if meaning.theirs == name else f" ({name})"
             unit = COLUMNS_BY_NAME[name].meaning.rstrip(".")
             raise SpecError(
-                f"{self._table.path}, line {line}, column {shown(reading.theirs)}{ours}"
+                f"{self._table.path}, line {line}, column {shown(meaning.theirs)}{ours}"
                 f": {shown(text)} {error} ({unit}). Correct the cell or remove the row."
             ) from error
 

@@ -16,7 +16,7 @@ from scalelab.reading.tables.names import (
     is_axis,
     is_known,
     is_measured,
-    reading_of,
+    meaning_of,
 )
 from scalelab.reading.tables.values import failure, is_missing
 from scalelab.records.columns import COLUMNS_BY_NAME, TARGET_COLUMNS
@@ -71,7 +71,7 @@ def _check_melt(table: ForeignTable, asked: ImportArguments) -> tuple[str, str]:
             "names of a wide table's columns hold one thing; name one."
         )
     ((ours, cells),) = asked.melt.items()
-    known = reading_of(cells)
+    known = meaning_of(cells)
     if ours not in SETTABLE or known is None or known.column not in SPEEDS:
         raise SpecError(
             f"{Option('melt', cells, key=ours)}: the first is a column of ours that "
@@ -117,7 +117,7 @@ def by_goal(table: ForeignTable, asked: ImportArguments) -> ForeignTable:
     names its target otherwise, or columns that are asked for, stay as they are.
     """
     goals = _goals(table, asked)
-    given = {*asked.constant, *(r.column for r in map(reading_of, table.names) if r)}
+    given = {*asked.constant, *(r.column for r in map(meaning_of, table.names) if r)}
     if not goals or not given.isdisjoint(TARGET_COLUMNS):
         return table
     kept = tuple(name for name in table.names if name not in goals)

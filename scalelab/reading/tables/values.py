@@ -163,33 +163,33 @@ def parse(name: str, text: str) -> Any:
     return value
 
 
-def parse_cell(reading: Meaning, text: str, decimal: str) -> Any:
+def parse_cell(meaning: Meaning, text: str, decimal: str) -> Any:
     """Return the value of a cell in our unit; None where it is empty."""
-    name = reading.column
+    name = meaning.column
     kind = COLUMNS_BY_NAME[name].kind
     if kind not in ("integer", "number"):
         return parse(name, text)
     if is_missing(text):
         return None
-    text, factor = _without_unit(reading, plain_number(text, decimal))
-    if factor == 1 and not reading.is_step_rate and name not in LENGTHS:
+    text, factor = _without_unit(meaning, plain_number(text, decimal))
+    if factor == 1 and not meaning.is_step_rate and name not in LENGTHS:
         return parse(name, text)
     value = _number(text)
-    if reading.is_step_rate and value <= 0:
+    if meaning.is_step_rate and value <= 0:
         raise ValueError("must be more than 0")
-    value = 1 / value if reading.is_step_rate else value * factor
+    value = 1 / value if meaning.is_step_rate else value * factor
     value = round(value) if kind == "integer" else value
     _check_range(name, kind, value)
     return value
 
 
-def _without_unit(reading: Meaning, text: str) -> tuple[str, float]:
+def _without_unit(meaning: Meaning, text: str) -> tuple[str, float]:
     # a number, and the unit of ours that is written behind it or that its column has
-    name = reading.column
+    name = meaning.column
     if name == "gpu_utilization" and text.endswith("%"):
         return text[:-1].rstrip(), 0.01
     if not text[-1:].isalpha():
-        return text, reading.factor
+        return text, meaning.factor
     if name == "throughput_samples_per_s":
         return _PER_SECOND.sub("", text.lower()), 1.0
     found = _DURATION.fullmatch(text.replace("\u00b5", "u"))
@@ -197,7 +197,7 @@ def _without_unit(reading: Meaning, text: str) -> tuple[str, float]:
         return found[1], SECONDS[found[2]]
     if name in _COUNTS:
         return _COUNTED.sub("", text.lower()), 1.0
-    return text, reading.factor
+    return text, meaning.factor
 
 
 def is_out_of_memory(text: str) -> bool:

@@ -6,7 +6,8 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.inputs.target import Target
-from scalelab.reading.tables.names import goal_of, reading_as, reading_of
+from scalelab.reading.logs.rates import own_rates
+from scalelab.reading.tables.names import goal_of, meaning_as, meaning_of
 from scalelab.session.run import Run
 
 Import = Callable[..., Run]
@@ -26,16 +27,16 @@ PLAIN = "gpus,nodes,batch_per_gpu,{}\n"
     ],
 )
 def test_names_are_read_with_their_units(name: str, column: str, factor: float) -> None:
-    reading = reading_of(name)
-    assert reading is not None
-    assert (reading.column, reading.factor) == (column, factor)
-    assert not reading.is_step_rate
+    meaning = meaning_of(name)
+    assert meaning is not None
+    assert (meaning.column, meaning.factor) == (column, factor)
+    assert not meaning.is_step_rate
 
 
 def test_a_step_per_second_is_no_second_per_step() -> None:
-    reading = reading_of("step/s")
-    assert reading is not None
-    assert reading.is_step_rate
+    meaning = meaning_of("step/s")
+    assert meaning is not None
+    assert meaning.is_step_rate
 
 
 @pytest.mark.parametrize(
@@ -72,9 +73,9 @@ def test_other_names_tell_none(name: str) -> None:
 def test_units_count_in_names_that_are_mapped(
     ours: str, theirs: str, column: str, unit: str
 ) -> None:
-    reading = reading_as(ours, theirs)
-    assert reading is not None
-    assert (reading.column, reading.unit) == (column, unit)
+    meaning = meaning_as(ours, theirs)
+    assert meaning is not None
+    assert (meaning.column, meaning.unit) == (column, unit)
 
 
 def test_epochs_that_are_called_samples_are_epochs(run_of: Import) -> None:
@@ -175,3 +176,13 @@ def test_final_metrics_of_a_table_may_rule_ways_out(run_of: Import) -> None:
     answer = run.recommend(job={"samples": 10**6}, max_gap=0.01, max_time="1h")
     assert answer.chosen.settings == {"parallelism": "ddp"}
     assert "ruled_out" in {fact.kind for fact in answer.facts}
+
+
+def test_a_worker_may_be_a_node_in_a_table() -> None:
+    """Its throughput is none of a device, though a worker in a log is a rank."""
+    of_device = meaning_of("images/s/GPU")
+    assert of_device is not None
+    assert of_device.is_per_device
+    assert meaning_of("images/s/worker") is None
+    (rate,) = own_rates("step 3 | 12.5 images/s/worker")
+    assert rate.of_all_ranks is False
