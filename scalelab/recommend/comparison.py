@@ -19,7 +19,12 @@ from scalelab.recommend.prediction.outlook import (
     best_of_each_size,
 )
 from scalelab.recommend.question.candidates import is_printed
-from scalelab.recommend.question.choice import Choice, choose
+from scalelab.recommend.question.choice import (
+    Allocations,
+    Choice,
+    best_within,
+    largest_paying,
+)
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.spending import unbeaten
 from scalelab.records.columns import PROGRAM_COLUMN
@@ -112,21 +117,17 @@ def may_be_chosen(best: Outlook) -> np.ndarray:
 
 
 def _choose(best: Outlook, limits: Constraints, device_word: str) -> Choice:
-    time, eligible = best.time_s, best.is_eligible
-    last = int(last_paying(time[None], best.sizes, limits.min_marginal_return)[0])
-    is_known = may_be_chosen(best)
-    paying = is_known & (np.arange(len(time)) <= last)
-    if not paying.any():
-        fewest = (is_known if is_known.any() else eligible).argmax()
-        paying = np.arange(len(time)) == fewest
-    spent, measured = best.spent.medians(), best.is_measured
-    choice = choose(
-        spent, best.probability, eligible, paying, measured, limits, device_word
-    )
-    if not limits.limited and choice.index < last:
-        more = "more were not measured"
-        rule = f"{choice.rule}; {more}" if choice.index else f"{more}, though they pay"
-        choice = replace(choice, rule=rule)
+    if limits.limited:
+        among = Allocations(
+            spent=best.spent.medians(),
+            probability=best.probability,
+            is_eligible=best.is_eligible,
+            is_measured=best.is_measured,
+        )
+        choice = best_within(among, limits)
+    else:
+        choice = _largest_known(best, limits, device_word)
+
     index = unbeaten(best.spent, choice.index, best.meets(limits))
     if index == choice.index:
         return choice
@@ -134,6 +135,24 @@ def _choose(best: Outlook, limits: Constraints, device_word: str) -> Choice:
     rule = f"clearly faster or cheaper than {first}, and not worse in the other"
     rule += f" ({first}: {choice.rule})"
     return Choice(index=index, meets=True, rule=rule)
+
+
+def _largest_known(best: Outlook, limits: Constraints, device_word: str) -> Choice:
+    """Return the largest world size that pays, of those that are known."""
+    rows, time_s = np.arange(len(best.sizes)), best.time_s
+    last = int(last_paying(time_s[None], best.sizes, limits.min_marginal_return)[0])
+    is_known = may_be_chosen(best)
+    pays = is_known & (rows <= last)
+    if not pays.any():
+        fewest = (is_known if is_known.any() else best.is_eligible).argmax()
+        pays = rows == fewest
+
+    choice = largest_paying(pays, best.meets(limits), limits, device_word)
+    if choice.index >= last:
+        return choice
+    more = "more were not measured"
+    rule = f"{choice.rule}; {more}" if choice.index else f"{more}, though they pay"
+    return replace(choice, rule=rule)
 
 
 def _picked(every: Outlook, limits: Constraints, device_word: str) -> Outlook | None:

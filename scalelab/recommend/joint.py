@@ -15,7 +15,7 @@ from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.recommend.comparison import LITTLE_MORE, MUCH_FASTER
 from scalelab.recommend.prediction.nearest import nearest, nearest_of
-from scalelab.recommend.question.choice import Choice, choose
+from scalelab.recommend.question.choice import Allocations, Choice, best_within
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.spending import Spending, pareto, unbeaten
 
@@ -39,11 +39,16 @@ class Joint:
         self.limits = replace(limits, limits=known)
         eligible = np.concatenate([each.is_eligible for each in outlooks])
         accurate = np.concatenate([each.frame["is_accurate"] for each in outlooks])
-        self._probability = np.concatenate([each.probability for each in outlooks])
-        self._measured = np.concatenate([each.is_measured for each in outlooks])
+        probability = np.concatenate([each.probability for each in outlooks])
         both = eligible & accurate.astype(bool)
         self._eligible = both if both.any() else eligible
-        self.meets = self._eligible & (self._probability >= limits.confidence)
+        self.meets = self._eligible & (probability >= limits.confidence)
+        self._allocations = Allocations(
+            spent=self.spent.medians(),
+            probability=probability,
+            is_eligible=self._eligible,
+            is_measured=np.concatenate([each.is_measured for each in outlooks]),
+        )
 
     def at(self, label: str) -> int:
         """Return the position of the row that was chosen of one kind."""
@@ -52,15 +57,7 @@ class Joint:
     def chosen(self) -> str:
         """Choose among all rows; return the kind, whose choice is this row then."""
         if self.limits.limited:
-            found = choose(
-                self.spent.medians(),
-                self._probability,
-                self._eligible,
-                self._eligible,
-                self._measured,
-                self.limits,
-                "device",
-            )
+            found = best_within(self._allocations, self.limits)
         else:
             found = self._best_of_chosen()
         if self.has_money:
@@ -187,7 +184,7 @@ class Joint:
             unit=spent and spent.unit(float(cost[chosen]), units)[1],
             reason=reason,
             needed=None,
-            probability=float(self._probability[at]),
+            probability=float(self._allocations.probability[at]),
             limits=[*limits.in_words(units)],
         )
 

@@ -6,7 +6,12 @@ import pytest
 from scalelab.errors import SpecError
 from scalelab.kinds.resources import Units
 from scalelab.recommend.money.prices import Price
-from scalelab.recommend.question.choice import Choice, choose
+from scalelab.recommend.question.choice import (
+    Allocations,
+    Choice,
+    best_within,
+    largest_paying,
+)
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.spending import Spending, beating, pareto
 
@@ -63,7 +68,6 @@ def test_pareto_keeps_ties_and_drops_the_beaten() -> None:
 
 TIME = np.array([100.0, 60.0, 40.0])
 HOURS = np.array([1.0, 1.2, 1.6])
-PAYING = np.array([True, True, False])
 
 
 def pick(
@@ -74,11 +78,13 @@ def pick(
     hours: np.ndarray = HOURS,
     **limits: float,
 ) -> Choice:
-    chances = np.array(probability)
-    spent = Spending({"time": TIME, "device_hours": hours})
-    asked = Constraints(limits=limits, confidence=confidence)
-    may, known = np.array(eligible), np.array(measured)
-    return choose(spent, chances, may, PAYING, known, asked, "GPU")
+    among = Allocations(
+        spent=Spending({"time": TIME, "device_hours": hours}),
+        probability=np.array(probability),
+        is_eligible=np.array(eligible),
+        is_measured=np.array(measured),
+    )
+    return best_within(among, Constraints(limits=limits, confidence=confidence))
 
 
 def test_a_deadline_prefers_the_cheapest_that_holds_it() -> None:
@@ -156,7 +162,10 @@ def test_of_what_is_as_close_the_cheapest_is_shown() -> None:
     spent = Spending({"time": np.array([61.0, 60.0, 80.0]), "device_hours": HOURS})
     asked, unlikely = Constraints(limits={"time": 30}), np.zeros(3)
     every = np.ones(3, dtype=bool)
-    choice = choose(spent, unlikely, every, PAYING, every, asked, "GPU")
+    among = Allocations(
+        spent=spent, probability=unlikely, is_eligible=every, is_measured=every
+    )
+    choice = best_within(among, asked)
     assert (choice.index, choice.meets) == (0, False)
     assert choice.rule.endswith("then what takes the fewest device-hours")
 
@@ -176,13 +185,14 @@ def test_only_what_is_eligible_is_chosen() -> None:
     ],
 )
 def test_no_doubling_is_praised_where_none_paid(paying: list[bool], rule: str) -> None:
-    some = len(paying)
-    spent = Spending({"time": TIME[:some], "device_hours": HOURS[:some]})
-    every, pays = np.ones(some, dtype=bool), np.array(paying)
-    choice = choose(spent, np.ones(some), every, pays, every, Constraints(), "GPU")
+    every, pays = np.ones(len(paying), dtype=bool), np.array(paying)
+    choice = largest_paying(pays, every, Constraints(), "GPU")
     assert (choice.index, choice.rule) == (0, rule)
 
 
 def test_without_limits_the_last_paying_row_is_chosen() -> None:
-    assert pick([1.0, 1.0, 1.0]).index == 1
-    assert pick([1.0, 0.2, 1.0]).meets is False
+    pays = np.array([True, True, False])
+    choice = largest_paying(pays, np.ones(3, dtype=bool), Constraints(), "GPU")
+    assert (choice.index, choice.meets) == (1, True)
+    meets = np.array([True, False, True])
+    assert largest_paying(pays, meets, Constraints(), "GPU").meets is False
