@@ -27,9 +27,17 @@ from scalelab.laws.published import law_named
 from scalelab.laws.rows import FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
+from scalelab.recommend.answer.evidence import RateRow
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.failures import failures, limits_of_memory, why_no_answer
-from scalelab.recommend.answer.recommendation import ParameterRow, Recommendation
+from scalelab.recommend.answer.recommendation import (
+    AskedPart,
+    BasisPart,
+    ChosenPart,
+    ParameterRow,
+    Recommendation,
+)
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.recommend.argument import grounds, why_not
 from scalelab.recommend.comparison import Comparison
 from scalelab.recommend.evidence import Accuracy, evidence
@@ -237,28 +245,154 @@ class Considered:
 
     def recommendation(self) -> Recommendation:
         """Return the answer about the chosen row."""
-        knowledge, link = self.knowledge, self.link
+        choice, outlook = self.comparison.choice, self.comparison.printed
+        base = Baseline.of(self.knowledge.rows, self.knowledge.step_times)
+        table = outlook_rows(outlook, choice.index, base, self.limits, self.knowledge)
+        asked, chosen = self._asked(), self._chosen(table, base)
+        rates = measured_rates(self.knowledge.need, self.knowledge.subject.everywhere)
+        facts = tuple(self._facts(asked, chosen, base, rates))
+        basis = self._basis(facts, rates)
+        return Recommendation(**vars(asked), **vars(chosen), **vars(basis))
+
+    @property
+    def _units(self) -> Units:
+        return self.limits.units(self.knowledge.subject.device_hour_word)
+
+    @property
+    def _config(self) -> dict[str, Any]:
+        """The configuration of the chosen row, by column of the outlook."""
+        frame = self.comparison.printed.frame
+        (config,) = frame.iloc[[self.comparison.choice.index]].to_dict("records")
+        return {str(name): value for name, value in config.items()}
+
+    def _asked(self) -> AskedPart:
+        subject, limits = self.knowledge.subject, self.limits
+        limit_words = limits.in_words(self._units)
+        if self.knowledge.need.uses_law:
+            limit_words = (*limit_words, str(self.knowledge.need.target))
+        return AskedPart(
+            workload=subject.workload,
+            device_name=subject.device_name,
+            node_group=subject.node_group,
+            device_word=subject.device_word,
+            device_hour_word=subject.device_hour_word,
+            is_emulated=subject.is_emulated,
+            held=self.knowledge.held,
+            limits=limit_words,
+            limited={name: float(limit) for name, limit in limits.limits.items()},
+            conditions=limits.conditions,
+            interval=limits.interval,
+            confidence=limits.confidence,
+            price=limits.charges_in_words(subject.device_hour_word) or None,
+            currency=self._units.currency,
+        )
+
+    def _chosen(self, table: tuple[OutlookRow, ...], base: Baseline) -> ChosenPart:
+        knowledge, limits = self.knowledge, self.limits
+        choice, outlook = self.comparison.choice, self.comparison.printed
+        row, config = table[choice.index], self._config
+        return ChosenPart(
+            rows=table,
+            meets_constraints=choice.meets and bool(config["is_accurate"]),
+            condition=condition(knowledge, row),
+            objective=choice.rule,
+            baseline=counted(base.world_size, knowledge.subject.device_word),
+            learning_rate=learning_rate(
+                knowledge.subject.frame,
+                int(row.batch.global_batch_size),
+                knowledge.need.rate_settings(int(config["samples_curve"])),
+            ),
+            knee=find_knee(outlook, knowledge, limits.min_marginal_return),
+            next_trial=next_trial(
+                table, choice.index, outlook, knowledge, limits, self.gaps, self.within
+            ),
+        )
+
+    def _basis(self, facts: tuple[Fact, ...], rates: tuple[RateRow, ...]) -> BasisPart:
+        knowledge, interval = self.knowledge, self.limits.interval
+        subject, law, need = knowledge.subject, knowledge.law, knowledge.need
+        measured = knowledge.rows.observations
+        spent_s = numbers(subject.everywhere, "allocated_gpu_s")
+        known_s = spent_s[np.isfinite(spent_s)]
+        parameters = _parameters("step time", law.parameters(interval))
+        if need.law is not None:
+            parameters += _parameters("convergence", need.law.parameters(interval))
+        return BasisPart(
+            facts=facts,
+            left_out=knowledge.rows.left_out,
+            left_out_of_convergence=need.law.left_out if need.law else {},
+            num_observations=len(measured),
+            sweep_gpu_hours=float(known_s.sum()) / 3600 if len(known_s) else None,
+            law=law.name,
+            formula=law.reference,
+            parameters=parameters,
+            memory_limits=limits_of_memory(measured),
+            evidence=evidence(self.whole, subject.frame, self.factorisation, rates),
+        )
+
+    def _facts(
+        self,
+        asked: AskedPart,
+        chosen: ChosenPart,
+        base: Baseline,
+        rates: tuple[RateRow, ...],
+    ) -> Iterator[Fact]:
+        """Yield what the answer says of itself, in the order in which it is said."""
+        knowledge, comparison, units = self.knowledge, self.comparison, self._units
+        subject, need, rule = knowledge.subject, knowledge.need, knowledge.rule
+        rows, law, choice = chosen.rows, knowledge.law.name, comparison.choice
+        measured, beside = knowledge.rows.observations, comparison.named()
+        row, config = rows[choice.index], self._config
         is_accepted = self.accepts_unmeasured
-        subject, need, law = knowledge.subject, knowledge.need, knowledge.law.name
-        answer = _answer(
-            knowledge,
-            self.comparison,
-            self.gaps,
-            self.limits,
-            self.within,
-            self.wanted,
-            is_accepted=is_accepted,
+
+        yield from believed(rows, law, self.link, is_accepted=is_accepted)
+        yield from missed(
+            need, rates, rows, subject.everywhere, subject.device_hour_word
         )
-        beliefs = believed(answer.rows, law, link, is_accepted=is_accepted)
-        rates = measured_rates(need, subject.everywhere)
-        late = missed(
-            need, rates, answer.rows, subject.everywhere, subject.device_hour_word
+
+        yield from why_not(comparison, rows, rule, beside, units)
+        yield from grounds(knowledge, comparison, config)
+        yield from failures(measured)
+        if knowledge.compares_counts:
+            yield from against_cheapest(rows)
+        yield from compared(comparison.programs())
+        yield from self._about_limits()
+        yield from named(beside, asked.limits, knowledge, units)
+
+        accuracy = [*knowledge.accuracy.notes(config)]
+        yield from accuracy
+        yield from assumptions(knowledge, row, config, accuracy)
+        chosen_question = comparison.printed.questions.iloc[[choice.index]]
+        yield from knowledge.memory.notes(chosen_question)
+        yield from rates_found(measured, row.batch.global_batch_size)
+        yield from critical_batch(need, config["samples_curve"])
+        yield from cut_to_an_epoch(rule)
+        yield from about_efficiency(rows, base.world_size)
+
+        guessed = {row.world_size for row in rows if row.basis == Support.NOT_MEASURED}
+        proposed = chosen.next_trial
+        is_proposed = proposed is not None and proposed.world_size in guessed
+        yield from not_chosen(
+            rule, rows, is_proposed=is_proposed, is_accepted=is_accepted
         )
-        beside = evidence(self.whole, subject.frame, self.factorisation, rates)
-        may_cross = self.within is None and law == StepTimeLaw.name
-        unknown = link_unknown(answer.rows, link) if may_cross else ()
-        facts = (*beliefs, *late, *answer.facts, *unknown)
-        return replace(answer, facts=facts, evidence=beside)
+        if not choice.meets:
+            yield considered(rule, rows, self.wanted)
+        yield from not_considered(knowledge, rows, self.wanted)
+        yield from not_identifiable(self.gaps, subject.is_emulated)
+        if self.within is None and law == StepTimeLaw.name:
+            yield from link_unknown(rows, self.link)
+
+    def _about_limits(self) -> Iterator[Fact]:
+        """Note what costs are, what is worth granting, and what can be met."""
+        choice, limits = self.comparison.choice, self.limits
+        if limits.price is not None:
+            is_interruptible = self.knowledge.subject.is_interruptible
+            yield Fact.of("costs_contain", is_interruptible=is_interruptible)
+        if self.knowledge.compares_counts:
+            yield from worth_granting(self.comparison.printed, choice.index, limits)
+        if limits.limited and not choice.meets:
+            found = nearest(self.comparison.every, limits, self._units)
+            yield nearest_of(found, limits.confidence)
 
 
 def _check_sequence_length(subject: AskedCurves, job: Job | None) -> None:
@@ -271,112 +405,6 @@ def _check_sequence_length(subject: AskedCurves, job: Job | None) -> None:
             f"of {other[0]:g} tokens. Correct the job, or leave sequence_length out "
             "and say the length in samples."
         )
-
-
-def _answer(
-    knowledge: Knowledge,
-    comparison: Comparison,
-    gaps: tuple[Gap, ...],
-    limits: Constraints,
-    within: Allocation | None,
-    wanted: Sequence[int],
-    *,
-    is_accepted: bool,
-) -> Recommendation:
-    subject, law, need = knowledge.subject, knowledge.law, knowledge.need
-    measured = knowledge.rows.observations
-    rule, outlook, choice = knowledge.rule, comparison.printed, comparison.choice
-    base = Baseline.of(knowledge.rows, knowledge.step_times)
-    table = outlook_rows(outlook, choice.index, base, limits, knowledge)
-    chosen = table[choice.index]
-    units = limits.units(subject.device_hour_word)
-    limit_words = limits.in_words(units)
-    if need.uses_law:
-        limit_words = (*limit_words, str(need.target))
-    proposed = next_trial(table, choice.index, outlook, knowledge, limits, gaps, within)
-    guessed = {row.world_size for row in table if row.basis == Support.NOT_MEASURED}
-    is_proposed = proposed is not None and proposed.world_size in guessed
-    spent_s = numbers(subject.everywhere, "allocated_gpu_s")
-    known_s = spent_s[np.isfinite(spent_s)]
-    config = outlook.frame.iloc[choice.index].to_dict()
-    accuracy = [*knowledge.accuracy.notes(config)]
-    beside = comparison.named()
-    parameters = _parameters("step time", law.parameters(limits.interval))
-    if need.law is not None:
-        parameters += _parameters("convergence", need.law.parameters(limits.interval))
-    return Recommendation(
-        workload=subject.workload,
-        device_name=subject.device_name,
-        node_group=subject.node_group,
-        device_word=subject.device_word,
-        device_hour_word=subject.device_hour_word,
-        rows=table,
-        meets_constraints=choice.meets and bool(config["is_accurate"]),
-        limits=limit_words,
-        limited={name: float(limit) for name, limit in limits.limits.items()},
-        conditions=limits.conditions,
-        condition=condition(knowledge, chosen),
-        objective=choice.rule,
-        interval=limits.interval,
-        confidence=limits.confidence,
-        held=knowledge.held,
-        baseline=counted(base.world_size, subject.device_word),
-        learning_rate=learning_rate(
-            subject.frame,
-            int(chosen.batch.global_batch_size),
-            knowledge.need.rate_settings(
-                int(outlook.frame["samples_curve"].iloc[choice.index])
-            ),
-        ),
-        knee=find_knee(outlook, knowledge, limits.min_marginal_return),
-        next_trial=proposed,
-        price=limits.charges_in_words(subject.device_hour_word) or None,
-        currency=units.currency,
-        facts=(
-            *why_not(comparison, table, rule, beside, units),
-            *grounds(knowledge, comparison, config),
-            *failures(measured),
-            *(against_cheapest(table) if knowledge.compares_counts else ()),
-            *compared(comparison.programs()),
-            *_about_limits(knowledge, comparison, limits, units),
-            *named(beside, limit_words, knowledge, units),
-            *accuracy,
-            *assumptions(knowledge, chosen, config, accuracy),
-            *knowledge.memory.notes(outlook.questions.iloc[[choice.index]]),
-            *rates_found(measured, chosen.batch.global_batch_size),
-            *critical_batch(need, config["samples_curve"]),
-            *cut_to_an_epoch(rule),
-            *about_efficiency(table, base.world_size),
-            *not_chosen(rule, table, is_proposed=is_proposed, is_accepted=is_accepted),
-            *(() if choice.meets else (considered(rule, table, wanted),)),
-            *not_considered(knowledge, table, wanted),
-            *not_identifiable(gaps, subject.is_emulated),
-        ),
-        left_out=knowledge.rows.left_out,
-        left_out_of_convergence=need.law.left_out if need.law else {},
-        num_observations=len(measured),
-        sweep_gpu_hours=float(known_s.sum()) / 3600 if len(known_s) else None,
-        is_emulated=subject.is_emulated,
-        law=law.name,
-        formula=law.reference,
-        parameters=parameters,
-        memory_limits=limits_of_memory(measured),
-    )
-
-
-def _about_limits(
-    knowledge: Knowledge, comparison: Comparison, limits: Constraints, units: Units
-) -> Iterator[Fact]:
-    """Note what costs are, what is worth granting, and what can be met."""
-    choice = comparison.choice
-    if limits.price is not None:
-        is_interruptible = knowledge.subject.is_interruptible
-        yield Fact.of("costs_contain", is_interruptible=is_interruptible)
-    if knowledge.compares_counts:
-        yield from worth_granting(comparison.printed, choice.index, limits)
-    if limits.limited and not choice.meets:
-        found = nearest(comparison.every, limits, units)
-        yield nearest_of(found, limits.confidence)
 
 
 def _parameters(law: str, table: pd.DataFrame) -> tuple[ParameterRow, ...]:

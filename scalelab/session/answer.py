@@ -65,7 +65,6 @@ class Answering(Protocol):
 class Answer(Guided, Recommendation):
     """A recommendation that can be looked at, in a console and in a notebook."""
 
-    __slots__ = ("_run",)
     _instead: ClassVar[Mapping[str, str]] = _GUESSED
 
     @classmethod

@@ -96,9 +96,9 @@ class ParameterRow:
     remedy: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recommendation:
-    """Which allocation to use, what it costs, and what that rests on.
+@dataclass(frozen=True, kw_only=True)
+class AskedPart:
+    """What was asked of which measurements, and the words for both.
 
     Parameters
     ----------
@@ -107,53 +107,26 @@ class Recommendation:
     device_word, device_hour_word
         What a device is called here: ``GPU``/``GPU-h``, ``CPU slot``/``core-h``,
         ``emulated GPU``/``emulated GPU-h``.
-    rows
-        One per world size, increasing: of its placements and batches the best for what
-        is asked.
+    is_emulated
+        Whether a declared machine was measured, not a real one.
+    held
+        The settings that all rows share, by name.
     limits
         What the chosen row must hold, in words, e.g. ``< 4 h``; empty without limits.
+    limited
+        The limits of the question as numbers, by the resource's name in the unit of its
+        field; ``limits`` has them in words.
     conditions
         What the models that were so trained must hold, in words, e.g. ``val_acc >=
         0.9``; empty: nothing was asked.
-    condition
-        What the chances take for granted, in words, e.g. ``90 epochs suffice at batch
-        8192``; empty: nothing.
-    learning_rate
-        None where no learning rate was measured.
-    knee
-        None with fewer than two rows, or where one device count alone was measured:
-        then nothing is known of doublings and extremes.
-    next_trial
-        None where no measurement would change the answer.
+    interval
+        The mass of all intervals, between 0 and 1.
+    confidence
+        The chance with which limits must hold.
     price
         What is charged per hour and who says so, in sentences; None: not known.
     currency
         The currency of costs, such as ``usd``.
-    devices
-        Where several kinds of devices were compared, the words for each, by
-        :attr:`OutlookRow.device`; empty where there is one kind.
-    facts
-        The notes on the answer: what it assumes, what could not be answered, and how
-        many trials failed.
-    left_out_of_convergence
-        The same of the law of samples to a target; a row may count in both.
-    memory_limits
-        Which local batches did not fit into a device's memory; empty where all did.
-    evidence
-        What was measured besides the answer.
-    sweep_gpu_hours
-        Device-hours the observations cost; None where not recorded.
-    sweep_spent
-        What else they cost, by the resource's name in the unit of its field: money,
-        energy and carbon, where all devices have a price or a power.
-    limited
-        The limits of the question as numbers, by the resource's name in the unit of its
-        field; ``limits`` has them in words.
-    what_if
-        What would be chosen under other limits, see :mod:`scalelab.recommend.what_if`.
-    scaling
-        Strong and weak scaling, see :mod:`scalelab.recommend.scaling`; empty where they
-        were not asked for.
     """
 
     workload: str
@@ -161,38 +134,112 @@ class Recommendation:
     node_group: str
     device_word: str
     device_hour_word: str
-    rows: tuple[OutlookRow, ...]
-    meets_constraints: bool
+    is_emulated: bool
+    held: Mapping[str, Scalar]
     limits: tuple[str, ...]
-    condition: str
-    objective: str
+    limited: Mapping[str, float] = field(default_factory=dict)
+    conditions: tuple[str, ...] = ()
     interval: float
     confidence: float
-    held: Mapping[str, Scalar]
+    price: str | None
+    currency: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenPart:
+    """Which allocation to use, beside which others, and what to do next.
+
+    Parameters
+    ----------
+    rows
+        One per world size, increasing: of its placements and batches the best for what
+        is asked.
+    meets_constraints
+        Whether the chosen row surely holds what was asked.
+    condition
+        What the chances take for granted, in words, e.g. ``90 epochs suffice at batch
+        8192``; empty: nothing.
+    objective
+        The rule of the choice, in words.
+    baseline
+        What efficiencies are compared with, in words.
+    learning_rate
+        None where no learning rate was measured.
+    knee
+        None with fewer than two rows, or where one device count alone was measured:
+        then nothing is known of doublings and extremes.
+    next_trial
+        None where no measurement would change the answer.
+    elsewhere
+        The rows that would be chosen on other kinds of devices, by their names.
+    devices
+        Where several kinds of devices were compared, the words for each, by
+        :attr:`OutlookRow.device`; empty where there is one kind.
+    what_if
+        What would be chosen under other limits, see :mod:`scalelab.recommend.what_if`.
+    scaling
+        Strong and weak scaling, see :mod:`scalelab.recommend.scaling`; empty where they
+        were not asked for.
+    """
+
+    rows: tuple[OutlookRow, ...]
+    meets_constraints: bool
+    condition: str
+    objective: str
     baseline: str
     learning_rate: LearningRatePlan | None
     knee: Knee | None
     next_trial: NextTrial | None
-    price: str | None
-    currency: str
+    elsewhere: Mapping[str, OutlookRow] = field(default_factory=dict)
+    devices: Mapping[str, DeviceWords] = field(default_factory=dict)
+    what_if: dict[str, Any] = field(default_factory=dict, repr=False)
+    scaling: tuple[ScalingSeries, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BasisPart:
+    """What an answer rests on: facts, laws and measurements.
+
+    Parameters
+    ----------
+    facts
+        The notes on the answer: what it assumes, what could not be answered, and how
+        many trials failed.
+    left_out
+        How many measurements were left out of the law of step times, by the reason.
+    left_out_of_convergence
+        The same of the law of samples to a target; a row may count in both.
+    sweep_gpu_hours
+        Device-hours the observations cost; None where not recorded.
+    sweep_spent
+        What else they cost, by the resource's name in the unit of its field: money,
+        energy and carbon, where all devices have a price or a power.
+    law, formula
+        The name of the law of step times, and its formula with the source.
+    parameters
+        The fitted parameters of the laws.
+    memory_limits
+        Which local batches did not fit into a device's memory; empty where all did.
+    evidence
+        What was measured besides the answer.
+    """
+
     facts: tuple[Fact, ...]
     left_out: Mapping[str, int]
     left_out_of_convergence: Mapping[str, int]
     num_observations: int
     sweep_gpu_hours: float | None
-    is_emulated: bool
+    sweep_spent: Mapping[str, float] = field(default_factory=dict)
     law: str
     formula: str
-    elsewhere: Mapping[str, OutlookRow] = field(default_factory=dict)
-    devices: Mapping[str, DeviceWords] = field(default_factory=dict)
-    parameters: tuple[ParameterRow, ...] = field(default=())
+    parameters: tuple[ParameterRow, ...] = ()
     memory_limits: tuple[MemoryLimit, ...] = ()
     evidence: Evidence = field(default_factory=Evidence)
-    conditions: tuple[str, ...] = ()
-    sweep_spent: Mapping[str, float] = field(default_factory=dict)
-    limited: Mapping[str, float] = field(default_factory=dict)
-    what_if: dict[str, Any] = field(default_factory=dict, repr=False)
-    scaling: tuple[ScalingSeries, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation(BasisPart, ChosenPart, AskedPart):
+    """Which allocation to use, what it costs, and what that rests on."""
 
     @property
     def ways(self) -> tuple[WayRow, ...]:
