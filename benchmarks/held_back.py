@@ -58,7 +58,7 @@ def held_back_errors(
 ) -> pd.DataFrame:
     """Predict the held-back points of every curve by every law."""
     rows = prepared(observations)
-    left_out = ", ".join(f"{count} {why}" for why, count in rows.left_out.items())
+    left_out = ", ".join(map(str, rows.left_out))
     aside = f" Rows left out: {left_out}." if left_out else ""
     if rows.frame.empty:
         raise FitError(f"No row has a usable step time to be held back.{aside}")

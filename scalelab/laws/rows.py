@@ -1,6 +1,5 @@
 """Prepare observations for a law: which rows are fit for it, on which curves."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +14,7 @@ from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.document import Scalar
 from scalelab.kinds.strategies import strategy_of
 from scalelab.kinds.strategy import Strategy
+from scalelab.laws.left_out import LeftOut
 from scalelab.records.columns import CURVE_COLUMNS, OPTION_PREFIX
 
 CONFIGURATION = (
@@ -28,7 +28,7 @@ CONFIGURATION = (
 
 _USABLE_OUTCOMES = ("completed", "target_not_reached", "pruned")
 _KINDS_OF_SAMPLES = (TrialKind.CONVERGENCE, TrialKind.END_TO_END)
-_OF_SAMPLES = "measured for samples to a target"
+_OF_SAMPLES = ("measured for samples to a target",)
 
 CurveKey = tuple[tuple[str, Scalar], ...]
 
@@ -42,13 +42,23 @@ class FitRows:
     # By the same index, what a law reads of each observation: the curve columns, the
     # configuration columns, ``step_time_s``, ``own_error`` and ``gradient_bytes``
     completed: pd.DataFrame
-    # By the same index, why an observation is unfit for a law; empty where it is fit
+    # By the same index, tuples of why an observation is unfit for a law
     reasons: pd.Series
+
+    @cached_property
+    def is_fit(self) -> pd.Series:
+        """Whether nothing speaks against an observation, by the same index."""
+        return self.reasons.map(len) == 0
+
+    @property
+    def used(self) -> pd.DataFrame:
+        """The observations that are fit for a law."""
+        return self.observations[self.is_fit]
 
     @cached_property
     def frame(self) -> pd.DataFrame:
         """The rows of ``completed`` that are fit for a law, each measurement once."""
-        fit = self.completed[self.reasons == ""]
+        fit = self.completed[self.is_fit]
         return fit.drop_duplicates([*curve_columns(fit), *CONFIGURATION, "step_time_s"])
 
     @cached_property
@@ -57,13 +67,13 @@ class FitRows:
         return split_curves(self.frame) if len(self.frame) else {}
 
     @property
-    def left_out(self) -> Mapping[str, int]:
-        """Number of observations that are unfit, by reason.
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """How many observations are unfit, and why.
 
         Trials that were run to learn how many samples a target needs are not counted
         where they say nothing of step times.
         """
-        return dict(Counter(r for r in self.reasons if r not in ("", _OF_SAMPLES)))
+        return LeftOut.counted(why for why in self.reasons if why != _OF_SAMPLES)
 
     def take(self, index: pd.Index) -> Self:
         """Return some of the observations, named by their index."""
@@ -261,15 +271,15 @@ def cells(frame: pd.DataFrame, name: str) -> Sequence[object]:
 
 def _why_unfit(
     kind: object, outcome: object, validity: object, is_possible: bool, is_timed: bool
-) -> str:
+) -> tuple[str, ...]:
     if isinstance(outcome, str) and outcome not in _USABLE_OUTCOMES:
-        return outcome
+        return (outcome,)
     if reasons := invalid_reasons(validity):
-        return ", ".join(sorted(reasons))
+        return tuple(sorted(reasons))
     if not is_timed:
         is_of_samples = isinstance(kind, str) and kind in _KINDS_OF_SAMPLES
-        return _OF_SAMPLES if is_of_samples else "no step time"
-    return "" if is_possible else "no possible configuration"
+        return _OF_SAMPLES if is_of_samples else ("no step time",)
+    return () if is_possible else ("no possible configuration",)
 
 
 def checked_configurations(frame: pd.DataFrame) -> pd.DataFrame:

@@ -86,7 +86,7 @@ class Finding:
 
     sign: Sign
     stops: bool
-    figures: Mapping[str, float | str] = field(default_factory=dict)
+    figures: Mapping[str, float | str | Sequence[str]] = field(default_factory=dict)
     advice: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -162,7 +162,7 @@ def loss_ends(losses: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _doubts(row: Observation, losses: Sequence[float]) -> Iterator[Finding]:
-    def doubt(sign: Sign, **figures: float | str) -> Finding:
+    def doubt(sign: Sign, **figures: float | str | Sequence[str]) -> Finding:
         return Finding(sign=sign, stops=False, figures=figures)
 
     for sign, column, value in UNCONFIRMED:
@@ -175,7 +175,7 @@ def _doubts(row: Observation, losses: Sequence[float]) -> Iterator[Finding]:
     if wait and step and wait >= MUCH_WAITING * step:
         yield doubt(Sign.WAITS_FOR_INPUT, share=wait / step)
     if marks := [mark for mark in row["validity"] or () if mark != RATE_DISAGREES]:
-        yield doubt(Sign.MARKED, marks=", ".join(marks))
+        yield doubt(Sign.MARKED, marks=marks)
 
 
 def _of_losses(row: Observation, others: Iterable[Observation]) -> Iterator[Finding]:

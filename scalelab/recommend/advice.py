@@ -320,7 +320,7 @@ class Considered:
         return BasisPart(
             facts=facts,
             left_out=knowledge.rows.left_out,
-            left_out_of_convergence=need.law.left_out if need.law else {},
+            left_out_of_convergence=need.law.left_out if need.law else (),
             num_observations=len(measured),
             sweep_gpu_hours=float(known_s.sum()) / 3600 if len(known_s) else None,
             law=law.name,

@@ -182,7 +182,7 @@ def _known_by_convergence(
 
 def contents_of_times(rows: FitRows) -> Contents:
     """Return what the step times of an answer contain."""
-    used = rows.observations[rows.reasons == ""]
+    used = rows.used
     if not set(map(str, cells(used, "kind"))) <= {*TrialKind}:
         return "given"
     if np.isfinite(numbers(used, "compute_s")).all():
@@ -200,7 +200,7 @@ def are_of_first_epoch(rows: FitRows, job: Job | None, batch: int) -> bool:
     epoch = job.samples_per_epoch if job else None
     if job is None or epoch is None or (job.num_samples(batch) or np.inf) <= epoch:
         return False
-    used = rows.observations[rows.reasons == ""]
+    used = rows.used
     is_program = {*map(str, cells(used, "measured_by"))} <= {INSIDE, LOG}
     return is_program and bool((numbers(used, "num_samples") <= epoch).all())
 
@@ -262,7 +262,7 @@ def unknown_scatter(rows: FitRows) -> Iterator[Fact]:
 
 def not_witnessed(rows: FitRows) -> Iterator[Fact]:
     """Note which rows rest on ranks, or on samples, that nothing has confirmed."""
-    used = rows.observations[rows.reasons == ""]
+    used = rows.used
     for kind, column, doubted in NOTED:
         sizes = [
             int(size)

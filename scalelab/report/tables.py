@@ -21,7 +21,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.laws.rows import curve_label, invalid_reasons
 from scalelab.recommend.answer.evidence import WholeRun
 from scalelab.recommend.answer.failures import of_any_rank
-from scalelab.recommend.answer.reasons import reason_in_words
+from scalelab.recommend.answer.reasons import in_words
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.plain_files import parse_json
 from scalelab.report.subject import ReportSubject
@@ -262,11 +262,7 @@ def trial_table(observations: pd.DataFrame) -> TextTable:
     shown["accepted"] = shown["accepted"].map({True: "yes", False: "no"})
     is_emulated = observations["emulated"].fillna(False).astype(bool)
     shown["validity"] = [
-        ", ".join(
-            reason_in_words(each, is_emulated=emulated)
-            for each in invalid_reasons(validity)
-        )
-        or None
+        in_words(invalid_reasons(validity), is_emulated=emulated) or None
         for validity, emulated in zip(
             observations["validity"], is_emulated, strict=True
         )

@@ -341,8 +341,8 @@ def steadiness_sentences(observations: pd.DataFrame) -> tuple[str, ...]:
     return found.sentences if found else ()
 
 
-def reason_in_words(reason: str, *, is_emulated: bool = False) -> str:
-    """Say why an observation is left out of fits, for one reason or several."""
+def marks_in_words(marks: Sequence[str], *, is_emulated: bool = False) -> str:
+    """Say why an observation is left out of fits, by its marks of validity."""
     from scalelab.recommend.answer import reasons
 
-    return reasons.reason_in_words(reason, is_emulated=is_emulated)
+    return reasons.in_words(marks, is_emulated=is_emulated)

@@ -88,7 +88,7 @@ def write_rows(rows: pd.DataFrame, path: str | Path) -> Path:
 
 def _by_configuration(run: RunRecords) -> pd.DataFrame:
     rows = run.observations
-    is_used = (run.fit_rows.reasons == "").to_numpy()
+    is_used = run.fit_rows.is_fit.to_numpy()
     ended: dict[str, Any] = {
         "num_attempts": True,
         "num_used": is_used,

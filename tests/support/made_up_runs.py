@@ -9,6 +9,7 @@ import numpy as np
 
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.numerals import Interval
+from scalelab.laws.left_out import LeftOut
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.recommendation import (
     Knee,
@@ -221,8 +222,8 @@ def recommendation(rows: Iterable[OutlookRow], **values: Any) -> Recommendation:
         "price": None,
         "currency": "usd",
         "facts": (ASSUMED,),
-        "left_out": {"shared_node": 2},
-        "left_out_of_convergence": {},
+        "left_out": (LeftOut(("shared_node",), 2),),
+        "left_out_of_convergence": (),
         "num_observations": 33,
         "sweep_gpu_hours": 6.3,
         "is_emulated": False,

@@ -19,7 +19,7 @@ from scalelab.plan.first_check import (
     Sign,
     loss_ends,
 )
-from scalelab.session import reason_in_words
+from scalelab.session import marks_in_words
 
 if TYPE_CHECKING:
     from scalelab.plan.source import Observation
@@ -195,7 +195,7 @@ def _in_words(finding: Finding, row: Mapping[str, Any]) -> str:
             "own_samples": number(values["reported_samples_per_s"]),
         }
     if "marks" in values:
-        values["why"] = reason_in_words(
+        values["why"] = marks_in_words(
             values["marks"], is_emulated=bool(row["emulated"])
         )
     return _SENTENCES[finding.sign].format_map(values)

@@ -34,6 +34,7 @@ from scalelab.laws.convergence.rows import (
     told_apart,
 )
 from scalelab.laws.interval import SEED, central, check_mass, normals
+from scalelab.laws.left_out import LeftOut
 from scalelab.laws.rows import (
     CurveKey,
     agreeing,
@@ -213,13 +214,13 @@ class ConvergenceLaw(Guided):
         Fitted curves by workload, learning-rate rule, target and whatever else is held
         fixed; where ranks step from different weights also by the number of ranks.
     left_out
-        Number of rows with a target that were not fitted, by reason.
+        How many rows with a target were not fitted, and why.
     pooled
         Settings that do not tell curves apart, as the rows show.
     """
 
     curves: Mapping[CurveKey, BatchCurve]
-    left_out: Mapping[str, int]
+    left_out: tuple[LeftOut, ...]
     pooled: tuple[str, ...] = ()
 
     @classmethod
@@ -240,7 +241,7 @@ class ConvergenceLaw(Guided):
         """
         rows = target_rows(observations)
         if rows.frame.empty:
-            why = ", ".join(f"{n} {reason}" for reason, n in rows.left_out.items())
+            why = ", ".join(map(str, rows.left_out))
             found = f"can be fitted ({why})" if why else "tried to reach a target"
             raise FitError(
                 f"No row {found}. Run trials of kind convergence"

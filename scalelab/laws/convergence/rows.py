@@ -1,6 +1,5 @@
 """Prepare observations for a convergence law: which rows tried to reach a target."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -11,6 +10,7 @@ import pandas as pd
 from scalelab.experiment.rates import LearningRateRule
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.convergence.pooling import settings_in_question, split_by
+from scalelab.laws.left_out import LeftOut
 from scalelab.laws.rows import (
     CurveKey,
     altering_options,
@@ -65,7 +65,7 @@ class TargetRows:
     # ``noise_scale`` (samples), ``samples`` (to the target, or trained when the trial
     # stopped) and ``censored``
     frame: pd.DataFrame
-    left_out: Mapping[str, int]
+    left_out: tuple[LeftOut, ...]
     # The columns that tell curves apart, and settings that were found not to
     columns: Sequence[str] = ()
     pooled: Sequence[str] = ()
@@ -147,7 +147,7 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     columns, settings = _columns_of(observations), settings_in_question(observations)
     rows = observations[[*dict.fromkeys([*columns, *settings])]]
     if not {"target_metric", "samples_to_target"} & set(observations.columns):
-        return TargetRows(frame=rows.iloc[:0], left_out={})
+        return TargetRows(frame=rows.iloc[:0], left_out=())
     norm = numbers(observations, "normalization_batch_size")
     reached = numbers(observations, "samples_to_target")
     targets = cells(observations, "target_metric")
@@ -171,13 +171,13 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     usable = (np.isfinite(counts) & (counts > 0)).all(axis=1)
     reasons = np.where(spoilt, "validity", np.where(usable, "", "no sample count"))
     reasons = np.where(has_sharded_order(observations), "sharded order", reasons)
-    left_out = Counter(str(reason) for reason in reasons[asked] if reason)
+    left_out = ((str(reason),) for reason in reasons[asked] if reason)
     rows = rows[asked & (reasons == "")]
     found = split_by(rows, settings, columns) if len(rows) else []
     kept = [name for name in rows.columns if name not in settings or name in found]
     return TargetRows(
         frame=rows[kept],
-        left_out=dict(left_out),
+        left_out=LeftOut.counted(left_out),
         columns=[*columns, *found],
         pooled=[n for n in settings if n not in found and rows[n].nunique() > 1],
     )

@@ -23,6 +23,7 @@ from scalelab.errors import FitError, SpecError
 from scalelab.inputs.guessed import Guided, by_guess
 from scalelab.laws.asked import asked_configurations, law_in_words
 from scalelab.laws.interval import NUM_DRAWS, SEED, check_mass, substreams
+from scalelab.laws.left_out import LeftOut
 from scalelab.laws.rows import (
     CONFIGURATION,
     CurveKey,
@@ -79,7 +80,7 @@ class StepTimeLaw(Guided):
     curves
         The fitted curves, by the columns that are fixed along them.
     left_out
-        Number of rows that were not fitted, by reason.
+        How many rows were not fitted, and why.
     """
 
     name: ClassVar[str] = "scalelab"
@@ -97,7 +98,7 @@ class StepTimeLaw(Guided):
     is_flat: ClassVar[bool] = False
 
     curves: Mapping[CurveKey, FittedCurve]
-    left_out: Mapping[str, int]
+    left_out: tuple[LeftOut, ...]
 
     @classmethod
     def fit(cls, observations: Observed, prior: StepTimePrior | None = None) -> Self:
@@ -118,7 +119,7 @@ class StepTimeLaw(Guided):
         """
         rows = prepared(observations)
         if rows.frame.empty:
-            why = ", ".join(f"{n} {reason}" for reason, n in rows.left_out.items())
+            why = ", ".join(map(str, rows.left_out))
             raise FitError(
                 f"None of the {len(rows.observations)} rows has a usable step time"
                 f"{f' ({why})' if why else ''}. Run at least one throughput trial."

@@ -40,8 +40,8 @@ def limits_of_memory(observations: pd.DataFrame) -> tuple[MemoryLimit, ...]:
 
 def why_no_answer(rows: FitRows) -> str:
     """Say why none of the rows has a usable step time, and what to do."""
-    frame, reasons, num_rows = rows.observations, rows.left_out, len(rows.observations)
-    if set(reasons) == {Outcome.OUT_OF_MEMORY} and num_rows == sum(reasons.values()):
+    frame, left_out, num_rows = rows.observations, rows.left_out, len(rows.observations)
+    if left_out == (((Outcome.OUT_OF_MEMORY,), num_rows),):
         smallest = numbers(frame, "local_batch_size").min()
         each = "the one trial" if num_rows == 1 else f"each of {num_rows:,} trials"
         half = f", such as {smallest // 2:,.0f}" if smallest > 1 else ""
@@ -52,13 +52,13 @@ def why_no_answer(rows: FitRows) -> str:
         )
     return (
         f"None of the {num_rows:,} rows has a usable step time"
-        f"{f': {why_ignored(reasons)}' if reasons else ''}. "
+        f"{f': {why_ignored(left_out)}' if left_out else ''}. "
         f"{' '.join(_remedies(rows)) or 'Run at least one throughput trial.'}"
     )
 
 
 def _remedies(rows: FitRows) -> Iterator[str]:
-    named = {part for reason in rows.left_out for part in reason.split(", ")}
+    named = {reason for group in rows.left_out for reason in group.reasons}
     frame = rows.observations
     if "oversubscribed_cores" in named and (
         {"device_type", "device_ids"} <= {*frame.columns}

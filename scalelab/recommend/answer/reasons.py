@@ -1,8 +1,9 @@
 """Why an observation is ignored, in words."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 
 from scalelab.inputs.numerals import counted
+from scalelab.laws.left_out import LeftOut
 
 _REASONS = {
     "shared_node": "other jobs ran on the node",
@@ -24,23 +25,20 @@ _REASONS = {
 _BUSY = "the computer was too busy to keep the declared times"
 
 
-def reason_in_words(reason: str, *, is_emulated: bool = False) -> str:
-    """Say why an observation is ignored, for one reason or several.
+def in_words(reasons: Iterable[str], *, is_emulated: bool = False) -> str:
+    """Say why an observation is ignored.
 
-    >>> reason_in_words("shared_node"), reason_in_words("timed_out, code_changed")
+    >>> in_words(["shared_node"]), in_words(["timed_out", "code_changed"])
     ('other jobs ran on the node', 'timed out, the code changed during the sweep')
     """
     known = {**_REASONS, "unsteady_clock": _BUSY} if is_emulated else _REASONS
-    return ", ".join(
-        known.get(each, each.replace("_", " ")) for each in reason.split(", ")
-    )
+    return ", ".join(known.get(reason, reason.replace("_", " ")) for reason in reasons)
 
 
-def why_ignored(reasons: Mapping[str, int], *, is_emulated: bool = False) -> str:
+def why_ignored(left_out: Sequence[LeftOut], *, is_emulated: bool = False) -> str:
     """Say why observations are ignored, with their numbers where reasons differ."""
     words = {
-        reason_in_words(reason, is_emulated=is_emulated): count
-        for reason, count in reasons.items()
+        in_words(reasons, is_emulated=is_emulated): count for reasons, count in left_out
     }
     if len(words) == 1:
         return next(iter(words))
@@ -48,7 +46,7 @@ def why_ignored(reasons: Mapping[str, int], *, is_emulated: bool = False) -> str
 
 
 def how_many_ignored(
-    reasons: Mapping[str, int],
+    left_out: Sequence[LeftOut],
     num_observations: int,
     purpose: str = "",
     *,
@@ -56,7 +54,8 @@ def how_many_ignored(
 ) -> str:
     """Say how many of all observations are ignored, and why."""
     trials = counted(num_observations, "trial")
-    if not reasons:
+    if not left_out:
         return f"{trials}, none ignored"
-    why = why_ignored(reasons, is_emulated=is_emulated)
-    return f"{sum(reasons.values()):,} of {trials} ignored{purpose}: {why}"
+    why = why_ignored(left_out, is_emulated=is_emulated)
+    num_ignored = sum(group.num_rows for group in left_out)
+    return f"{num_ignored:,} of {trials} ignored{purpose}: {why}"

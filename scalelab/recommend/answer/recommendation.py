@@ -9,6 +9,7 @@ from scalelab.inputs.numerals import SEVERAL, DeviceWords, device_words
 from scalelab.kinds.resources import (
     Units,
 )
+from scalelab.laws.left_out import LeftOut
 from scalelab.plan.memory_limits import MemoryLimit
 from scalelab.recommend.answer.argument_words import (
     Ground,
@@ -206,7 +207,7 @@ class BasisPart:
         The notes on the answer: what it assumes, what could not be answered, and how
         many trials failed.
     left_out
-        How many measurements were left out of the law of step times, by the reason.
+        How many measurements were left out of the law of step times, and why.
     left_out_of_convergence
         The same of the law of samples to a target; a row may count in both.
     sweep_gpu_hours
@@ -225,8 +226,8 @@ class BasisPart:
     """
 
     facts: tuple[Fact, ...]
-    left_out: Mapping[str, int]
-    left_out_of_convergence: Mapping[str, int]
+    left_out: tuple[LeftOut, ...]
+    left_out_of_convergence: tuple[LeftOut, ...]
     num_observations: int
     sweep_gpu_hours: float | None
     sweep_spent: Mapping[str, float] = field(default_factory=dict)
@@ -327,6 +328,11 @@ class Recommendation(BasisPart, ChosenPart, AskedPart):
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; a number that is not finite becomes None."""
         values: dict[str, Any] = plain_values(asdict(self))
+        for name in ("left_out", "left_out_of_convergence"):
+            groups = getattr(self, name)
+            values[name] = {
+                ", ".join(group.reasons): group.num_rows for group in groups
+            }
         beside, *_ = (values.pop(name) for name in ("evidence", "what_if", "scaling"))
         values |= {
             "facts": [{"kind": f["kind"], **f["values"]} for f in values["facts"]],

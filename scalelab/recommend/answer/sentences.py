@@ -12,6 +12,7 @@ from scalelab.inputs.numerals import (
     probability,
 )
 from scalelab.kinds.resources import RESOURCES, Units
+from scalelab.laws.left_out import LeftOut
 from scalelab.plan.memory_limits import limits_in_words
 from scalelab.recommend.answer.comparing_words import faster_for
 from scalelab.recommend.answer.evidence import BASELINE, WayRow
@@ -238,8 +239,8 @@ def _proposal(result: Recommendation, trial: NextTrial, now: Mapping[str, Any]) 
 
 
 def _ignored(
-    result: Recommendation, purpose: str, reasons: Mapping[str, int]
+    result: Recommendation, purpose: str, left_out: Sequence[LeftOut]
 ) -> list[str]:
     total, emulated = result.num_observations, result.is_emulated
-    said = how_many_ignored(reasons, total, purpose, is_emulated=emulated)
-    return [f"{said}."] if reasons else []
+    said = how_many_ignored(left_out, total, purpose, is_emulated=emulated)
+    return [f"{said}."] if left_out else []

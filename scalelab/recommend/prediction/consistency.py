@@ -71,10 +71,10 @@ def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:
     ours, own = numbers(frame, "step_time_s"), numbers(frame, "reported_step_time_s")
     with np.errstate(divide="ignore", invalid="ignore"):
         apart = np.abs(np.log(ours / own))
-    marked = np.array([RATE_DISAGREES in str(reason) for reason in rows.reasons])
+    marked = np.array([RATE_DISAGREES in reasons for reasons in rows.reasons])
     # Where the loader confirms what the probe has measured, the log is no witness.
     is_confirmed = [each == LOADER for each in cells(frame, "samples_witness")]
-    used = np.array(rows.reasons == "", dtype=bool) & ~np.array(is_confirmed)
+    used = rows.is_fit.to_numpy(bool) & ~np.array(is_confirmed)
     for are_asked, is_left_out in ((marked, True), (used, False)):
         if len(asked := np.flatnonzero(are_asked & (apart > _BEYOND))):
             at = asked[np.argmax(apart[asked])]

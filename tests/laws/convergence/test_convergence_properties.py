@@ -186,4 +186,4 @@ def test_a_row_with_an_endless_batch_is_left_out_and_counted(
     _, rows, _ = fitted[0]
     rows = rows.copy()
     rows.loc[0, "global_batch_size"] = np.inf
-    assert ConvergenceLaw.fit(rows).left_out == {"no sample count": 1}
+    assert ConvergenceLaw.fit(rows).left_out == ((("no sample count",), 1),)

@@ -8,6 +8,7 @@ from made_up_runs import outlook_row, planned, recommendation
 
 from scalelab.inputs import lines
 from scalelab.inputs.numerals import Interval
+from scalelab.laws.left_out import LeftOut
 from scalelab.recommend.answer import sentences as module
 from scalelab.recommend.answer.recommendation import Knee, Recommendation
 from scalelab.recommend.answer.sentences import sentences, texts
@@ -130,17 +131,23 @@ def test_a_knee_that_is_unlikely_is_not_named(answered: Recommendation) -> None:
 
 
 def test_ignored_trials_are_counted_by_reason(answered: Recommendation) -> None:
-    busy = replace(answered, left_out={"unsteady_clock": 10}, num_observations=45)
+    busy = replace(
+        answered, left_out=[LeftOut(("unsteady_clock",), 10)], num_observations=45
+    )
     assert said(replace(busy, is_emulated=True), "ignored") == [
         "10 of 45 trials ignored: the computer was too busy to keep the declared times."
     ]
-    several = {"shared_node": 2, "preempted": 1}
-    both = replace(busy, left_out=several, left_out_of_convergence={"failed": 1})
+    several = [LeftOut(("shared_node",), 2), LeftOut(("preempted",), 1)]
+    both = replace(
+        busy, left_out=several, left_out_of_convergence=[LeftOut(("failed",), 1)]
+    )
     assert said(both, "ignored") == [
         "3 of 45 trials ignored: other jobs ran on the node (2), preempted (1).",
         "1 of 45 trials ignored for samples to target: the trial failed.",
     ]
-    sharded = replace(busy, left_out={}, left_out_of_convergence={"sharded order": 4})
+    sharded = replace(
+        busy, left_out=(), left_out_of_convergence=[LeftOut(("sharded order",), 4)]
+    )
     assert said(sharded, "ignored") == [
         "4 of 45 trials ignored for samples to target: with a sharded order they "
         "depend on the number of ranks."
