@@ -70,13 +70,13 @@ def run(
     if as_json:
         about = {"command": "compare", "runs": run_directories, "axis": axis, **words}
         given = {name: value for name, value in about.items() if value}
-        text = [line for each in found for line in each.sentences]
-        comparisons = [each.to_dict() for each in found]
+        text = [line for comparison in found for line in comparison.sentences]
+        comparisons = [comparison.to_dict() for comparison in found]
         print_json(given, facts=[], text=[*text, *verdicts], comparisons=comparisons)
     else:
         typer.echo("\n\n".join([*map(repr, found), *verdicts]))
     if fail_if_slower is not None:
-        if any(each.is_slower_by(fail_if_slower) for each in found):
+        if any(comparison.is_slower_by(fail_if_slower) for comparison in found):
             raise typer.Exit(SLOWER)
 
 
@@ -84,16 +84,16 @@ def _said(question: dict[str, Any]) -> dict[str, Any]:
     """Return what a question says beyond the defaults."""
     usual = asked()
     words = asked(**question).items()
-    return {n: each for n, each in words if each and each != usual.get(n)}
+    return {n: value for n, value in words if value and value != usual.get(n)}
 
 
 def _verdicts(found: Sequence[Comparison], share: float) -> list[str]:
     verdicts = []
-    for each in found:
-        said = "is" if each.is_slower_by(share) else "is not shown to be"
-        chance = probability(each.chance_above(share))
+    for comparison in found:
+        verb = "is" if comparison.is_slower_by(share) else "is not shown to be"
+        chance = probability(comparison.chance_above(share))
         verdicts.append(
-            f"{each.after.name} {said} slower by more than {100 * share:g}%; the "
+            f"{comparison.after.name} {verb} slower by more than {100 * share:g}%; the "
             f"chance that it is: {chance}."
         )
     return verdicts

@@ -161,7 +161,9 @@ def _run_in_pipe(arguments: Sequence[str]) -> int:
             return run(arguments)
     except BrokenPipeError:
         # It may as well come from a connection to a node: that is an error to show.
-        abandoned = [each for each in (sys.stdout, sys.stderr) if _has_no_reader(each)]
+        abandoned = [
+            stream for stream in (sys.stdout, sys.stderr) if _has_no_reader(stream)
+        ]
         if not abandoned:
             raise
         for stream in abandoned:

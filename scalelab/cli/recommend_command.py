@@ -292,8 +292,8 @@ def with_question(
 
     The command takes what they say as further keywords, for :func:`asked`.
     """
-    own = inspect.signature(command, eval_str=True)
-    directory, *rest, _ = own.parameters.values()
+    signature_of_command = inspect.signature(command, eval_str=True)
+    directory, *rest, _ = signature_of_command.parameters.values()
     options = [
         inspect.Parameter(
             resource.limit,
@@ -310,10 +310,10 @@ def with_question(
         command(**values)
 
     parameters = [
-        each.replace(kind=each.KEYWORD_ONLY)
-        for each in (directory, *options, *further, *rest)
+        parameter.replace(kind=parameter.KEYWORD_ONLY)
+        for parameter in (directory, *options, *further, *rest)
     ]
-    signature = own.replace(parameters=parameters)
+    signature = signature_of_command.replace(parameters=parameters)
     with_options.__signature__ = signature  # type: ignore[attr-defined]
     return with_options
 

@@ -22,7 +22,9 @@ def address_of_interface(name: str) -> str:
     addresses = _addresses()
     if found := addresses.get(name):
         return found[0]
-    known = ", ".join(f"{each} ({', '.join(has)})" for each, has in addresses.items())
+    known = ", ".join(
+        f"{interface} ({', '.join(has)})" for interface, has in addresses.items()
+    )
     raise ClusterError(
         f"{socket.gethostname()} has no network interface {name!r} with an address. "
         f"It has {known or 'none'}. Change interface or driver_interface in the site."
@@ -55,7 +57,7 @@ def own_address(interface: str | None) -> str:
     if interface is not None:
         return address_of_interface(interface)
     firsts = [found[0] for found in _addresses().values()]
-    candidates = {each for each in firsts if not ip_address(each).is_loopback}
+    candidates = {address for address in firsts if not ip_address(address).is_loopback}
     if len(candidates) == 1:
         return candidates.pop()
     with suppress(ClusterError):
@@ -107,8 +109,8 @@ def _addresses() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, addresses in psutil.net_if_addrs().items():
         for family in (socket.AF_INET, socket.AF_INET6):
-            for each in addresses:
-                numeric = each.address.partition("%")[0]
-                if each.family == family and not ip_address(numeric).is_link_local:
+            for address in addresses:
+                numeric = address.address.partition("%")[0]
+                if address.family == family and not ip_address(numeric).is_link_local:
                     found.setdefault(name, []).append(numeric)
     return found

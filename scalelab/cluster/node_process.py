@@ -54,11 +54,11 @@ async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     async with nanny:
         finished = asyncio.ensure_future(nanny.finished())
-        told = asyncio.ensure_future(ended.wait())
-        await asyncio.wait((finished, told), return_when=asyncio.FIRST_COMPLETED)
-        if told.done():
+        ending = asyncio.ensure_future(ended.wait())
+        await asyncio.wait((finished, ending), return_when=asyncio.FIRST_COMPLETED)
+        if ending.done():
             await nanny.close(timeout=_CLOSE_WITHIN_S)
-        told.cancel()
+        ending.cancel()
 
 
 def main() -> None:

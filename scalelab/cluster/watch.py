@@ -125,7 +125,8 @@ class NodeWatch(SchedulerPlugin):
         while True:
             await asyncio.sleep(LISTEN_EVERY_S)
             beats = {
-                name: each.last_seen for name, each in self._scheduler.workers.items()
+                name: worker.last_seen
+                for name, worker in self._scheduler.workers.items()
             }
             for address, silent_s in silences.update(beats).items():
                 if silent_s < shown_after_s:
@@ -149,7 +150,7 @@ async def _restart(scheduler: Any, nanny: str) -> None:
 
 async def ask_nodes(client: Client, addresses: list[str]) -> list[Node]:
     """Make a round trip to each worker and return the nodes that answered."""
-    answers = await asyncio.gather(*(_ask(client, each) for each in addresses))
+    answers = await asyncio.gather(*(_ask(client, address) for address in addresses))
     return [answer for answer in answers if answer is not None]
 
 

@@ -45,15 +45,15 @@ def _examined(subject: str, registry: Registry[Any], name: str) -> Finding:
     return ok(subject, origin)
 
 
-def _check(row: Any, said: str) -> None:
+def _check(row: Any, source: str) -> None:
     declared = [
         name
-        for each in type(row).__mro__
-        for name in vars(each).get("__annotations__", {})
+        for cls in type(row).__mro__
+        for name in vars(cls).get("__annotations__", {})
         if not name.startswith("_")
     ]
     if lacking := sorted(name for name in declared if not hasattr(row, name)):
-        raise SpecError(f"{said} has no {', '.join(lacking)}. {_MEND}")
+        raise SpecError(f"{source} has no {', '.join(lacking)}. {_MEND}")
     for name in declared:
         value = getattr(row, name)
         if isinstance(value, str) and _PATH.fullmatch(value):
@@ -63,6 +63,6 @@ def _check(row: Any, said: str) -> None:
                 raise
             except Exception as error:
                 raise SpecError(
-                    f"{said}: {name}={value} cannot be imported: "
+                    f"{source}: {name}={value} cannot be imported: "
                     f"{type(error).__name__}: {error}. {_MEND}"
                 ) from error

@@ -82,7 +82,9 @@ def examine(runs: Path) -> Iterator[Finding]:
     yield _frameworks()
     yield from _mpi_as_root()
     yield run_directory_finding(runs)
-    yield from (_self_test(each) for each in TRAINERS if each.self_test is not None)
+    yield from (
+        _self_test(trainer) for trainer in TRAINERS if trainer.self_test is not None
+    )
     programs = [system.programs[0] for system in BATCH_SYSTEMS]
     found = ", ".join(filter(shutil.which, programs)) or f"no {' or '.join(programs)}"
     yield note("batch system", f"{found} found")
@@ -111,8 +113,8 @@ def _frameworks() -> Finding:
             found[name] = metadata.version(name)
     here = ", ".join(f"{name} {version}" for name, version in found.items())
     why_not = [why for name, why in _UNBUILT.items() if name not in found]
-    said = [here or "none besides torch in this environment", *why_not]
-    return ok("frameworks", "; ".join(said))
+    frameworks = [here or "none besides torch in this environment", *why_not]
+    return ok("frameworks", "; ".join(frameworks))
 
 
 def _mpi_as_root() -> Iterator[Finding]:

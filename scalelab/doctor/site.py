@@ -85,7 +85,7 @@ def _examined(site: RemoteSite, runs: Path) -> Iterator[Finding]:
 def _batch_system(site: BatchSite, runs: Path) -> Iterator[Finding]:
     queues = list(of_each_group(site, _queue))
     yield from queues
-    if any(each.subject.endswith(_SILENT) for each in queues):
+    if any(finding.subject.endswith(_SILENT) for finding in queues):
         return  # all further questions to it would fail in the same way
     with suppress(SpecError):  # the run's directory is reported above
         yield from of_each_group(site, lambda group: _submissions(group, runs))
@@ -143,9 +143,12 @@ def _folder(site: Site, runs: Path) -> Iterator[Finding]:
 
 
 def _file_system(path: Path) -> str:
-    types = {each.mountpoint: each.fstype for each in psutil.disk_partitions(all=True)}
+    types = {
+        partition.mountpoint: partition.fstype
+        for partition in psutil.disk_partitions(all=True)
+    }
     places = [path.resolve(), *path.resolve().parents]
-    return next((types[str(each)] for each in places if str(each) in types), "")
+    return next((types[str(place)] for place in places if str(place) in types), "")
 
 
 def clock_finding(subject: str, skew_s: float) -> Finding:
@@ -197,7 +200,7 @@ def _queue(site: BatchSite) -> Iterator[Finding]:
     noun = inventory.noun
     if (queue := asked_queue(site, inventory)) is None:
         wanted = f"{noun} {site.queue_name!r}" if site.queue_name else f"default {noun}"
-        names = ", ".join(each.name for each in inventory.queues)
+        names = ", ".join(queue.name for queue in inventory.queues)
         yield broken(
             noun, f"{inventory.cluster_name} has no {wanted}. Set {noun}: {names}."
         )

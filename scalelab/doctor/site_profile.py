@@ -43,7 +43,9 @@ def profile_text(
     nodes = _nodes if len(queue.kinds) == 1 else _unlike_nodes
     has_gpus = bool(queue.kinds[0].gpus)
     kind = device_type or (DeviceType.CUDA if has_gpus else DeviceType.CPU)
-    others = [each for each in inventory.queues if each is not queue and each.groups]
+    others = [
+        other for other in inventory.queues if other is not queue and other.groups
+    ]
     first, *further = inventory.accounts or ("",)
     or_others = f"  # or: {', '.join(further)}" if further else ""
     wanted_s = min(queue.max_walltime_s or DEFAULT_WALLTIME_S, DEFAULT_WALLTIME_S)
@@ -52,7 +54,7 @@ def profile_text(
         f"# {name}, as {scheduler} described itself.",
         "# Check it with: scalelab doctor --site NAME [--job]. All settings:",
         "# docs/clusters.md.",
-        *(f"# {noun} {each.name}: {_offer(each)}" for each in others[:MAX_OTHERS]),
+        *(f"# {noun} {other.name}: {_offer(other)}" for other in others[:MAX_OTHERS]),
         "",
         f"scheduler: {scheduler}",
         f"{noun}: {_word(queue.name)}  # {'; '.join(map(str, queue.groups))}",
@@ -91,7 +93,7 @@ def _nodes(inventory: Inventory, queue: Queue, kind: DeviceType) -> Iterator[str
     if group.gpus:
         yield from _gpu_settings(inventory, kind)
     if group.gpus and group.gpu_type:
-        types = {each.gpu_type for each in queue.groups if each.gpus}
+        types = {group.gpu_type for group in queue.groups if group.gpus}
         yield f"{'' if len(types) > 1 else '# '}gpu_type: {_word(group.gpu_type)}"
     yield from _of_one_node(group)
     yield f"# nodes: {group.num_nodes}  # at most; default: those of the largest trial"
@@ -104,18 +106,18 @@ def _unlike_nodes(
 ) -> Iterator[str]:
     yield from _gpu_settings(inventory, kind)
     names = {
-        re.sub(r"[^A-Za-z0-9]+", "-", str(each.gpu_type)).strip("-")[:32]: each
-        for each in queue.kinds
+        re.sub(r"[^A-Za-z0-9]+", "-", str(kind.gpu_type)).strip("-")[:32]: kind
+        for kind in queue.kinds
     }
     yield f"# Experiments choose, node_group: [{', '.join(names)}]; else the first."
     yield "node_groups:"
-    for name, each in names.items():
+    for name, node_kind in names.items():
         yield from (
-            f"  {_word(name)}:  # {each}",
-            f"    gpu_type: {_word(str(each.gpu_type))}",
-            f"    gpus_per_node: {each.gpus}",
-            *(f"    {line}" for line in _of_one_node(each)),
-            f"    # nodes: {each.num_nodes}  # at most",
+            f"  {_word(name)}:  # {node_kind}",
+            f"    gpu_type: {_word(str(node_kind.gpu_type))}",
+            f"    gpus_per_node: {node_kind.gpus}",
+            *(f"    {line}" for line in _of_one_node(node_kind)),
+            f"    # nodes: {node_kind.num_nodes}  # at most",
         )
 
 

@@ -163,7 +163,7 @@ def _has_left(view: JobView | None) -> bool:
 def _answer(
     record: DriverRecord, folder: Path, say: Callable[[str], None]
 ) -> Mapping[str, Any]:
-    started_s, queued_s, said = time.monotonic(), 0.0, ""
+    started_s, queued_s, reason = time.monotonic(), 0.0, ""
     ended_s: float | None = None
     while not (folder / ANSWER).exists():
         now_s = time.monotonic()
@@ -171,9 +171,9 @@ def _answer(
         if view is not None and view.state is JobState.PENDING:
             queued_s = now_s - started_s
             _require_start(view, queued_s, f"job {record.job_id}")
-            if view.reason and view.reason != said:
-                said = view.reason
-                say(f"job {record.job_id} waits in the queue: {said}")
+            if view.reason and view.reason != reason:
+                reason = view.reason
+                say(f"job {record.job_id} waits in the queue: {reason}")
         elif view is None or view.state is JobState.ENDED:
             ended_s = ended_s or now_s
             how = f"ended ({view.reason})" if view else "ended"
@@ -271,18 +271,20 @@ def _devices(site: BatchSite, found: Mapping[str, Any]) -> Finding:
     if "devices_error" in found:
         return broken("devices", f"{found['devices_error']}")
     visible = "not set" if found["visible"] is None else found["visible"]
-    said = f"; CUDA_VISIBLE_DEVICES is {visible}"
+    visible_in_words = f"; CUDA_VISIBLE_DEVICES is {visible}"
     if site.device_type is DeviceType.CPU:
         cores = f"{found['num_cores']} cores"
-        return ok("devices", f"{cores}{said}" if site.asks_for_gpus else cores)
+        return ok(
+            "devices", f"{cores}{visible_in_words}" if site.asks_for_gpus else cores
+        )
     if found["num_torch_devices"] < site.devices_per_node:
         return broken(
             "devices",
             f"torch sees {found['num_torch_devices']} GPUs, the job asked for "
-            f"{site.devices_per_node}{said}. Correct the GPU request, or install a "
-            "torch that fits the nodes' driver.",
+            f"{site.devices_per_node}{visible_in_words}. Correct the GPU request, or "
+            "install a torch that fits the nodes' driver.",
         )
-    return ok("devices", f"{', '.join(found['names'])}{said}")
+    return ok("devices", f"{', '.join(found['names'])}{visible_in_words}")
 
 
 def _submission(site: BatchSite, found: Mapping[str, Any]) -> Finding:

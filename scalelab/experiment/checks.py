@@ -88,9 +88,9 @@ def _check_reported(experiment: ExperimentKeys) -> None:
     wanted = {}
     if target is not None:
         wanted[target.metric] = "the metric of job.target, so no trial would reach it"
-    for each in experiment.objective:
-        if not each.is_time:
-            wanted[each.metric] = "an objective, so no trial would be the best"
+    for objective in experiment.objective:
+        if not objective.is_time:
+            wanted[objective.metric] = "an objective, so no trial would be the best"
     for metric, why in wanted.items():
         if metric not in metrics.groups:
             raise SpecError(
@@ -105,11 +105,13 @@ def check_workload(asked: ExperimentKeys, site: Site, code_directory: Path) -> N
     if asked.workload is None:
         return
     trainer, own_name = trainer_of(asked.workload.name)
-    is_run_by_other = any(each.python or each.prologue for each in site.groups.values())
+    is_run_by_other = any(
+        settings.python or settings.prologue for settings in site.groups.values()
+    )
     names = trainer.names(own_name, None if is_run_by_other else code_directory)
     if names is None:
         return
-    of_strategies = {o for each in asked.parallelism for o in STRATEGIES[each].options}
+    of_strategies = {o for name in asked.parallelism for o in STRATEGIES[name].options}
     name, given = asked.workload.name, asked.workload.parameters
     axes = {axis: values[0] for axis, values in asked.axes.items()}
     given |= {axis: value for axis, value in axes.items() if axis not in of_strategies}
@@ -117,8 +119,12 @@ def check_workload(asked: ExperimentKeys, site: Site, code_directory: Path) -> N
     if _evaluates(asked) and asked.job and asked.job.target:
         names.check_metric(name, asked.job.target.metric)
     wanted = [
-        *((each.metric, "objective") for each in asked.objective if not each.is_time),
-        *((each.metric, ACCEPT) for each in asked.accept),
+        *(
+            (objective.metric, "objective")
+            for objective in asked.objective
+            if not objective.is_time
+        ),
+        *((condition.metric, ACCEPT) for condition in asked.accept),
     ]
     for metric, key in wanted:
         names.check_metric(name, metric, key)

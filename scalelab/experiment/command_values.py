@@ -98,7 +98,9 @@ def untold_batches(experiment: ExperimentKeys) -> Mapping[str | None, Set[Untold
         Untold.ACCUMULATION: _ACCUMULATION,
     }
     return {
-        name: {each for each in Untold if not values_received(alone) & {*names[each]}}
+        name: {
+            untold for untold in Untold if not values_received(alone) & {*names[untold]}
+        }
         for name, alone in commands_of(experiment)
     }
 
@@ -208,11 +210,11 @@ def check_received(experiment: ExperimentKeys, trials: Sequence[Trial]) -> None:
     what one of them measures would be recorded for another.
     """
     for name, alone in commands_of(experiment):
-        own = [trial for trial in trials if trial.program == name]
+        trials_of_program = [trial for trial in trials if trial.program == name]
         with naming(name):
-            _check_values(alone, own)
+            _check_values(alone, trials_of_program)
         launcher, program = alone.launcher.row(), f" of program={name}" if name else ""
-        for trial in own:
+        for trial in trials_of_program:
             words = f"the trial{program} on {trial.world_size} devices"
             launcher.check_nodes(trial.allocation.num_nodes, words)
 

@@ -382,7 +382,7 @@ class ExperimentKeys(TuneKeys):
 
     @model_validator(mode="after")
     def _sees_steps(self) -> Self:
-        programs = [each.metrics for each in self.program or ()]
+        programs = [program.metrics for program in self.program or ()]
         for metrics in filter(None, (self.metrics, *programs)):
             metrics.check_counts(is_probed=self.probe == PROBED)
         return self
@@ -412,15 +412,15 @@ class ExperimentKeys(TuneKeys):
         Without several programs it is the experiment itself, under None.
         """
         return {
-            each.name: self.model_copy(
+            program.name: self.model_copy(
                 update={
                     "program": None,
-                    "command": each.command,
-                    "launcher": each.launcher or self.launcher,
-                    "metrics": each.metrics or self.metrics,
-                    "env": {**self.env, **each.env},
-                    "uses": (*self.uses, *each.uses),
+                    "command": program.command,
+                    "launcher": program.launcher or self.launcher,
+                    "metrics": program.metrics or self.metrics,
+                    "env": {**self.env, **program.env},
+                    "uses": (*self.uses, *program.uses),
                 }
             )
-            for each in self.program or ()
+            for program in self.program or ()
         } or {None: self}

@@ -231,7 +231,7 @@ class Metrics(Section):
     @model_validator(mode="after")
     def _has_one_place(self) -> Self:
         places = (self.jsonl, self.regex, self.csv, self.tensorboard)
-        if sum(each is not None for each in places) != 1:
+        if sum(place is not None for place in places) != 1:
             raise SpecError(
                 "must have exactly one of jsonl, regex, csv and tensorboard."
             )
@@ -263,7 +263,9 @@ class Metrics(Section):
     def groups(self) -> set[str]:
         """Names of the groups of the expressions under regex."""
         return {
-            name for each in self.regex or () for name in re.compile(each).groupindex
+            name
+            for pattern in self.regex or ()
+            for name in re.compile(pattern).groupindex
         }
 
     def source(self) -> MetricsSource:

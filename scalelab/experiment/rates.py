@@ -157,7 +157,7 @@ class Rates(Section):
         if isinstance(value, dict | cls):
             return value
         listed = value if isinstance(value, list) else [value]
-        if all(type(each) in (int, float) for each in listed):
+        if all(type(rate) in (int, float) for rate in listed):
             return {"base": value}
         raise SpecError(
             f"{shown(value)} is no learning rate. Write a number, a list of them, or "

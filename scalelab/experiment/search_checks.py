@@ -122,8 +122,8 @@ def _axes(experiment: ExperimentKeys) -> Mapping[str, Sequence[Any]]:
     of_rates = ("base", "rule", "warmup") if rates else ()
     return {
         **{name: getattr(experiment, name) or () for name in names},
-        "program": [each.name for each in experiment.program or ()],
-        **{f"options.{name}": each for name, each in experiment.options.items()},
+        "program": [program.name for program in experiment.program or ()],
+        **{f"options.{name}": values for name, values in experiment.options.items()},
         **{f"layout.{name}": values for name, values in degrees.items()},
         **{f"learning_rate.{name}": getattr(rates, name) for name in of_rates},
     }

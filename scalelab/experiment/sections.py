@@ -189,7 +189,9 @@ class DataRanks(Section):
         if value == REST:
             return {"replicate": 1}
         if isinstance(value, Mapping):
-            return {name: None if of == REST else of for name, of in value.items()}
+            return {
+                name: None if share == REST else share for name, share in value.items()
+            }
         raise SpecError(
             f"{shown(value)} is not known. Write rest: the number of data-parallel "
             "ranks follows from gpus and the other degrees. Or say how they are "

@@ -161,13 +161,13 @@ class Experiment(ExperimentKeys):
             "device_type": device_type,
         }
         alone = self.by_program()
-        for each in self.program or ():
-            fingerprint[program_key(each.name)] = {
-                "command": each.command,
-                "launcher": alone[each.name].launcher.as_text(),
-                "env": dict(each.env),
-                "metrics": alone[each.name]._fingerprint_of_metrics(),
-                "code_hash": (code_of_programs or {}).get(each.name),
+        for program in self.program or ():
+            fingerprint[program_key(program.name)] = {
+                "command": program.command,
+                "launcher": alone[program.name].launcher.as_text(),
+                "env": dict(program.env),
+                "metrics": alone[program.name]._fingerprint_of_metrics(),
+                "code_hash": (code_of_programs or {}).get(program.name),
             }
         if self.probe != PROBED:
             fingerprint["probe"] = self.probe
@@ -183,14 +183,16 @@ class Experiment(ExperimentKeys):
         # Keys that are not used are left out, unless runs before them have them.
         values = (self.metrics or DEFAULT_METRICS).model_dump(mode="json")
         return {
-            name: of for name, of in values.items() if of or name in ("jsonl", "regex")
+            name: value
+            for name, value in values.items()
+            if value or name in ("jsonl", "regex")
         }
 
     def _fingerprint_of(self, kind: TrialKind) -> Mapping[str, Any]:
         if kind is TrialKind.THROUGHPUT:
-            own = {"warmup_steps", "steps", "relative_precision"}
-            return self.measure.model_dump(mode="json", include=own)
-        own = {"evaluate_every_samples", "max_samples", "max_epochs"}
+            irrelevant = {"warmup_steps", "steps", "relative_precision"}
+            return self.measure.model_dump(mode="json", include=irrelevant)
+        irrelevant = {"evaluate_every_samples", "max_samples", "max_epochs"}
         of_answer = {"global_batch_size", "flops_per_sample", "device_peak_flops"}
         job = self.job.model_dump(mode="json", exclude=of_answer) if self.job else {}
-        return {**self.measure.model_dump(mode="json", include=own), "job": job}
+        return {**self.measure.model_dump(mode="json", include=irrelevant), "job": job}

@@ -233,7 +233,7 @@ class TuneKeys(Section):
 
     def objectives(self, target: Target | None) -> Sequence[Objective]:
         """Return what is best, each with its mode; empty: nothing says."""
-        own = self.objective
-        if not own and target is not None:
-            own = (Objective(metric=target.metric),)
-        return [each.beside(target) for each in own]
+        objectives = self.objective
+        if not objectives and target is not None:
+            objectives = (Objective(metric=target.metric),)
+        return [objective.beside(target) for objective in objectives]

@@ -61,7 +61,7 @@ class Section(BaseModel):
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Show only what is not as by default."""
-        defaults = {n: each.default for n, each in type(self).model_fields.items()}
+        defaults = {n: field.default for n, field in type(self).model_fields.items()}
         for name, value in super().__repr_args__():
             if name not in defaults or value != defaults[name]:
                 yield name, value
@@ -93,7 +93,7 @@ def by_name(value: Any) -> Any:
     """Read the values of a mapping as plain ones, and None as an empty mapping."""
     if not isinstance(value, Mapping):
         return {} if value is None else value
-    return {name: plain_value(each) for name, each in value.items()}
+    return {name: plain_value(entry) for name, entry in value.items()}
 
 
 def _path(value: Any) -> str:

@@ -44,11 +44,13 @@ class Interval(Guided):
     def __format__(self, spec: str) -> str:
         if not spec:
             return repr(self)
-        value, lo, hi = (format(each, spec) for each in (self.value, self.lo, self.hi))
+        value, lo, hi = (
+            format(number, spec) for number in (self.value, self.lo, self.hi)
+        )
         return f"{value} [{lo}-{hi}]"
 
     def __mul__(self, factor: float) -> Self:
-        scaled = {name: factor * each for name, each in asdict(self).items()}
+        scaled = {name: factor * number for name, number in asdict(self).items()}
         return replace(self, **scaled)
 
     __rmul__ = __mul__
@@ -150,8 +152,8 @@ def _told_apart(lo: float, hi: float) -> tuple[str, str]:
     """
     texts = number(lo), number(hi)
     for digits in range(3, 16):
-        told = {float(text.replace(",", "")) for text in texts}
-        if lo == hi or not math.isfinite(lo) or len(told) > 1:
+        parsed = {float(text.replace(",", "")) for text in texts}
+        if lo == hi or not math.isfinite(lo) or len(parsed) > 1:
             break
         decimals = max(0, digits - 1 - math.floor(math.log10(abs(hi))))
         texts = f"{lo:,.{decimals}f}", f"{hi:,.{decimals}f}"

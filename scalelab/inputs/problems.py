@@ -131,8 +131,10 @@ def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:
     if kind == "missing":
         return f"{path} is missing.{meaning}"
     if detail["loc"][-1:] == ("[key]",):
-        of = path.removesuffix(f".{detail['loc'][-2]}.[key]")
-        return f"{of}: the key {shown(detail['input'])} is no word. {_LIST_OF_WORDS}"
+        parent = path.removesuffix(f".{detail['loc'][-2]}.[key]")
+        return (
+            f"{parent}: the key {shown(detail['input'])} is no word. {_LIST_OF_WORDS}"
+        )
     if kind == "extra_forbidden":
         wrong = str(detail["loc"][-1])
         hint = f" {_LIST_OF_WORDS}" if detail["input"] is None else ""

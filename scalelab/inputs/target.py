@@ -95,10 +95,12 @@ def hold(
     conditions: Sequence[Condition], metrics: Mapping[str, float | None]
 ) -> bool | None:
     """Tell whether all conditions hold; None where a metric was not evaluated."""
-    if any(each.metric not in metrics for each in conditions):
+    if any(condition.metric not in metrics for condition in conditions):
         return None
-    values = [(each, metrics[each.metric]) for each in conditions]
-    return all(value is not None and each.holds_for(value) for each, value in values)
+    values = [(condition, metrics[condition.metric]) for condition in conditions]
+    return all(
+        value is not None and condition.holds_for(value) for condition, value in values
+    )
 
 
 def _parsed(pattern: re.Pattern[str], text: str, rule: str) -> tuple[str, str, float]:

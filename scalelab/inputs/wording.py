@@ -85,7 +85,11 @@ class Command(NamedTuple):
             words = [self.name, *map(shlex.quote, subjects)]
             options = (_options(*option) for option in self.options.items())
             return " ".join(["scalelab", *words, *chain(*options)])
-        given = {name: each for name, each in self.options.items() if name != "sbatch"}
+        given = {
+            name: argument
+            for name, argument in self.options.items()
+            if name != "sbatch"
+        }
         arguments = [f"{name}={value!r}" for name, value in given.items()]
         if self.name == "recommend":
             run = f"scalelab.load({subjects[0]!r})"
@@ -102,16 +106,16 @@ def _options(name: str, value: Any) -> list[str]:
         is_job = name == "job"
         return [
             str(
-                Option(f"job.{key}", _plain(each))
+                Option(f"job.{key}", _plain(entry))
                 if is_job
-                else Option(name, _plain(each), key=key)
+                else Option(name, _plain(entry), key=key)
             )
-            for key, each in value.items()
+            for key, entry in value.items()
         ]
     if name == "gpus" and not isinstance(value, int):
         return [str(Option(name, ",".join(map(str, value))))]
     several = value if isinstance(value, list | tuple) else [value]
-    return [str(Option(name, _plain(each))) for each in several]
+    return [str(Option(name, _plain(entry))) for entry in several]
 
 
 def _plain(value: Any) -> Any:

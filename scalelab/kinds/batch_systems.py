@@ -307,9 +307,9 @@ class _Pbs(BatchSystem):
 
     def options_of(self, directive: str) -> Sequence[str]:
         return [
-            f"{name} {each.strip()}"
+            f"{name} {resource.strip()}"
             for name, value in _options(directive, _QSUB_FLAGS)
-            for each in (value.split(",") if name == "-l" else [value])
+            for resource in (value.split(",") if name == "-l" else [value])
         ]
 
     def num_held_nodes(self, environment: Environment) -> int | None:
@@ -349,7 +349,9 @@ BATCH_SYSTEMS = Registry(
 
 def system_of_job(environment: Environment) -> BatchSystem | None:
     """Return the batch system in whose job a process runs; None: it is in no job."""
-    systems = (each for each in BATCH_SYSTEMS if environment.get(each.job_variable))
+    systems = (
+        system for system in BATCH_SYSTEMS if environment.get(system.job_variable)
+    )
     return next(systems, None)
 
 
@@ -370,7 +372,7 @@ def held_allocation(environment: Environment) -> tuple[BatchSystem, str, int]:
             f"scheduler=allocation: {system.name} does not say which nodes job "
             f"{number} has. Write scheduler: {system.name}."
         )
-    variables = " or ".join(each.job_variable for each in BATCH_SYSTEMS)
+    variables = " or ".join(system.job_variable for system in BATCH_SYSTEMS)
     raise ClusterError(
         f"scheduler=allocation, but this process runs in no batch job: no {variables} "
         "is set. Sweep inside a job, or name the batch system as the scheduler: "

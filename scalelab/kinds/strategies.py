@@ -89,12 +89,12 @@ class Ddp(SlowRankStrategy):
 
     def altering_options(self, options: TrialOptions) -> TrialOptions:
         """Return the settings of PowerSGD where it is used."""
-        own = self.Options.of(options)
-        if not own.uses_powersgd:
+        chosen = self.Options.of(options)
+        if not chosen.uses_powersgd:
             return {}
         return {
-            "gradient_compression": own.gradient_compression,
-            "powersgd_rank": own.powersgd_rank,
+            "gradient_compression": chosen.gradient_compression,
+            "powersgd_rank": chosen.powersgd_rank,
         }
 
     def check(self, sizes: TrialSizes) -> None:
@@ -234,8 +234,8 @@ class Pipeline(Strategy):
 
     def check(self, sizes: TrialSizes) -> None:
         """Refuse a local batch that cannot be split, or is split into too few parts."""
-        own, local = self.Options.of(sizes.options), sizes.local_batch_size
-        size, stages = own.split_size, own.stages or sizes.allocation.world_size
+        options, local = self.Options.of(sizes.options), sizes.local_batch_size
+        size, stages = options.split_size, options.stages or sizes.allocation.world_size
         if size is None:
             return
         if local % size:
@@ -244,7 +244,7 @@ class Pipeline(Strategy):
                 f"local_batch_size={local} into equal micro-batches. Use a divisor, or "
                 "another local batch."
             )
-        if own.schedule == "1f1b" and local // size < stages:
+        if options.schedule == "1f1b" and local // size < stages:
             raise SpecError(
                 "parallelism=pipeline: options.schedule=1f1b needs a micro-batch for "
                 f"each of the {stages} stages, and local_batch_size={local} / "
@@ -253,11 +253,11 @@ class Pipeline(Strategy):
             )
 
 
-def _check_divides(said: str, size: int, world_size: int, problem: str) -> None:
+def _check_divides(wording: str, size: int, world_size: int, problem: str) -> None:
     divisors = [n for n in range(1, world_size + 1) if world_size % n == 0]
     if size not in divisors:
         raise SpecError(
-            f"{said} does not divide {counted(world_size, 'device')}, so that "
+            f"{wording} does not divide {counted(world_size, 'device')}, so that "
             f"{problem}. Use one of {', '.join(map(str, divisors))}, or other numbers "
             "of devices."
         )

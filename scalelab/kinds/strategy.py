@@ -105,9 +105,11 @@ class Strategy:
                 raise SpecError(
                     f"parallelism={self.name} needs options.{name}. {meaning}"
                 )
-        own = {name: listed[name] for name in self.options if name in listed}
-        for number in range(max(map(len, own.values()), default=0)):
-            row = {name: own[name][min(number, len(own[name]) - 1)] for name in own}
+        lists = {name: listed[name] for name in self.options if name in listed}
+        for number in range(max(map(len, lists.values()), default=0)):
+            row = {
+                name: lists[name][min(number, len(lists[name]) - 1)] for name in lists
+            }
             source = f"parallelism={self.name}"
             validated(_section(self.Options), {"options": row}, source=source)
 

@@ -92,26 +92,26 @@ class WorkloadNames:
 
         One of these that the workload itself takes is its own.
         """
-        own = {
+        values = {
             name: value
             for name, value in given.items()
             if name not in of_every or name in self.parameters
         }
-        unknown = [] if self.is_open else sorted(set(own) - set(self.parameters))
+        unknown = [] if self.is_open else sorted(set(values) - set(self.parameters))
         if unknown:
             raise SpecError(
-                f"{unknown[0]}={own[unknown[0]]!r} is no parameter of workload "
+                f"{unknown[0]}={values[unknown[0]]!r} is no parameter of workload "
                 f"{workload!r}. It takes: {', '.join(self.parameters) or 'none'}; "
                 f"every workload takes: {', '.join(of_every) or 'none'}."
             )
         for name in self.single:
-            if isinstance(own.get(name), list | tuple):
+            if isinstance(values.get(name), list | tuple):
                 raise SpecError(
-                    f"workload.{name}={shown(own[name])} is a list, where workload "
+                    f"workload.{name}={shown(values[name])} is a list, where workload "
                     f"{workload!r} takes one value. To try each of them, write "
-                    f"options: {{{name}: {shown(own[name])}}}."
+                    f"options: {{{name}: {shown(values[name])}}}."
                 )
-        missing = [name for name in self.required if name not in own]
+        missing = [name for name in self.required if name not in values]
         if missing:
             raise SpecError(
                 f"Workload {workload!r} needs {', '.join(missing)}. Write workload: "

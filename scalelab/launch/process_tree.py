@@ -83,7 +83,9 @@ def reap(pid: int, patience_s: float = 1.0) -> None:
 def has_loaded(pid: int, prefix: str) -> bool:
     """Tell whether a process, or one that it has started, has loaded a library."""
     pids = (pid, *descendants(pid))
-    return any(f"/{prefix}" in text_of(Path(f"/proc/{each}/maps")) for each in pids)
+    return any(
+        f"/{prefix}" in text_of(Path(f"/proc/{process}/maps")) for process in pids
+    )
 
 
 def descendants(pid: int) -> list[int]:
@@ -91,7 +93,7 @@ def descendants(pid: int) -> list[int]:
     import psutil
 
     try:
-        return [each.pid for each in psutil.Process(pid).children(recursive=True)]
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     except psutil.Error:
         return []
 

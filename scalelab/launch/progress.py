@@ -61,9 +61,9 @@ class ProgressBoard:
         step is left out. None before there is any.
         """
         intervals = [
-            each
+            interval_s
             for values in map(self._row, range(self.num_ranks))
-            for each in values[_INTERVALS:][: int(values[_NUM_INTERVALS])]
+            for interval_s in values[_INTERVALS:][: int(values[_NUM_INTERVALS])]
         ]
         return statistics.median(intervals) if intervals else None
 

@@ -81,7 +81,7 @@ class HeldPorts:
         with self._lock:
             taken = {port for known in self._numbers.values() for port in known}
             held = _bound(address, count, taken)
-            ports = tuple(each.getsockname()[1] for each in held)
+            ports = tuple(held_socket.getsockname()[1] for held_socket in held)
             self._sockets.setdefault(attempt_id, []).extend(held)
             self._numbers.setdefault(attempt_id, set()).update(ports)
         return ports
@@ -89,8 +89,8 @@ class HeldPorts:
     def release(self, attempt_id: str) -> None:
         """Let the processes of an attempt, which start now, bind its ports."""
         with self._lock:
-            for each in self._sockets.pop(attempt_id, []):
-                each.close()
+            for held_socket in self._sockets.pop(attempt_id, []):
+                held_socket.close()
 
     def forget(self, attempt_id: str) -> None:
         """Give back the ports of an attempt that is over."""
@@ -103,14 +103,14 @@ def _bound(address: str, count: int, taken: Collection[int]) -> list[socket.sock
     with ExitStack() as others, ExitStack() as at_failure:
         bound: list[socket.socket] = []
         while len(bound) < count:
-            each = socket.socket(family_of(address), socket.SOCK_STREAM)
-            at_failure.enter_context(each)
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            each.bind((address, 0))
-            if each.getsockname()[1] in taken:
-                others.enter_context(each)
+            listener = socket.socket(family_of(address), socket.SOCK_STREAM)
+            at_failure.enter_context(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.bind((address, 0))
+            if listener.getsockname()[1] in taken:
+                others.enter_context(listener)
             else:
-                bound.append(each)
+                bound.append(listener)
         at_failure.pop_all()
         return bound
 
@@ -163,10 +163,10 @@ def interface_of(address: str) -> str:
     wanted = ipaddress.ip_address(address)
     # IPv6 addresses carry their zone: fe80::1%eth0.
     known = [
-        (each.address.partition("%")[0], name)
+        (address.address.partition("%")[0], name)
         for name, addresses in psutil.net_if_addrs().items()
-        for each in addresses
-        if each.family in (socket.AF_INET, socket.AF_INET6)
+        for address in addresses
+        if address.family in (socket.AF_INET, socket.AF_INET6)
     ]
     for numeric, name in known:
         if ipaddress.ip_address(numeric) == wanted:
@@ -220,22 +220,22 @@ class RendezvousStores:
             self._channels[attempt_id] = channel
         try:
             channel.settimeout(_STORE_PATIENCE_S)
-            said: dict[str, int] = {}
+            answer: dict[str, int] = {}
             # The server tells the start and the process its port, in either order.
-            while said.keys() != {"started", "store"}:
+            while answer.keys() != {"started", "store"}:
                 message, descriptors = receive(channel)
                 for descriptor in descriptors:
                     os.close(descriptor)
                 match message:
                     case {"kind": "started", "pid": int(number)}:
-                        said["started"] = number
+                        answer["started"] = number
                     case {"kind": "store", "port": int(number)}:
-                        said["store"] = number
+                        answer["store"] = number
                     case {"kind": "failed", "failure": failure}:
                         raise OSError(failure["summary"])
                     case None:
                         raise OSError("the rank server has ended")
-            return said["store"]
+            return answer["store"]
         except OSError as error:
             self.end(attempt_id)
             raise LaunchError(

@@ -46,7 +46,9 @@ def _is_left(owner: Path) -> bool:
         if owner.parent.lstat().st_uid != os.getuid():
             return False
         process, here = json.loads(owner.read_bytes()), _this_process()
-        boot, boot_here = (each["boot"].partition("/")[0] for each in (process, here))
+        boot, boot_here = (
+            identity["boot"].partition("/")[0] for identity in (process, here)
+        )
         # It has run since this machine booted, maybe in another container.
         if process.get("is_locked") and boot_here and boot == boot_here:
             with owner.open("rb") as file, suppress(BlockingIOError):

@@ -132,12 +132,12 @@ class StallWatch:
         if not silent:
             return None
         lateness = {
-            each: (
-                not is_stopped(live[each].pid),
-                self._step(each),
-                self._last_sign_s(each),
+            rank: (
+                not is_stopped(live[rank].pid),
+                self._step(rank),
+                self._last_sign_s(rank),
             )
-            for each in silent
+            for rank in silent
         }
         silent.sort(key=lateness.__getitem__)
         rank, limits = silent[0], self.limits
@@ -149,13 +149,13 @@ class StallWatch:
             limit = (
                 f"measure.start_up_timeout={limits.start_up_s:g} s to the first step"
             )
-        places = ", ".join(self._place(each, live[each]) for each in sorted(live))
+        places = ", ".join(self._place(rank, live[rank]) for rank in sorted(live))
         silence = f"no progress for {now - self._last_sign_s(rank):.1f} s"
         return AttemptResult(
             outcome=Outcome.STALLED,
             reason=f"{silence} (the limit is {limit}): {places}",
             rank=rank,
-            traceback=self._stacks({each: live[each] for each in silent}),
+            traceback=self._stacks({rank: live[rank] for rank in silent}),
             log=self.log(rank).name,
         )
 

@@ -96,8 +96,8 @@ def headline(text: str, code: str | None) -> str | None:
 
 def _joined(name: str, place: str | None, message: Sequence[str]) -> str:
     where = f"{name} at {place}" if place else name
-    said = first_sentence(message)
-    return f"{where}: {said}" if said else where
+    sentence = first_sentence(message)
+    return f"{where}: {sentence}" if sentence else where
 
 
 def index_of_exception(lines: Sequence[str]) -> int:
@@ -113,8 +113,10 @@ def index_of_exception(lines: Sequence[str]) -> int:
 def _place_of(raised: str, code: str | None) -> str | None:
     frames = [(found["path"], found["line"]) for found in _FRAME.finditer(raised)]
     root = f"{code}{os.sep}"
-    if code and (own := [frame for frame in frames if frame[0].startswith(root)]):
-        return f"{own[-1][0].removeprefix(root)}:{own[-1][1]}"
+    if code and (
+        frames_of_code := [frame for frame in frames if frame[0].startswith(root)]
+    ):
+        return f"{frames_of_code[-1][0].removeprefix(root)}:{frames_of_code[-1][1]}"
     users = [frame for frame in frames if not _NOT_THE_USERS.search(frame[0])]
     return f"{os.path.basename(users[-1][0])}:{users[-1][1]}" if users else None
 
@@ -127,19 +129,25 @@ def first_sentence(lines: Sequence[str]) -> str:
     >>> first_sentence(["CUDA error: device-side assert triggered", "Compile with"])
     'CUDA error: device-side assert triggered'
     """
-    said = " ".join(" ".join(lines[: num_lines(lines)]).split())
-    if len(said) <= _LENGTH:
-        return said
-    return f"{said[: _LENGTH - _END_LENGTH]} ... {said[-_END_LENGTH:]}"
+    sentence = " ".join(" ".join(lines[: num_lines(lines)]).split())
+    if len(sentence) <= _LENGTH:
+        return sentence
+    return f"{sentence[: _LENGTH - _END_LENGTH]} ... {sentence[-_END_LENGTH:]}"
 
 
 def num_lines(lines: Sequence[str]) -> int:
     """Return after how many lines what was begun is said; 1 where it never is."""
-    said = ""
+    text_so_far = ""
     for number, line in enumerate(lines[:_MAX_LINES], start=1):
-        said = f"{said} {line}".rstrip()
-        opened, closed = (sum(map(said.count, signs)) for signs in ("([{", ")]}"))
-        if re.search(r"\w", said) and said[-1] not in ":," and opened <= closed:
+        text_so_far = f"{text_so_far} {line}".rstrip()
+        opened, closed = (
+            sum(map(text_so_far.count, signs)) for signs in ("([{", ")]}")
+        )
+        if (
+            re.search(r"\w", text_so_far)
+            and text_so_far[-1] not in ":,"
+            and opened <= closed
+        ):
             return number
     return 1
 
@@ -189,8 +197,10 @@ def _only_echoes(result: AttemptResult) -> bool:
 
 def _is_echo(text: str | None) -> bool:
     # The last line is the exception; frames may quote harmless source text.
-    said = text or ""
-    return "\n" in said and bool(_ECHO.search("\n".join(said.splitlines()[-8:])))
+    text_or_empty = text or ""
+    return "\n" in text_or_empty and bool(
+        _ECHO.search("\n".join(text_or_empty.splitlines()[-8:]))
+    )
 
 
 def from_exception(
@@ -227,7 +237,7 @@ def from_exit(
     outcome, name = Outcome.FAILED, None
     summary = f"exited with status {status} before it returned a result"
     if status < 0:
-        known = {each.value: each.name for each in signal.Signals}
+        known = {member.value: member.name for member in signal.Signals}
         name = known.get(-status, f"signal {-status}")
         summary = f"was killed by {name}"
     if -status == signal.SIGKILL and oom_kills > 0:
@@ -267,17 +277,22 @@ def merge(
     troubled = [result for result in heard if result.outcome in _PRECEDENCE]
     causes = [result for result in troubled if not _only_echoes(result)]
     verdict = min(causes or troubled or results[:1], key=_weight)
-    for each in results:
+    for result_of_rank in results:
         # The rank that a signal has stopped, which its node has named, is to blame.
-        is_halted = each.outcome is Outcome.CANCELLED and each.rank is not None
+        is_halted = (
+            result_of_rank.outcome is Outcome.CANCELLED
+            and result_of_rank.rank is not None
+        )
         if verdict.outcome is Outcome.STALLED and is_halted:
-            reason = f"{verdict.reason}, {each.traceback}"
-            verdict = replace(verdict, reason=reason, rank=each.rank, log=each.log)
+            reason = f"{verdict.reason}, {result_of_rank.traceback}"
+            verdict = replace(
+                verdict, reason=reason, rank=result_of_rank.rank, log=result_of_rank.log
+            )
             break
     measurements = dict(results[0].measurements)
     for name in ("hosts", "validity"):
         values = [
-            value for each in results for value in each.measurements.get(name, ())
+            value for result in results for value in result.measurements.get(name, ())
         ]
         if values:
             measurements[name] = values if name == "hosts" else sorted(set(values))
@@ -331,21 +346,21 @@ def _lacking(trial: Trial, measured: Mapping[str, Any]) -> str | None:
 def _meaning(
     error: BaseException | None, device_type: str, outcome_of: OutcomeOf | None
 ) -> Outcome:
-    each, seen = error, set[int]()
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
-        text = str(each)
-        if outcome_of is not None and (outcome := outcome_of(each)) is not None:
+    cause, seen = error, set[int]()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        text = str(cause)
+        if outcome_of is not None and (outcome := outcome_of(cause)) is not None:
             return outcome
         if _DEVICE_MEMORY.search(text):
             return Outcome.OUT_OF_MEMORY
-        if isinstance(each, MemoryError) or (
-            isinstance(each, RuntimeError | OSError) and _HOST_MEMORY.search(text)
+        if isinstance(cause, MemoryError) or (
+            isinstance(cause, RuntimeError | OSError) and _HOST_MEMORY.search(text)
         ):
             return _host_memory_outcome(device_type)
-        if isinstance(each, OSError) and each.errno in NO_SPACE:
+        if isinstance(cause, OSError) and cause.errno in NO_SPACE:
             return Outcome.NODE_FAIL
-        each = each.__cause__ or each.__context__
+        cause = cause.__cause__ or cause.__context__
     return Outcome.FAILED
 
 

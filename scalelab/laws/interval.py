@@ -55,12 +55,12 @@ def substreams(seed: int, labels: np.ndarray) -> np.ndarray:
     They depend on the label alone: a row of numbers that are not negative.
     """
     whole = np.round(1e6 * labels).astype(int)
-    each, places = np.unique(whole, axis=0, return_inverse=True)
+    distinct, places = np.unique(whole, axis=0, return_inverse=True)
     drawn = [
         np.random.default_rng([seed, *label]).standard_normal(NUM_DRAWS)
-        for label in each.tolist()
+        for label in distinct.tolist()
     ]
-    return np.reshape(drawn, (len(each), NUM_DRAWS)).T[:, places.ravel()]
+    return np.reshape(drawn, (len(distinct), NUM_DRAWS)).T[:, places.ravel()]
 
 
 def central(draws: np.ndarray, mass: float) -> tuple[np.ndarray, np.ndarray]:

@@ -211,7 +211,7 @@ MEDIAN_OF: tuple[Learner, ...] = (ernest_nodes, paleo, pollux, power, last_effic
 
 def each_of(fitted: Sequence[Fitted], at: Configurations) -> np.ndarray:
     """Return the times of a pass by formula, (n_formulas, n_configurations)."""
-    return np.array([np.maximum(each.time(at), TINY) for each in fitted])
+    return np.array([np.maximum(law.time(at), TINY) for law in fitted])
 
 
 _MOST_ROWS = 250  # that trees are fitted to; a longer table is sampled
@@ -303,8 +303,8 @@ def _left_out(
         for held in (*ends, *(values == level for level in between)):
             if not held.all():
                 kept, asked = at.take(~held), at.take(held)
-                said = np.maximum(learn(time[~held], kept).time(asked), TINY)
-                errors.append(np.log(said / time[held]))
+                predicted = np.maximum(learn(time[~held], kept).time(asked), TINY)
+                errors.append(np.log(predicted / time[held]))
                 known = Coverage(at=kept, informed=frozenset())
                 distances.append(known.distance(asked))
     error, (devices, batch) = np.concatenate(errors), np.concatenate(distances).T

@@ -224,9 +224,9 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
     counts = completed[list(CONFIGURATION)].to_numpy()
     is_possible = (np.isfinite(counts) & (counts >= 1)).all(axis=1)
     is_possible &= (completed["num_nodes"] <= completed["world_size"]).to_numpy()
-    said = (cells(observations, name) for name in ("kind", "outcome", "validity"))
+    columns = (cells(observations, name) for name in ("kind", "outcome", "validity"))
     reasons = [
-        _why_unfit(*row) for row in zip(*said, is_possible, is_timed, strict=True)
+        _why_unfit(*row) for row in zip(*columns, is_possible, is_timed, strict=True)
     ]
     held_fixed = observations[curve_columns(observations)]
     return FitRows(

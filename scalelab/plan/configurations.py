@@ -208,7 +208,9 @@ def configurations(
         for local in (listed if isinstance(listed, tuple) else (None,))
         for total in experiment.global_batch_size or (None,)
     ]
-    every = [(each, allocations[each.node_group]) for each in setups(experiment, site)]
+    every = [
+        (setup, allocations[setup.node_group]) for setup in setups(experiment, site)
+    ]
     most = _largest(experiment, every)
     searched_on: dict[Setup, Allocation] = {}
     feasible: list[Configuration] = []
@@ -314,8 +316,10 @@ def _axes(
     foreign: set[str] = set()
     if experiment.workload:
         listed = {name: strategy_of(name).options for name in experiment.parallelism}
-        own = listed.pop(parallelism)
-        foreign = {name for options in listed.values() for name in options} - {*own}
+        values_of_strategy = listed.pop(parallelism)
+        foreign = {name for options in listed.values() for name in options} - {
+            *values_of_strategy
+        }
     listed_axes = experiment.axes
     names = sorted(listed_axes.keys() - foreign)
     axes = [
@@ -325,7 +329,7 @@ def _axes(
     if not experiment.workload:
         return axes
     effective = strategy_of(parallelism).effective_options
-    return dict.fromkeys(tuple(effective(dict(each)).items()) for each in axes)
+    return dict.fromkeys(tuple(effective(dict(axis)).items()) for axis in axes)
 
 
 def _allocations(
@@ -339,11 +343,11 @@ def _allocations(
     problems: dict[tuple[int | None, int], list[SpecError]] = defaultdict(list)
     for name in _node_groups(experiment, site):
         found[name] = []
-        for each in asked:
+        for allocation in asked:
             try:
-                found[name].append(_allocation(*each, site, name))
+                found[name].append(_allocation(*allocation, site, name))
             except SpecError as error:
-                problems[each].append(error)
+                problems[allocation].append(error)
         if not found[name]:
             raise problems[asked[0]][-1]
     for errors in problems.values():

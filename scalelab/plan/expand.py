@@ -159,7 +159,9 @@ def trial_of(
     job, rate = experiment.job, rate or experiment.rate_settings[0]
     measurement = experiment.measure.measurement(kind, job, global_batch_size=total)
     if kind is not TrialKind.THROUGHPUT:
-        judged_by = tuple(dict.fromkeys(each.metric for each in experiment.accept))
+        judged_by = tuple(
+            dict.fromkeys(condition.metric for condition in experiment.accept)
+        )
         measurement = replace(measurement, judged_by=judged_by)
     return Trial(
         kind=kind,

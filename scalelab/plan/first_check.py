@@ -115,7 +115,7 @@ def is_measurement(row: Observation) -> bool:
 
 def is_sound(row: Observation) -> bool:
     """Tell whether a row is a measurement in which the check finds nothing wrong."""
-    return is_measurement(row) and not any(each.stops for each in findings(row))
+    return is_measurement(row) and not any(finding.stops for finding in findings(row))
 
 
 def _of_no_measurement(row: Observation, outcome: Outcome) -> Finding:
@@ -137,18 +137,18 @@ def _halved(row: Observation) -> dict[str, object]:
 
 
 def _of_rates(row: Observation) -> Iterator[Finding]:
-    ours, own = row["step_time_s"], row["reported_step_time_s"]
-    if not (ours and own) or factor(ours, own) <= DOUBTED_BEYOND:
+    ours, printed = row["step_time_s"], row["reported_step_time_s"]
+    if not (ours and printed) or factor(ours, printed) <= DOUBTED_BEYOND:
         return
     is_confirmed = row["samples_witness"] == LOADER
     yield Finding(
         sign=Sign.LOG_DISAGREES if is_confirmed else Sign.RATES_DISAGREE,
-        stops=factor(ours, own) > WRONG_BEYOND and not is_confirmed,
+        stops=factor(ours, printed) > WRONG_BEYOND and not is_confirmed,
         figures={
             "step_time_s": ours,
-            "reported_step_time_s": own,
+            "reported_step_time_s": printed,
             "throughput_samples_per_s": row["global_batch_size"] / ours,
-            "reported_samples_per_s": row["global_batch_size"] / own,
+            "reported_samples_per_s": row["global_batch_size"] / printed,
         },
     )
 

@@ -104,7 +104,7 @@ def _rate(experiment: Experiment, rule: str | None) -> RateSetting | None:
 
 
 def _setup(experiment: Experiment, site: Site, asked: Mapping[str, str]) -> Setup:
-    every = [(each, _settings(each)) for each in setups(experiment, site)]
+    every = [(setup, _settings(setup)) for setup in setups(experiment, site)]
     names = {name for _, settings in every for name in settings}
     for name, value in asked.items():
         _known("the setting", name, sorted(names))

@@ -10,7 +10,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.kinds.strategies import strategy_of
 from scalelab.plan.source import Observation
 
-_MEASURED = {each for each in Outcome if each.is_measurement}
+_MEASURED = {outcome for outcome in Outcome if outcome.is_measurement}
 _COLUMNS = (
     *("workload", "device_name", "node_group"),
     *("parallelism", "precision", "sequence_length", "optimizer"),
@@ -57,7 +57,7 @@ def memory_limits(rows: Iterable[Observation]) -> tuple[MemoryLimit, ...]:
                 names.append("world_size")
             known = ((name, row[name]) for name in names if row.get(name) is not None)
             groups[tuple(known)].append(row)
-    every = [dict(each) for each in groups]
+    every = [dict(group) for group in groups]
     limits = []
     for setting, group in zip(every, groups.values(), strict=True):
         sizes: dict[bool, list[int]] = {True: [], False: []}

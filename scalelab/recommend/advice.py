@@ -127,8 +127,8 @@ def consider(
     every = prepared(observations)
     compared_by = compared_columns(every.observations)
     compared_by |= {name.removeprefix(OPTION_PREFIX) for name in compared_by}
-    among = {n: of for n, of in (select or {}).items() if n in compared_by}
-    others = {n: of for n, of in (select or {}).items() if n not in among}
+    among = {n: value for n, value in (select or {}).items() if n in compared_by}
+    others = {n: value for n, value in (select or {}).items() if n not in among}
     subject = choose_subject(every.observations, others, device)
     _check_sequence_length(subject, job)
     rows = every.take(subject.frame.index)

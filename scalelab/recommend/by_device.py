@@ -65,7 +65,11 @@ def answer(
         kind.label: limits_of(question, kind, rows.observations, known[kind.label])
         for kind in kinds
     }
-    prices = {n: each.price for n, each in limits.items() if each.price}
+    prices = {
+        n: limits_of_kind.price
+        for n, limits_of_kind in limits.items()
+        if limits_of_kind.price
+    }
     every = _kinds(rows.observations, {})
     check_prices(prices, question.quotes, every, question.limits.currency)
     for name, watts in question.power:
@@ -111,8 +115,12 @@ def _considered(
     FitError, SpecError
         If none of them has one.
     """
-    own = {kind: rows.take(kind.rows(rows.observations).index) for kind in kinds}
-    informed = {kind for kind in kinds if history and history.informs(own[kind])}
+    rows_of_kind = {
+        kind: rows.take(kind.rows(rows.observations).index) for kind in kinds
+    }
+    informed = {
+        kind for kind in kinds if history and history.informs(rows_of_kind[kind])
+    }
     found: dict[str, Considered] = {}
     problems: dict[str, FitError | SpecError] = {}
     for kind in kinds:
@@ -122,7 +130,7 @@ def _considered(
             found[kind.label] = _consider(
                 replace(question, limits=limits[kind.label]),
                 rows,
-                own[kind].observations,
+                rows_of_kind[kind].observations,
                 kind,
                 places[kind.label],
                 taught,
@@ -149,9 +157,9 @@ def _kinds(
     observations: pd.DataFrame, select: Mapping[str, Scalar]
 ) -> tuple[DeviceKind, ...]:
     """Return the kinds of devices on which what was selected was timed."""
-    own = {name: v for name, v in select.items() if name in DEVICE_COLUMNS}
-    frame = selected(observations, own)
-    of_no_device = {*RATE_SETTINGS, *CONFIGURATION, *own}
+    chosen_kind = {name: v for name, v in select.items() if name in DEVICE_COLUMNS}
+    frame = selected(observations, chosen_kind)
+    of_no_device = {*RATE_SETTINGS, *CONFIGURATION, *chosen_kind}
     for name, value in select.items():
         column = name if name in frame.columns else OPTION_PREFIX + name
         if column in frame.columns and name not in of_no_device:
@@ -165,22 +173,22 @@ def _kinds(
 def _consider(
     question: Question,
     rows: FitRows,
-    own: pd.DataFrame,
+    frame: pd.DataFrame,
     kind: DeviceKind,
     run_site: RunSite | None,
     history: History | None,
     untold: UntoldByProgram,
 ) -> Considered:
     for name, value in question.select.items():
-        if name in own.columns:
-            own = own[has_value(own, name, value)]
+        if name in frame.columns:
+            frame = frame[has_value(frame, name, value)]
     site, link = run_site.site if run_site else None, question.between_nodes
     on_node, within = site.gpus_per_node if site else None, None
-    known = [*numbers(own, "gpus_per_node"), *numbers(own, "devices_of_node")]
+    known = [*numbers(frame, "gpus_per_node"), *numbers(frame, "devices_of_node")]
     if (most := int(np.nanmax([1.0, *known]))) > 1:
         on_node = max(most, on_node or 1)
     if run_site and not question.gpus:
-        within = run_site.machine(numbers(own, "world_size"))
+        within = run_site.machine(numbers(frame, "world_size"))
     # only the default law asks for a link
     if not link and run_site and question.law == StepTimeLaw.name:
         links = run_site.site.links
@@ -276,11 +284,12 @@ def _by_the_sweep(kinds: Mapping[str, Considered]) -> dict[str, float]:
     """Return what all measured trials took, but for device-hours."""
     parts, counted = [], pd.Index([])
     for kind in kinds.values():
-        own = kind.knowledge.subject.frame
-        own = own.drop(own.index.intersection(counted))
-        counted = counted.union(own.index)
+        rows_of_kind = kind.knowledge.subject.frame
+        rows_of_kind = rows_of_kind.drop(rows_of_kind.index.intersection(counted))
+        counted = counted.union(rows_of_kind.index)
         held_s, sizes, nodes = (
-            numbers(own, n) for n in ("allocated_gpu_s", "world_size", "num_nodes")
+            numbers(rows_of_kind, n)
+            for n in ("allocated_gpu_s", "world_size", "num_nodes")
         )
         parts.append(trials_take(kind.limits, held_s / sizes, sizes, nodes))
     return in_all(parts)
@@ -291,12 +300,19 @@ def _joined(
 ) -> Recommendation:
     joint = Joint(found, limits)
     best = joint.chosen()
-    answers = {label: each.recommendation() for label, each in joint.kinds.items()}
-    words = {
-        label: DeviceWords(each.device_word, each.device_hour_word)
-        for label, each in answers.items()
+    answers = {
+        label: considered_kind.recommendation()
+        for label, considered_kind in joint.kinds.items()
     }
-    unpriced = [n for n, each in joint.kinds.items() if each.limits.price is None]
+    words = {
+        label: DeviceWords(answer_of_kind.device_word, answer_of_kind.device_hour_word)
+        for label, answer_of_kind in answers.items()
+    }
+    unpriced = [
+        n
+        for n, considered_kind in joint.kinds.items()
+        if considered_kind.limits.price is None
+    ]
     chosen = answers[best]
     facts = [*joint.notes(best), *chosen.facts]
     facts += spot_facts(pairs, best, chosen.chosen.world_size)
@@ -335,11 +351,11 @@ def _accuracy(
 ) -> Iterator[Fact]:
     """Yield what is known of the accuracy of the ways to train on other devices."""
     alike: dict[str, tuple[Fact, list[str]]] = {}
-    for label, each in answers.items():
+    for label, answer_of_kind in answers.items():
         is_same = joint.kinds[label].kind == joint.kinds[best].kind
-        if is_same or each.chosen.is_interruptible:
+        if is_same or answer_of_kind.chosen.is_interruptible:
             continue
-        for fact in each.facts:
+        for fact in answer_of_kind.facts:
             if fact.kind in ("accuracy_gap", "ruled_out"):
                 alike.setdefault(repr(fact), (fact, []))[1].append(label)
     for fact, names in alike.values():

@@ -93,7 +93,9 @@ class Comparison:
         every = self.every.take(np.isin(self.every.sizes, self.printed.sizes))
         found = _named(every, self.printed, at, self.limits, word)
         if self.names_measured:
-            return [each for each in found if each[0] == "not_sure_enough"]
+            return [
+                named_row for named_row in found if named_row[0] == "not_sure_enough"
+            ]
         return [*found]
 
     def programs(self) -> dict[str, Outlook]:
@@ -104,8 +106,8 @@ class Comparison:
         best, every = {}, self.every
         if PROGRAM_COLUMN in every.frame.columns:
             alike = every.sizes == self.printed.sizes[self.choice.index]
-            for name, own in every.frame[alike].groupby(PROGRAM_COLUMN):
-                found = every.take(own.index.to_numpy())
+            for name, rows_of_program in every.frame[alike].groupby(PROGRAM_COLUMN):
+                found = every.take(rows_of_program.index.to_numpy())
                 best[str(name)] = found.take(best_of_each_size(found, self.limits))
         return best
 

@@ -98,7 +98,8 @@ def ways(observations: pd.DataFrame) -> tuple[WayRow, ...]:
     varied = _varied(by_way)
     # numbers by size, texts by their letters
     in_order = sorted(
-        by_way, key=lambda way: [(name, isinstance(of, str), of) for name, of in way]
+        by_way,
+        key=lambda way: [(name, isinstance(value, str), value) for name, value in way],
     )
     rows = [row for key in in_order for row in _rows(dict(key), by_way[key], varied)]
     return tuple(sorted(rows, key=lambda row: (row.world_size, row.global_batch_size)))
@@ -106,7 +107,7 @@ def ways(observations: pd.DataFrame) -> tuple[WayRow, ...]:
 
 def _strategy_options(frame: pd.DataFrame) -> set[str]:
     used = {strategy.name: strategy for strategy in strategies(frame)}.values()
-    return {OPTION_PREFIX + axis for each in used for axis in each.options}
+    return {OPTION_PREFIX + axis for strategy in used for axis in strategy.options}
 
 
 def _varied(by_way: Mapping[CurveKey, Any]) -> set[tuple[Scalar, str]]:
@@ -134,7 +135,9 @@ def _rows(
             continue
         world_size, batch = (int(value) for _, value in key)
         evaluated = there[np.isfinite(numbers(there, "final_metric"))]
-        stale, stalest = (_known(there, f"staleness_{of}") for of in ("mean", "max"))
+        stale, stalest = (
+            _known(there, f"staleness_{statistic}") for statistic in ("mean", "max")
+        )
         yield WayRow(
             parallelism=name,
             settings=settings,
@@ -155,7 +158,7 @@ def _rows(
 
 
 def _timed(rows: pd.DataFrame) -> pd.DataFrame:
-    is_fit = [not invalid_reasons(each) for each in cells(rows, "validity")]
+    is_fit = [not invalid_reasons(cell) for cell in cells(rows, "validity")]
     fit = rows[np.array(is_fit, dtype=bool)]
     of_throughput = fit[np.array([k == "throughput" for k in cells(fit, "kind")], bool)]
     return of_throughput if len(of_throughput) else fit
@@ -193,7 +196,9 @@ def with_accuracy_gaps(observations: pd.DataFrame) -> pd.DataFrame:
     is_told = np.isfinite(numbers(observations, "num_samples"))
     metric[~is_told & ~is_equal(observations, "kind", "imported")] = np.nan
     is_alone = numbers(observations, "world_size") == 1
-    alters = np.array([bool(each) for each in altering_options(observations)], bool)
+    alters = np.array(
+        [bool(options) for options in altering_options(observations)], bool
+    )
     is_plain = is_alone & ~alters
     alone = pd.Series(metric[is_plain]).groupby(keys[is_plain]).mean()
     gap = metric - pd.Series(keys).map(alone).to_numpy(dtype=float)
@@ -279,9 +284,9 @@ class Accuracy:
 
 
 def _parts(name: str) -> bool:
-    own = name.removeprefix(OPTION_PREFIX)
-    is_named = own != name or name in ("parallelism", "precision")
-    return is_named and own not in LAYOUT_PLACEHOLDERS
+    axis = name.removeprefix(OPTION_PREFIX)
+    is_named = axis != name or name in ("parallelism", "precision")
+    return is_named and axis not in LAYOUT_PLACEHOLDERS
 
 
 def _largest_loss(rows: pd.DataFrame) -> dict[str, Any]:
@@ -291,7 +296,9 @@ def _largest_loss(rows: pd.DataFrame) -> dict[str, Any]:
     for _, there in paired.groupby(_PLACE) if {*_PLACE} <= {*rows.columns} else ():
         gap, first = there[ACCURACY_GAP], there.iloc[0].dropna()
         row = {str(name): value for name, value in first.items()}
-        same = (n for n, of in final_metrics(row).items() if of == row["final_metric"])
+        same = (
+            n for n, value in final_metrics(row).items() if value == row["final_metric"]
+        )
         metric = next(same, "final metric")
         sign = 1 if MetricMode.usual(metric) == MetricMode.MIN else -1
         found.append(
@@ -305,4 +312,4 @@ def _largest_loss(rows: pd.DataFrame) -> dict[str, Any]:
                 "count": len(gap),
             }
         )
-    return max(found, key=lambda each: each["lost"], default={})
+    return max(found, key=lambda loss: loss["lost"], default={})

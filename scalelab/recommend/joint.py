@@ -27,8 +27,8 @@ class Joint:
 
     def __init__(self, kinds: Mapping[str, Considered], limits: Constraints) -> None:
         self.kinds = dict(kinds)
-        outlooks = [each.comparison.printed for each in kinds.values()]
-        self.are_alike = len({each.kind for each in kinds.values()}) == 1
+        outlooks = [considered.comparison.printed for considered in kinds.values()]
+        self.are_alike = len({considered.kind for considered in kinds.values()}) == 1
         self._places = [
             (label, at)
             for label, outlook in zip(kinds, outlooks, strict=True)
@@ -37,9 +37,11 @@ class Joint:
         self.spent = _side_by_side([*kinds.values()], are_alike=self.are_alike)
         known = {n: v for n, v in limits.limits.items() if n in self.spent.amounts}
         self.limits = replace(limits, limits=known)
-        eligible = np.concatenate([each.is_eligible for each in outlooks])
-        accurate = np.concatenate([each.frame["is_accurate"] for each in outlooks])
-        probability = np.concatenate([each.probability for each in outlooks])
+        eligible = np.concatenate([outlook.is_eligible for outlook in outlooks])
+        accurate = np.concatenate(
+            [outlook.frame["is_accurate"] for outlook in outlooks]
+        )
+        probability = np.concatenate([outlook.probability for outlook in outlooks])
         both = eligible & accurate.astype(bool)
         self._eligible = both if both.any() else eligible
         self.meets = self._eligible & (probability >= limits.confidence)
@@ -47,7 +49,7 @@ class Joint:
             spent=self.spent.medians(),
             probability=probability,
             is_eligible=self._eligible,
-            is_measured=np.concatenate([each.is_measured for each in outlooks]),
+            is_measured=np.concatenate([outlook.is_measured for outlook in outlooks]),
         )
 
     def at(self, label: str) -> int:
@@ -68,10 +70,10 @@ class Joint:
                     index=index, meets=True, rule=f"{rule}worse in the other"
                 )
         label, at = self._places[found.index]
-        own = self.kinds[label].comparison.choice
+        choice = self.kinds[label].comparison.choice
         rule = f"{found.rule}; all devices are compared"
-        if own.index == at:
-            rule = f"{own.rule}; of the devices, {self._why(found)}"
+        if choice.index == at:
+            rule = f"{choice.rule}; of the devices, {self._why(found)}"
         self.kinds[label] = self.kinds[label].choosing(
             Choice(index=at, meets=found.meets, rule=rule)
         )
@@ -103,7 +105,7 @@ class Joint:
         self, answers: Mapping[str, Recommendation], best: str
     ) -> tuple[OutlookRow, ...]:
         """Return all rows; where all have prices, Pareto is of time and money."""
-        rows = [row for each in answers.values() for row in each.rows]
+        rows = [row for answer in answers.values() for row in answer.rows]
         medians = self.spent.medians()
         is_front = np.array([row.is_pareto for row in rows])
         if self.has_money:
@@ -162,7 +164,7 @@ class Joint:
         least, cost = medians.of(self._resource), medians.of(self.spent.cost)
         label = min(others, key=lambda n: (not self.meets[others[n]], least[others[n]]))
         at = others[label]
-        row, own = (self._row(place) for place in (at, chosen))
+        row, chosen_row = (self._row(place) for place in (at, chosen))
         limits = self.limits
         reason: WhyNot = "compared"
         if limits.limited and not self.meets[at]:
@@ -176,7 +178,7 @@ class Joint:
             device=label,
             own_device=best,
             world_size=int(row["world_size"]),
-            than=int(own["world_size"]),
+            than=int(chosen_row["world_size"]),
             basis=str(row["support"]),
             time_s=float(medians.time_s[at]),
             speedup=float(medians.time_s[chosen] / medians.time_s[at]),
@@ -195,9 +197,9 @@ class Joint:
     def nearest(self, words: Mapping[str, DeviceWords]) -> Fact:
         """Note the nearest limits that can be met, on any of the devices."""
         found = [
-            {**each, "device": label}
+            {**miss, "device": label}
             for label, kind in self.kinds.items()
-            for each in nearest(
+            for miss in nearest(
                 kind.comparison.every, kind.limits, kind.limits.units(words[label].hour)
             )
         ]
@@ -210,17 +212,20 @@ def _side_by_side(kinds: Sequence[Considered], *, are_alike: bool) -> Spending:
     Each kind of device has its draws in an order of its own: what is not known of one
     has nothing to do with what is not known of another.
     """
-    spent = [each.comparison.printed.spent for each in kinds]
+    spent = [considered.comparison.printed.spent for considered in kinds]
     names = [
         row.name
         for row in RESOURCES
         if (row.compares_devices or are_alike)
-        and all(row in each.known for each in spent)
+        and all(row in spending.known for spending in spent)
     ]
     rng = np.random.default_rng(_SEED)
-    known = dict.fromkeys(each.kind for each in kinds)
+    known = dict.fromkeys(considered.kind for considered in kinds)
     orders = {kind: rng.permutation(NUM_DRAWS) for kind in known}
     drawn = [
-        own.in_order(orders[each.kind]) for each, own in zip(kinds, spent, strict=True)
+        spending.in_order(orders[considered.kind])
+        for considered, spending in zip(kinds, spent, strict=True)
     ]
-    return Spending({n: np.hstack([each.amounts[n] for each in drawn]) for n in names})
+    return Spending(
+        {n: np.hstack([spending.amounts[n] for spending in drawn]) for n in names}
+    )

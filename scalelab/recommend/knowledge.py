@@ -185,15 +185,17 @@ def whole_run_law(
     if need.target is None or not need.uses_law:
         return None
     alone = frame.index[np.isnan(numbers(frame, "world_size"))]
-    own = frame
+    rows_of_need = frame
     for name, value in select.items():
-        own = own.loc[with_value(own, name, value).index.union(alone)]
+        rows_of_need = rows_of_need.loc[
+            with_value(rows_of_need, name, value).index.union(alone)
+        ]
     names = ("throughput_samples_per_s", "samples_to_target", "time_to_target_s")
-    speed, samples, seconds = (numbers(own, name) for name in names)
+    speed, samples, seconds = (numbers(rows_of_need, name) for name in names)
     is_given = np.isfinite(speed) & (speed != samples / seconds)
-    if is_given.any() and any(way.factorises for way in strategies(own)):
-        own = frame
-    return measured_whole_runs(own, need.target)
+    if is_given.any() and any(way.factorises for way in strategies(rows_of_need)):
+        rows_of_need = frame
+    return measured_whole_runs(rows_of_need, need.target)
 
 
 def _counts(frame: pd.DataFrame, name: str) -> dict[str, int]:
@@ -279,7 +281,7 @@ def fit_step_times(
     if history is not None and asked:
         known = len(prior.relatives)
         prior = prior.updated(history.rows.curves, asked)
-        curves = [each.key for each in prior.relatives[known:]]
+        curves = [relative.key for relative in prior.relatives[known:]]
         if history.is_asked and not curves:
             raise SpecError(
                 f"Nothing can be learned from {', '.join(history.names())}: no curve "

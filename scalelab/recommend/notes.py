@@ -171,8 +171,12 @@ def _known_by_convergence(
     if not need.uses_law or need.law is None:
         return set()
     settings = {**knowledge.held, **chosen.settings}
-    own = {name.removeprefix(OPTION_PREFIX): of for name, of in need.keys[curve]}
-    known = {name for name, value in own.items() if settings.get(name) == value}
+    known_settings = {
+        name.removeprefix(OPTION_PREFIX): value for name, value in need.keys[curve]
+    }
+    known = {
+        name for name, value in known_settings.items() if settings.get(name) == value
+    }
     known |= {*need.pooled}
     strategy = strategy_of(settings.get("parallelism"))
     if strategy.is_synchronous:
@@ -401,14 +405,16 @@ def named(
     for kind, one, other in found:
         (row,) = one.frame.to_dict("records")
         spent, others = one.spent.medians(), other.spent.medians()
-        amounts = {of: float(spent.of(of)[0]) for of in spent.known}
+        amounts = {resource: float(spent.of(resource)[0]) for resource in spent.known}
         yield Fact.of(
             kind,
             **_configuration(row),
             global_batch_size=int(row["global_batch_size"]),
             settings=knowledge.settings(row),
             basis=str(row["support"]),
-            takes=[of.in_words(each, units) for of, each in amounts.items()],
+            takes=[
+                resource.in_words(amount, units) for resource, amount in amounts.items()
+            ],
             limits=[*limits],
             of_doublings=not limits,
             time_s=amounts[TIME],
@@ -429,7 +435,7 @@ def condition(knowledge: Knowledge, chosen: OutlookRow) -> str:
 
 def not_identifiable(gaps: Iterable[Gap], is_emulated: bool) -> Iterator[Fact]:
     """Note which parameters of a law cannot be identified, why, and what helps."""
-    known = dict.fromkeys((each.parameters, each.why, each.remedy) for each in gaps)
+    known = dict.fromkeys((gap.parameters, gap.why, gap.remedy) for gap in gaps)
     for parameters, why, remedy in known:
         is_of_machine = any(name.startswith("inter_node") for name in parameters)
         yield Fact.of(

@@ -50,9 +50,11 @@ class OnSpot:
 
     def of_choice(self, size: int) -> Iterator[Fact]:
         """Note what both take on as many devices, and what that hangs on."""
-        outlooks = [each.comparison.printed for each in (self.on_demand, self.spot)]
-        if all(size in each.sizes for each in outlooks):
-            usual, row = (_row_of(each, size) for each in outlooks)
+        outlooks = [
+            considered.comparison.printed for considered in (self.on_demand, self.spot)
+        ]
+        if all(size in outlook.sizes for outlook in outlooks):
+            usual, row = (_row_of(outlook, size) for outlook in outlooks)
             nodes = row.frame["num_nodes"].to_numpy(float)
             terms = self.market.interruptions
             (way,) = strategies(row.frame)
@@ -96,7 +98,7 @@ class OnSpot:
         ends = {*self.spot.comparison.every.sizes}
         sure, chances = self.on_demand.limits.confidence, []
         for size in sizes:
-            costs = [_row_of(each, size).spent.of(MONEY) for each in (one, other)]
+            costs = [_row_of(outlook, size).spent.of(MONEY) for outlook in (one, other)]
             chances.append(float((costs[1] < costs[0]).mean()))
         does_pay = [chance >= sure for chance in chances]
         count = does_pay.index(False) if False in does_pay else len(does_pay)
@@ -154,12 +156,14 @@ def spot_facts(pairs: Sequence[OnSpot], best: str, size: int) -> Iterator[Fact]:
         yield Fact.of("spot_pays", confidence=limits.confidence, kinds=kinds)
     alike: dict[str, tuple[Mapping[str, Any], list[str]]] = {}
     for pair in pairs:
-        said = pair.market.said
-        alike.setdefault(repr(said), (said, []))[1].append(pair.names[0])
+        terms = pair.market.terms
+        alike.setdefault(repr(terms), (terms, []))[1].append(pair.names[0])
     if alike:
         yield Fact.of(
             "spot_terms",
-            kinds=[{**said, "names": names} for said, names in alike.values()],
+            kinds=[
+                {**terms_alike, "names": names} for terms_alike, names in alike.values()
+            ],
         )
     for pair in pairs:
         if best in pair.names:
@@ -188,16 +192,16 @@ def beside_each_other(
     unknown: dict[str, list[str]] = {}
     for label, considered in kinds.items():
         found[label] = considered
-        if (said := joined_terms(terms.get(label), asked)) is None:
+        if (joined := joined_terms(terms.get(label), asked)) is None:
             continue
         seen = SeenInterruptions.of(considered.knowledge.subject.frame)
-        if missing := _missing(said, seen, considered.limits, is_asked=bool(asked)):
+        if missing := _missing(joined, seen, considered.limits, is_asked=bool(asked)):
             unknown.setdefault(missing, []).append(label or UNNAMED)
             continue
         comparison, price = considered.comparison, considered.limits.price
         chosen = comparison.printed.frame.iloc[comparison.choice.index].to_dict()
         market = SpotMarket.of(
-            said,
+            joined,
             price,
             seen,
             considered.knowledge.overhead.start_up_of(chosen),
@@ -205,13 +209,16 @@ def beside_each_other(
         )
         spot = considered.on_spot(f"{label} {SPOT}".strip(), market)
         if spot is None:
-            facts.append(Fact.of("spot_never_ends", name=label, **market.said))
+            facts.append(Fact.of("spot_never_ends", name=label, **market.terms))
             continue
         del found[label]
         usual = considered.called(
             label or ON_DEMAND, price and replace(price, terms=None)
         )
-        found |= {each.knowledge.subject.device: each for each in (usual, spot)}
+        found |= {
+            considered.knowledge.subject.device: considered
+            for considered in (usual, spot)
+        }
         pairs.append(OnSpot(on_demand=usual, spot=spot, market=market))
     for missing, names in unknown.items():
         fact = Fact.of("spot_not_compared", names=names, is_price=missing == "price")
@@ -222,11 +229,11 @@ def beside_each_other(
 
 
 def _missing(
-    said: Spot, seen: SeenInterruptions, limits: Constraints, *, is_asked: bool
+    asked: Spot, seen: SeenInterruptions, limits: Constraints, *, is_asked: bool
 ) -> str:
     """Return the key of the terms without which there is nothing to compare."""
-    is_meant = is_asked or not said.model_fields_set <= {"price"}
-    if said.interrupted_every is None and not (is_meant and seen.node_hours):
+    is_meant = is_asked or not asked.model_fields_set <= {"price"}
+    if asked.interrupted_every is None and not (is_meant and seen.node_hours):
         return "interrupted_every"
-    has_price = said.price is not None or said.history is not None
+    has_price = asked.price is not None or asked.history is not None
     return "" if has_price or MONEY.name not in limits.limits else "price"

@@ -109,8 +109,8 @@ def _splits(
         local, passes = common.values()
         yield local, passes, parallel
         return
-    own, rest = divmod(common["global_batch_size"], parallel)
+    local_batch, rest = divmod(common["global_batch_size"], parallel)
     if rest == 0:
-        for passes in range(1, min(own, _MOST_PASSES) + 1):
-            if own % passes == 0:
-                yield own // passes, passes, parallel
+        for passes in range(1, min(local_batch, _MOST_PASSES) + 1):
+            if local_batch % passes == 0:
+                yield local_batch // passes, passes, parallel

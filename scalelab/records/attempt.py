@@ -56,7 +56,7 @@ class KnownWorkload:
         facts = facts_of(workload)
         if facts is None:
             return cls()
-        return cls(**{each.name: getattr(facts, each.name) for each in fields(cls)})
+        return cls(**{field.name: getattr(facts, field.name) for field in fields(cls)})
 
 
 # The workloads of attempts that do not say it themselves; none is added here.

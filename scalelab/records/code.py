@@ -64,7 +64,7 @@ def check_paths(paths: Sequence[str], root: Path) -> None:
         start = root / path
         if not start.exists():
             near = start.parent.glob("*") if start.parent.is_relative_to(root) else ()
-            names = [os.path.relpath(each, root) for each in near]
+            names = [os.path.relpath(path_near, root) for path_near in near]
             raise SpecError(
                 f"code.snapshot: {path!r} does not exist in {root}. "
                 f"{did_you_mean(names, path)}Give files or directories relative to the "

@@ -131,7 +131,7 @@ def read_header(path: Path) -> RunHeader:
 
 def provenance(code_directory: Path | None = None) -> dict[str, Any]:
     """Return versions, host, threads and code state as plain JSON values."""
-    variables = (*_VARIABLES, *(each.job_variable for each in BATCH_SYSTEMS))
+    variables = (*_VARIABLES, *(system.job_variable for system in BATCH_SYSTEMS))
     return {
         "versions": versions(),
         "host": socket.gethostname(),
@@ -183,13 +183,15 @@ def recorded_experiment(
     # Trials of programs that stand in it no more are still in the run.
     recorded = {**of_programs(before), **fingerprint}
     for path, key in _places(fingerprint):
-        told = recorded_as(_env(fingerprint, key), _env(before, key))
-        hidden = {name: value for name, value in told.items() if is_hidden(value)}
+        variables = recorded_as(_env(fingerprint, key), _env(before, key))
+        hidden = {name: value for name, value in variables.items() if is_hidden(value)}
         if hidden:
             text = with_values(text, path, hidden)
-        if told:
-            own = {"env": told}
-            recorded |= own if key is None else {key: {**fingerprint[key], **own}}
+        if variables:
+            changes = {"env": variables}
+            recorded |= (
+                changes if key is None else {key: {**fingerprint[key], **changes}}
+            )
     return text, recorded
 
 
@@ -197,8 +199,8 @@ def recorded_spec(spec: AttemptSpec, fingerprint: Mapping[str, Any]) -> AttemptS
     """Return an attempt as records have it, by the run's fingerprint."""
     program, name = spec.program, spec.trial.program
     if isinstance(program, CommandProgram) and (program.env or program.inherited):
-        own = _env(fingerprint, program_key(name)) if name else {}
-        env = recorded_as(program.env, {**_env(fingerprint, None), **own})
+        variables = _env(fingerprint, program_key(name)) if name else {}
+        env = recorded_as(program.env, {**_env(fingerprint, None), **variables})
         return replace(spec, program=replace(program, env=env, inherited={}))
     return spec
 
@@ -209,8 +211,8 @@ def write_values(
     """Keep the values that records hide, for the user alone."""
     values: dict[str, Any] = {}
     for _, key in _places(fingerprint):
-        told, env = _env(recorded, key), _env(fingerprint, key)
-        hidden = {name: env[name] for name in told if is_hidden(told[name])}
+        variables, env = _env(recorded, key), _env(fingerprint, key)
+        hidden = {name: env[name] for name in variables if is_hidden(variables[name])}
         values |= hidden if key is None else {key: hidden} if hidden else {}
     if values:
         path = directory / _VALUES
@@ -237,9 +239,9 @@ def restored(
     known = values if isinstance(values, dict) else {}
     return {
         name: value
-        if isinstance(value := known.get(name), str) and is_recorded_as(value, told)
-        else told
-        for name, told in recorded.items()
+        if isinstance(value := known.get(name), str) and is_recorded_as(value, text)
+        else text
+        for name, text in recorded.items()
     }
 
 

@@ -197,11 +197,11 @@ def recover(ledger: Ledger, trials: Path) -> list[Observation]:
 
 
 def discard_halves(
-    directory: Path, of: str = "", *, may_be_written: bool = False
+    directory: Path, mark: str = "", *, may_be_written: bool = False
 ) -> None:
     """Delete what killed processes left half-written in a directory."""
     for name in [] if directory.is_symlink() else _entries(directory):
-        if of and not name.startswith(f".{of}."):
+        if mark and not name.startswith(f".{mark}."):
             continue
         if may_be_written and not _is_old(directory / name):
             continue
@@ -262,8 +262,8 @@ def _settled(key: AttemptKey, files: AttemptFiles) -> Observation | None:
         aside = files.result.with_name(files.result.name + ".torn")
         with storing(aside):
             files.result.rename(aside)
-        said = f"The result could not be read and was kept as {aside.name}. {error}"
-        result = AttemptResult(outcome=Outcome.NODE_FAIL, reason=said)
+        sentence = f"The result could not be read and was kept as {aside.name}. {error}"
+        result = AttemptResult(outcome=Outcome.NODE_FAIL, reason=sentence)
     write_result(files, result)
     return _row_at(key, spec, result)
 
@@ -286,15 +286,16 @@ def judged(
 
     Superseded attempts are marked ``code_changed``.
     """
-    for each in rows:
-        if (each["trial_id"], each["attempt"]) in superseded:
-            validity = {*(each.get("validity") or ()), "code_changed"}
-            each = {**each, "validity": sorted(validity)}
+    for observation in rows:
+        judged_row = dict(observation)
+        if (judged_row["trial_id"], judged_row["attempt"]) in superseded:
+            validity = {*(judged_row.get("validity") or ()), "code_changed"}
+            judged_row["validity"] = sorted(validity)
         if conditions:
-            is_measured = Outcome(each["outcome"]).is_measurement
-            accepted = hold(conditions, final_metrics(each)) if is_measured else None
-            each = {**each, "accepted": accepted}
-        yield each
+            is_measured = Outcome(judged_row["outcome"]).is_measurement
+            metrics = final_metrics(judged_row)
+            judged_row["accepted"] = hold(conditions, metrics) if is_measured else None
+        yield judged_row
 
 
 def final_metrics(observation: Observation) -> dict[str, float | None]:

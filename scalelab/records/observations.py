@@ -244,13 +244,15 @@ def counting_rows(rows: Iterable[Observation]) -> list[Observation]:
     It is the first attempt whose outcome is a measurement, else the last attempt.
     """
     by_trial: dict[str, list[Observation]] = {}
-    for each in rows:
-        by_trial.setdefault(each["trial_id"], []).append(each)
+    for row in rows:
+        by_trial.setdefault(row["trial_id"], []).append(row)
     counting = []
     for attempts in by_trial.values():
         attempts.sort(key=itemgetter("attempt"))
         measured = (
-            each for each in attempts if Outcome(each["outcome"]).is_measurement
+            attempt
+            for attempt in attempts
+            if Outcome(attempt["outcome"]).is_measurement
         )
         counting.append(next(measured, attempts[-1]))
     return counting
@@ -272,10 +274,10 @@ def finished_rows(
         return outcome.is_measurement or not (outcome.is_retried or retry_failed)
 
     current = (
-        each
-        for each in rows
-        if (each["trial_id"], each["attempt"]) not in superseded
-        and SUPERSEDED_ENGINE not in (each.get("validity") or ())
+        row
+        for row in rows
+        if (row["trial_id"], row["attempt"]) not in superseded
+        and SUPERSEDED_ENGINE not in (row.get("validity") or ())
     )
     return list(filter(is_finished, counting_rows(current)))
 

@@ -119,9 +119,9 @@ def harmless(value: Any) -> Any:
     if isinstance(value, str):
         return harmless_text(value)
     if isinstance(value, dict):
-        return {harmless_text(name): harmless(each) for name, each in value.items()}
+        return {harmless_text(name): harmless(entry) for name, entry in value.items()}
     if isinstance(value, list):
-        return [harmless(each) for each in value]
+        return [harmless(entry) for entry in value]
     return value
 
 

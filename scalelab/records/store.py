@@ -197,9 +197,9 @@ class RunReader:
         """
         return finished_rows(
             (
-                each
-                for each in rows
-                if self.attempt_directory(each["trial_id"], each["attempt"]).is_dir()
+                row
+                for row in rows
+                if self.attempt_directory(row["trial_id"], row["attempt"]).is_dir()
                 or self._imported_path.exists()
             ),
             self._header.superseded,
@@ -282,7 +282,7 @@ class RunStore(RunReader):
                 write_new(making / "experiments" / "0001.yaml", text.encode())
                 write_values(making, fingerprint, recorded)
                 if imported:
-                    lines = b"".join(encode_json(each) + b"\n" for each in imported)
+                    lines = b"".join(encode_json(row) + b"\n" for row in imported)
                     write_new(making / "imported.jsonl", lines, durable=True)
                 write_new(making / "run.json", header.encode(), durable=True)
                 making.rename(directory)
@@ -311,7 +311,7 @@ class RunStore(RunReader):
         if (text, recorded, site) == (self.experiment_text, before, self.site):
             return
         ended = self.rows() if supersedes else []
-        attempts = [(each["trial_id"], each["attempt"]) for each in ended]
+        attempts = [(row["trial_id"], row["attempt"]) for row in ended]
         header = self._header.extended(
             recorded, site, source=source, superseded=attempts
         )
@@ -384,7 +384,9 @@ class RunStore(RunReader):
     def outcomes(self, trial_id: str) -> Counter[Outcome]:
         """Count the outcomes of a trial's attempts, of earlier sweeps after recover."""
         return Counter(
-            outcome for (each, _), outcome in self._outcomes.items() if each == trial_id
+            outcome
+            for (ended_id, _), outcome in self._outcomes.items()
+            if ended_id == trial_id
         )
 
     def recover(self) -> list[Observation]:
@@ -397,9 +399,9 @@ class RunStore(RunReader):
         """
         self._fence()
         rows = recover(self._ledger, self._trials)
-        for each in rows:
-            key = (each["trial_id"], each["attempt"])
-            self._outcomes[key] = Outcome(each["outcome"])
+        for observation in rows:
+            key = (observation["trial_id"], observation["attempt"])
+            self._outcomes[key] = Outcome(observation["outcome"])
         return rows
 
     def compact(self) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,10 +95,10 @@ def _table(name: str, path: Path) -> pa.Table:
         "attempt": pa.array([int(number)] * len(rows), pa.int64()),
     }
     reported: dict[str, pa.Array] = {}
-    for each in dict.fromkeys(each for values in rows for each in values):
-        column = [values.get(each) for values in rows]
+    for field in dict.fromkeys(chain.from_iterable(rows)):
+        column = [values.get(field) for values in rows]
         if any(value is not None for value in column):
-            reported[each] = _array(path, each, column)
+            reported[field] = _array(path, field, column)
     return pa.table({**key, **reported} | key)
 
 

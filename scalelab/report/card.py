@@ -129,7 +129,7 @@ def _line(cells: list[str]) -> str:
 
 def _ends(interval: Interval) -> dict[str, float]:
     ends = {"value": interval.value, "lo": interval.lo, "hi": interval.hi}
-    return {name: _rounded(each) for name, each in ends.items()}
+    return {name: _rounded(end) for name, end in ends.items()}
 
 
 def _rounded(value: float) -> float:

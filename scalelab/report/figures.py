@@ -159,5 +159,5 @@ class Figures(Guided):
 
 
 PLOTS: Mapping[str, Plot] = MappingProxyType(
-    {name: each for name, each in vars(Figures).items() if isinstance(each, Plot)}
+    {name: plot for name, plot in vars(Figures).items() if isinstance(plot, Plot)}
 )

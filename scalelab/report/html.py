@@ -107,7 +107,7 @@ def render(
         num_not_shown=int(
             observations["outcome"].ne(Outcome.COMPLETED).fillna(False).sum()
         )
-        - sum(1 + len(each["others"]) for each in failed),
+        - sum(1 + len(failure["others"]) for failure in failed),
         trials=tables.trial_table(observations),
         provenance=tables.provenance_table(observations),
         imported=imported,
@@ -199,22 +199,23 @@ def _plots(
 
 
 def _answer(recommendation: Recommendation) -> dict[str, Any]:
-    said = sentences(recommendation)
+    by_subject = sentences(recommendation)
     return {
-        "unmet": [" ".join(texts(said, "unmet", "nearest"))] * bool(said["unmet"]),
-        "headline": ", ".join(texts(said, "use", "settings")),
-        "why_not": texts(said, "why_not"),
+        "unmet": [" ".join(texts(by_subject, "unmet", "nearest"))]
+        * bool(by_subject["unmet"]),
+        "headline": ", ".join(texts(by_subject, "use", "settings")),
+        "why_not": texts(by_subject, "why_not"),
         "grounds": recommendation.grounds,
         "next": recommendation.next_command,
         "tiles": _tiles(recommendation),
-        "details": texts(said, *_DETAILS),
+        "details": texts(by_subject, *_DETAILS),
         "table": tables.TextTable.of_columns(_basis_first(recommendation)),
         "chosen": [row.is_chosen for row in recommendation.rows].index(True),
         "diminishing": what_diminishing_means(recommendation),
-        "assumptions": texts(said, "efficiency", "rates", "assumption"),
-        "unanswered": texts(said, "unanswered"),
-        "next_trial": texts(said, "next_trial"),
-        "ignored": texts(said, "ignored"),
+        "assumptions": texts(by_subject, "efficiency", "rates", "assumption"),
+        "unanswered": texts(by_subject, "unanswered"),
+        "next_trial": texts(by_subject, "next_trial"),
+        "ignored": texts(by_subject, "ignored"),
         "parameters": tables.TextTable.of_columns(parameters(recommendation)),
     }
 

@@ -232,17 +232,19 @@ def metric_table(subject: ReportSubject) -> pd.DataFrame:
     )
     parts: list[pd.DataFrame] = []
     for row in subject.plan:
-        own = points[points["global_batch_size"] == row.batch.global_batch_size]
+        points_of_batch = points[
+            points["global_batch_size"] == row.batch.global_batch_size
+        ]
         for name, value in row.settings.items():
-            same = own[has_settings(own, {name: value}, {name})]
-            own = same if len(same) else own
-        own = own.assign(
+            same = points_of_batch[has_settings(points_of_batch, {name: value}, {name})]
+            points_of_batch = same if len(same) else points_of_batch
+        points_of_batch = points_of_batch.assign(
             world_size=row.world_size,
             num_nodes=row.num_nodes,
-            time_s=own["samples"] / row.throughput_samples_per_s.value,
+            time_s=points_of_batch["samples"] / row.throughput_samples_per_s.value,
             is_chosen=row.is_chosen,
         )
-        parts.append(own[_OF_METRIC].sort_values([*ATTEMPT, "time_s"]))
+        parts.append(points_of_batch[_OF_METRIC].sort_values([*ATTEMPT, "time_s"]))
     return pd.concat(parts, ignore_index=True)
 
 

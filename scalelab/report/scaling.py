@@ -52,14 +52,14 @@ def measured_points(rows: pd.DataFrame) -> pd.DataFrame:
 def throughput_table(subject: ReportSubject) -> pd.DataFrame:
     """Return throughput by count: the law, what was measured, the ideal."""
     measured = measured_points(subject.planned)
-    said = {row.world_size: row for row in subject.plan}
+    rows_by_size = {row.world_size: row for row in subject.plan}
     for time, rate in (
         ("job_time_s", "throughput_samples_per_s"),
         ("job_time_lo_s", "hi"),
         ("job_time_hi_s", "lo"),
     ):
         pairs = zip(measured["world_size"], measured[rate], strict=True)
-        times = [_job_time(said.get(size), found) for size, found in pairs]
+        times = [_job_time(rows_by_size.get(size), found) for size, found in pairs]
         measured[time] = pd.Series(times, index=measured.index, dtype=float)
     measured["series"] = "measured"
     others = measured_points(subject.rows[~subject.rows["is_planned"]])
@@ -166,9 +166,11 @@ def efficiency_table(subject: ReportSubject) -> pd.DataFrame:
     rate = start["throughput_samples_per_s"] / start["world_size"]
     ideal = table["world_size"] * rate
     for row in subject.plan:
-        own = row.throughput_samples_per_s.value / row.scaling_efficiency.value
+        ideal_throughput = (
+            row.throughput_samples_per_s.value / row.scaling_efficiency.value
+        )
         is_other = table["series"].ne("ideal") & table["world_size"].eq(row.world_size)
-        ideal = ideal.mask(is_other, own)
+        ideal = ideal.mask(is_other, ideal_throughput)
     shares = {n: table[n] / ideal for n in ("throughput_samples_per_s", "lo", "hi")}
     table = table.assign(**shares, baseline_world_size=start["world_size"])
     table = table.rename(columns={"throughput_samples_per_s": "scaling_efficiency"})
@@ -245,7 +247,7 @@ def _draw_law(
     figure: go.Figure, rows: pd.DataFrame, name: str, unit: str, interval: str
 ) -> None:
     rows = rows.sort_values("world_size")
-    x, lo, hi = (rows[each].tolist() for each in ("world_size", "lo", "hi"))
+    x, lo, hi = (rows[column].tolist() for column in ("world_size", "lo", "hi"))
     add_band(figure, x, lo, hi, colour=BLUE, name=interval)
     beyond = rows["basis"].isin(_BEYOND).to_numpy()
     # the dashed line begins and ends at what was measured, so the two lines are joined

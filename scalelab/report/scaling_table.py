@@ -99,7 +99,7 @@ class ScalingTable(Guided):
             yield self._base(series)
             pairs = [*zip(series.rows, series.measured, strict=True)]
             for title, is_measured in (("Measured", True), ("Predicted", False)):
-                some = [each for each in pairs if (each[1] is not None) == is_measured]
+                some = [pair for pair in pairs if (pair[1] is not None) == is_measured]
                 if some:
                     lines = self._lines(series, some, form, is_measured=is_measured)
                     above = [f"{title}:", ""] if form == "md" else [f"{title}:"]
@@ -120,9 +120,9 @@ class ScalingTable(Guided):
         base, measured = next((row, m) for row, m in pairs if row.is_baseline and m)
         step, plan = measured.step_time_s, self.answer.chosen.batch
         is_strong = series.scaling == "strong"
-        own = plan.global_batch_size if is_strong else plan.local_batch_size
+        batch = plan.global_batch_size if is_strong else plan.local_batch_size
         instead = (
-            f" The {_COMMON[series.scaling]} of the answer, {own:,}, was measured on "
+            f" The {_COMMON[series.scaling]} of the answer, {batch:,}, was measured on "
             "one device count alone."
         )
         return (
@@ -130,7 +130,7 @@ class ScalingTable(Guided):
             f"{duration(step.value)} a step, {duration(base.time_s.value)} "
             f"[{duration_ends(base.time_s)}] for the job ({self.job}). Speedup and "
             "efficiency are of samples per second, against it."
-            f"{instead if own != series.batch else ''}"
+            f"{instead if batch != series.batch else ''}"
         )
 
     def _lines(
@@ -187,7 +187,7 @@ class ScalingTable(Guided):
         hours = self.num_runs * chosen.gpu_hours
         units = self.answer.units(chosen)
         likely, most = (
-            DEVICE_HOURS.in_words(each, units) for each in (hours.value, hours.hi)
+            DEVICE_HOURS.in_words(amount, units) for amount in (hours.value, hours.hi)
         )
         held = [f"{text.capitalize()}. " for text in what_times_hold(self.answer)]
         return (

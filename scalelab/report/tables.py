@@ -212,8 +212,7 @@ def _failure(
         "attempt": f"{trial_id}-{attempt}",
         "configuration": _configuration(row),
         "others": tuple(
-            f"{each['trial_id']}-{each['attempt']}: {_configuration(each)}"
-            for each in rest
+            f"{row['trial_id']}-{row['attempt']}: {_configuration(row)}" for row in rest
         ),
         "outcome": _in_words(row["outcome"]),
         "is_measurement": Outcome(row["outcome"]).is_measurement,
@@ -258,7 +257,7 @@ def trial_table(observations: pd.DataFrame) -> TextTable:
         ("data_wait_s", wait_s / step_s, percent),
         ("gpu_utilization", busy, percent),
     ):
-        shown[name] = [write(each) if np.isfinite(each) else None for each in values]
+        shown[name] = [write(value) if np.isfinite(value) else None for value in values]
     shown["accepted"] = shown["accepted"].map({True: "yes", False: "no"})
     is_emulated = observations["emulated"].fillna(False).astype(bool)
     shown["validity"] = [

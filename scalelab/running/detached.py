@@ -109,9 +109,9 @@ def _detach_process(run: Path, arguments: Sequence[str]) -> Detached:
             time.sleep(_LOOK_AGAIN_S)
             ended, word = os.waitpid(pid, os.WNOHANG)
             if ended:
-                said = last_log_lines(log, _TAIL, since=start)
+                lines = last_log_lines(log, _TAIL, since=start)
                 return Detached(
-                    text=said, exit_code=abs(os.waitstatus_to_exitcode(word))
+                    text=lines, exit_code=abs(os.waitstatus_to_exitcode(word))
                 )
     except KeyboardInterrupt:
         os.kill(pid, signal.SIGTERM)
@@ -152,16 +152,16 @@ def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
             continue
         if view is None or view.state is JobState.ENDED:
             record.leave_queue(run)
-            said = last_log_lines(log, _TAIL, since=start) or last_log_lines(
+            lines = last_log_lines(log, _TAIL, since=start) or last_log_lines(
                 job_log(run, record.name), _TAIL
             )
             store = asked.store()
             finished = store.finished(store.rows())
             if source_of(asked.experiment, asked.site, finished).is_exhausted():
-                return Detached(text=said)
+                return Detached(text=lines)
             how = "" if view is None else f" ({view.reason})"
             raise ClusterError(
-                f"{job} ended{how} before the sweep had begun. It said: {said}"
+                f"{job} ended{how} before the sweep had begun. It said: {lines}"
             )
         if view.can_never_run:
             cancel(record)
@@ -254,7 +254,7 @@ def leave_job(environment: os._Environ[str] | dict[str, str]) -> str | None:
     system = system_of_job(environment)
     job_id = environment[system.job_variable] if system else None
     for name in list(environment):
-        is_of_job = any(each.is_of_job(name) for each in BATCH_SYSTEMS)
+        is_of_job = any(system.is_of_job(name) for system in BATCH_SYSTEMS)
         if is_of_job or name.startswith(_OF_MPI):
             environment.pop(name, None)
     return job_id

@@ -96,7 +96,7 @@ def _run_trials(
     source.begin(sweep.directory)
     first = FirstTrials(source, programs if sweep.checks_first else ())
     with _Events(sweep.directory, on_event, first) as events:
-        frameworks = {framework_of(each) for each in programs.values()} - {""}
+        frameworks = {framework_of(program) for program in programs.values()} - {""}
         events(
             SweepStarted(
                 host=socket.gethostname(),

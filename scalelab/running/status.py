@@ -122,11 +122,11 @@ def _of_last_sweep(
 def _why_unused(row: Observation) -> str | None:
     if not Outcome(row["outcome"]).is_measurement:
         return row["reason"] or ""
-    ours, own = row.get("step_time_s"), row.get("reported_step_time_s")
-    if not (ours and own and "rate_disagrees" in (row.get("validity") or ())):
+    ours, printed_s = row.get("step_time_s"), row.get("reported_step_time_s")
+    if not (ours and printed_s and "rate_disagrees" in (row.get("validity") or ())):
         return None
     batch = row["global_batch_size"]
     return (
-        f"Not used: the program prints {batch / own:.3g} samples/s, ScaleLab read "
-        f"{batch / ours:.3g}, so one of the two does not count optimiser steps"
+        f"Not used: the program prints {batch / printed_s:.3g} samples/s, ScaleLab "
+        f"read {batch / ours:.3g}, so one of the two does not count optimiser steps"
     )

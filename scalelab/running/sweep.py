@@ -229,7 +229,7 @@ def _hour_word(
     site: Site,
 ) -> str:
     """Return the word for a device-hour on what trials ran on, and will run on."""
-    names, groups = {each.node_group for each in planned.trials}, site.groups
+    names, groups = {trial.node_group for trial in planned.trials}, site.groups
     devices = ({"device_type": groups[name].device_type} for name in names)
     return words_of_run(fingerprint, [*rows, *devices]).hour
 

@@ -69,7 +69,7 @@ class Tried:
     @property
     def is_well(self) -> bool:
         """Every trial ran, and nothing is wrong."""
-        return not self.not_tried and all(each.is_well for each in self.trials)
+        return not self.not_tried and all(checked.is_well for checked in self.trials)
 
 
 def prepare(experiment: str | Path, *, site: str | None = None) -> Sweep:
@@ -145,7 +145,7 @@ def read_first_trials(sweep: Sweep, rows: Sequence[Observation] | None = None) -
                 log=files.log(0),
             )
         )
-    ended = {each.row["trial_id"] for each in checked}
+    ended = {trial_checked.row["trial_id"] for trial_checked in checked}
     return Tried(
         trials=tuple(checked),
         not_tried=tuple(t for t in sweep.plan.trials if t.trial_id not in ended),

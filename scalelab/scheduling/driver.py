@@ -154,7 +154,7 @@ class Driver:
                     "network and run the same command again: the sweep goes on."
                 ) from error
             raise
-        self._summary.unfinished += (each.trial for each in self._pool.waiting())
+        self._summary.unfinished += (request.trial for request in self._pool.waiting())
         return self._summary
 
     @property

@@ -212,7 +212,9 @@ class Gangs:
     def next_deadline_s(self) -> float | None:
         """When to call :meth:`give_up` next, on the monotonic clock."""
         due = [gang.due for gang in self._running.values()]
-        left = [self._time.left_s(*each) for each in due if each is not None]
+        left = [
+            self._time.left_s(*deadline) for deadline in due if deadline is not None
+        ]
         return time.monotonic() + min(LOOK_EVERY_S, *left) if left else None
 
     def give_up(self) -> list[Verdict]:

@@ -261,7 +261,7 @@ class Placer:
     def _offer(self, devices: FreeDevices, host: str, held: Counter[str]) -> None:
         """Set how many devices of a host a trial may take beside what is held."""
         nodes = self._on_host[host]
-        is_busy = self._needs_cores and any(held[each.node.name] for each in nodes)
+        is_busy = self._needs_cores and any(held[slots.node.name] for slots in nodes)
         shares_cores = is_busy and _share_devices(nodes)
         for slots in nodes:
             name, most = slots.node.name, len(slots.node.device_ids)
@@ -300,7 +300,7 @@ def _share_devices(nodes: Sequence[_Slots]) -> bool:
     """
     if any(slots.node.device_type != "cpu" for slots in nodes):
         return False
-    ids = [each for slots in nodes for each in set(slots.node.device_ids)]
+    ids = [device_id for slots in nodes for device_id in set(slots.node.device_ids)]
     return len(set(ids)) < len(ids)
 
 

@@ -72,7 +72,9 @@ class Pool:
     def waiting(self) -> list[Request]:
         """Return the trials that wait, in the source's order."""
         requests = (
-            each for placer in self.placers.values() for each in placer.queue.requests()
+            request
+            for placer in self.placers.values()
+            for request in placer.queue.requests()
         )
         return sorted(requests, key=lambda request: request.number)
 

@@ -97,12 +97,12 @@ def worth_telling(
             and not isinstance(value, bool)
             and math.isfinite(value)
         }
-        told = step, numbers
+        report = step, numbers
         is_evaluation = row.get("event") == _EVALUATION
-        if held is not None and (is_evaluation or held[1].keys() != told[1].keys()):
+        if held is not None and (is_evaluation or held[1].keys() != report[1].keys()):
             yield held
-        held = None if is_evaluation else told
+        held = None if is_evaluation else report
         if is_evaluation:
-            yield told
+            yield report
     if held is not None:
         yield held

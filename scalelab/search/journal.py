@@ -99,7 +99,7 @@ class KeptStudy:
         self.study = study
         self._space = {name: _range(values) for name, values in keys.tune.items()}
         self._identify = identify
-        self._known = {each.user_attrs[_TRIAL_ID] for each in _trials(study)}
+        self._known = {trial.user_attrs[_TRIAL_ID] for trial in _trials(study)}
 
     @classmethod
     def open(
@@ -191,7 +191,7 @@ class KeptStudy:
 
     def _unended(self, trial_id: str) -> list[FrozenTrial]:
         running = _trials(self.study, TrialState.RUNNING)
-        return [each for each in running if each.user_attrs[_TRIAL_ID] == trial_id]
+        return [trial for trial in running if trial.user_attrs[_TRIAL_ID] == trial_id]
 
 
 def copied(journal: Path) -> Study | None:
@@ -280,11 +280,11 @@ def _new(
             storage=storage,
             study_name=None if directory is None else directory.name,
             directions=[
-                "minimize" if each.is_smaller_better else "maximize"
-                for each in objectives
+                "minimize" if objective.is_smaller_better else "maximize"
+                for objective in objectives
             ],
         )
-        study.set_metric_names([each.metric for each in objectives])
+        study.set_metric_names([objective.metric for objective in objectives])
     study.set_user_attr(_DEFINITION, _definition(keys, objectives))
     return study
 

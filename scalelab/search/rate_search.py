@@ -95,7 +95,7 @@ def first_rate(solved: Mapping[int, float], batch: int) -> float:
         )
 
     rules = (Rule.SQRT, Rule.LINEAR, Rule.NONE)
-    nearest = min(solved, key=lambda each: abs(math.log(each / batch)))
+    nearest = min(solved, key=lambda solved_batch: abs(math.log(solved_batch / batch)))
     return _scaled(solved, nearest, batch, min(rules, key=error))
 
 

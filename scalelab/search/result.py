@@ -39,8 +39,8 @@ def results_of(row: Observation, objectives: Sequence[Objective]) -> list[float]
         return None
     metrics = final_metrics(row)
     values = [
-        _training_s(row) if each.is_time else metrics.get(each.metric)
-        for each in objectives
+        _training_s(row) if objective.is_time else metrics.get(objective.metric)
+        for objective in objectives
     ]
     if all(value is not None and math.isfinite(value) for value in values):
         return values  # type: ignore[return-value]
@@ -93,7 +93,9 @@ class SearchResult:
             results = results_of(row, objectives)
             if results is not None:
                 completed.append(TunedTrial(row["trial_id"], settings, results))
-        signs = [1.0 if each.is_smaller_better else -1.0 for each in objectives]
+        signs = [
+            1.0 if objective.is_smaller_better else -1.0 for objective in objectives
+        ]
 
         def losses(trial: TunedTrial) -> list[float]:
             return [sign * x for sign, x in zip(signs, trial.results, strict=True)]
@@ -135,7 +137,7 @@ class SearchResult:
         else:
             front = counted(len(self.best), "trial")
             lines.append(f"Pareto front: {front}, none of which another beats in all.")
-            lines += [f"  {self._in_words(each)}" for each in self.best]
+            lines += [f"  {self._in_words(entry)}" for entry in self.best]
         if self.outcomes.get(Outcome.COMPLETED, 0) > 1:
             lines.append(
                 "Each setting was run once, with one seed, so the best of them is "
@@ -145,21 +147,21 @@ class SearchResult:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the result as facts."""
-        metrics = [each.metric for each in self.objectives]
+        metrics = [objective.metric for objective in self.objectives]
         best = [
             {
                 "kind": "best_of_search",
-                "trial_id": each.trial_id,
-                "settings": dict(each.settings),
-                "results": dict(zip(metrics, each.results, strict=True)),
+                "trial_id": entry.trial_id,
+                "settings": dict(entry.settings),
+                "results": dict(zip(metrics, entry.results, strict=True)),
             }
-            for each in self.best
+            for entry in self.best
         ]
         ended = {
             "kind": "search",
             "objectives": [
-                {"metric": each.metric, "mode": str(each.mode)}
-                for each in self.objectives
+                {"metric": objective.metric, "mode": str(objective.mode)}
+                for objective in self.objectives
             ],
             "num_trials": self.num_trials,
             "num_ended": self.num_ended,
@@ -169,8 +171,8 @@ class SearchResult:
 
     def _in_words(self, trial: TunedTrial) -> str:
         results = ", ".join(
-            f"{each.metric} {value:.4g}{' s' if each.is_time else ''}"
-            for each, value in zip(self.objectives, trial.results, strict=True)
+            f"{objective.metric} {value:.4g}{' s' if objective.is_time else ''}"
+            for objective, value in zip(self.objectives, trial.results, strict=True)
         )
         settings = ", ".join(
             f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"

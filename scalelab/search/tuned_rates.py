@@ -58,7 +58,9 @@ class TunedRates(TrialSource):
 
     def describe(self) -> Iterator[str]:
         """Yield which rates are searched, and from where."""
-        batches = {t.global_batch_size for each in self._batches.values() for t in each}
+        batches = {
+            t.global_batch_size for tried in self._batches.values() for t in tried
+        }
         yield (
             "The best learning rate is searched for global batch "
             f"{', '.join(map(str, sorted(batches)))}, each from what the best rule "
@@ -93,7 +95,7 @@ class TunedRates(TrialSource):
             for (place, _), run in zip(wanted, runs, strict=True):
                 cost = run_cost(self._told[run.trial_id])
                 costs.setdefault(place, []).append(cost)
-            if all(math.isinf(each) for every in costs.values() for each in every):
+            if all(math.isinf(cost) for every in costs.values() for cost in every):
                 return [], None
         return [], rate_at(first, best_place(costs))
 

@@ -54,7 +54,7 @@ class TunedTrials(TrialSource):
         target = experiment.job.target if experiment.job else None
         self.objectives = experiment.objectives(target)
         # A trial that stops at its target shows how long that takes, and nothing else.
-        stops = all(each.is_time for each in self.objectives)
+        stops = all(objective.is_time for objective in self.objectives)
         (base,) = plan(experiment, site).trials
         kept_target = target if stops else None
         measurement = replace(base.measurement, target=kept_target)
@@ -180,7 +180,9 @@ class TunedTrials(TrialSource):
         combinations = product(*(values.listed() for values in tune.values()))
         every = (dict(zip(tune, values, strict=True)) for values in combinations)
         taken = self._rows.keys() | self._proposed
-        return next(each for each in every if self._identify(each) not in taken)
+        return next(
+            candidate for candidate in every if self._identify(candidate) not in taken
+        )
 
     def _proposal(self, settings: Settings) -> Trial | None:
         trial = self._trial(settings)
@@ -239,15 +241,19 @@ class TunedTrials(TrialSource):
             return found
         streams = Streams(directory).all(skips_unreadable=True)
         if metric in streams.columns:
-            told = streams.dropna(subset=[metric, "step"])
-            rows = zip(told["trial_id"], told["step"], told[metric], strict=True)
+            reported = streams.dropna(subset=[metric, "step"])
+            rows = zip(
+                reported["trial_id"], reported["step"], reported[metric], strict=True
+            )
             for trial_id, step, value in rows:
                 found.setdefault(str(trial_id), {})[int(step)] = float(value)
         return found
 
     def _refuse_unknown(self, row: Observation) -> None:
         metrics = final_metrics(row)
-        wanted = [each.metric for each in self.objectives if not each.is_time]
+        wanted = [
+            objective.metric for objective in self.objectives if not objective.is_time
+        ]
         missing = [name for name in wanted if name not in metrics]
         if row["outcome"] == Outcome.COMPLETED and metrics and missing:
             raise SpecError(

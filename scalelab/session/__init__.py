@@ -96,10 +96,10 @@ def dry_run(
     SpecError
         If an argument, the experiment or the site is wrong.
     """
-    said = validated(DryRunArguments, locals(), source=Call("dry_run"))
+    arguments = validated(DryRunArguments, locals(), source=Call("dry_run"))
     from scalelab.running.sweep import Sweep
 
-    return DryRun(Sweep.read(**said.model_dump()))
+    return DryRun(Sweep.read(**arguments.model_dump()))
 
 
 def sweep(
@@ -148,20 +148,20 @@ def sweep(
     StoreError
         If the run cannot be written, or another driver holds it.
     """
-    said = validated(SweepArguments, locals(), source=Call("sweep"))
+    arguments = validated(SweepArguments, locals(), source=Call("sweep"))
     from scalelab.running.execution import run_sweep
     from scalelab.running.sweep import Sweep
 
-    to_read = said.model_dump(exclude={"budget_gpu_hours", "accept_changes"})
-    asked = Sweep.read(**to_read).prepared(accept_changes=said.accept_changes)
-    summary = run_sweep(asked, budget_gpu_hours=said.budget_gpu_hours).summary
+    to_read = arguments.model_dump(exclude={"budget_gpu_hours", "accept_changes"})
+    asked = Sweep.read(**to_read).prepared(accept_changes=arguments.accept_changes)
+    summary = run_sweep(asked, budget_gpu_hours=arguments.budget_gpu_hours).summary
     if summary.unsound and summary.stopped:
         reasons = [ended(row["reason"]) for row in summary.unsound if row.get("reason")]
         left = counted(len(summary.unfinished), "trial")
         raise SpecError(
             f"{' '.join([*reasons, 'The first trial failed its check;'])} not run: "
-            f"{left}. `scalelab try {said.experiment}` shows what was read and what to "
-            "change; skip_check=True runs every trial."
+            f"{left}. `scalelab try {arguments.experiment}` shows what was read "
+            "and what to change; skip_check=True runs every trial."
         )
     return load(asked.directory)
 
@@ -224,10 +224,10 @@ def import_table(
     StoreError
         If the directory exists or cannot be written.
     """
-    said = validated(ImportArguments, locals(), source=Call("import_table"))
+    arguments = validated(ImportArguments, locals(), source=Call("import_table"))
     from scalelab.reading.tables.importing import import_table as read
 
-    return Run(read(said))
+    return Run(read(arguments))
 
 
 def compare(
@@ -250,7 +250,7 @@ def compare(
         If a directory is no run.
     """
     first, second = (
-        each if isinstance(each, Run) else load(each) for each in (before, after)
+        run if isinstance(run, Run) else load(run) for run in (before, after)
     )
     from scalelab.session.comparison import compare_runs
 
@@ -283,7 +283,7 @@ def export(
         If a directory is no run, or the file cannot be written.
     """
     several = [runs] if isinstance(runs, str | Path | Run) else [*runs]
-    opened = [each if isinstance(each, Run) else load(each) for each in several]
+    opened = [run if isinstance(run, Run) else load(run) for run in several]
     if not opened:
         raise SpecError("export: no run is given. Name at least one.")
     return write_rows(rows_of(opened, per), path)
@@ -306,7 +306,7 @@ def obtain_data(name: str, directory: str | Path | None = None) -> Path:
     """
     from scalelab.kinds.trainers import TRAINERS
 
-    trainers = {each: owner for owner in TRAINERS for each in owner.data_sets}
+    trainers = {data_set: owner for owner in TRAINERS for data_set in owner.data_sets}
     if name not in trainers:
         raise SpecError(
             f"{name!r} is no data set that can be obtained. Choose from: "

@@ -70,7 +70,9 @@ class Answer(Guided, Recommendation):
     @classmethod
     def of(cls, found: Recommendation, run: Answering | None = None) -> Self:
         """Return the same answer, to be looked at."""
-        answer = cls(**{each.name: getattr(found, each.name) for each in fields(found)})
+        answer = cls(
+            **{field.name: getattr(found, field.name) for field in fields(found)}
+        )
         object.__setattr__(answer, "_run", run)
         return answer
 

@@ -79,8 +79,8 @@ def _by_device(read: Callable[[Any], T]) -> Callable[[Any], ByDevice[T]]:
 
     def read_all(value: Any) -> ByDevice[T]:
         if isinstance(value, Mapping):
-            return tuple((str(name), read(each)) for name, each in value.items())
-        return tuple(named(each) for each in several(value))
+            return tuple((str(name), read(entry)) for name, entry in value.items())
+        return tuple(named(entry) for entry in several(value))
 
     return read_all
 
@@ -144,10 +144,10 @@ def read_words(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     """
     limits: dict[str, Any] = {}
     job: dict[str, Any] = {}
-    for said, value in given.items():
-        name = _SAME.get(said, said)
+    for words, value in given.items():
+        name = _SAME.get(words, words)
         if name in _GUESSED:
-            raise SpecError(f"{said} is no argument. Write {_GUESSED[name]}.")
+            raise SpecError(f"{words} is no argument. Write {_GUESSED[name]}.")
         if name in limits:
             raise SpecError(f"{name} is said twice. Give one of the two.")
         if isinstance(value, timedelta):
@@ -157,7 +157,7 @@ def read_words(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     return limits, job
 
 
-def whole_job(job: Any, keys: Mapping[str, Any], own: Job | None) -> Any:
+def whole_job(job: Any, keys: Mapping[str, Any], job_of_run: Job | None) -> Any:
     """Return a job with the keys that are arguments of their own.
 
     The samples of an epoch are those of the run's own job where nobody says others.
@@ -172,8 +172,8 @@ def whole_job(job: Any, keys: Mapping[str, Any], own: Job | None) -> Any:
             f"job and {', '.join(keys)} both say the job. Give one of the two."
         )
     asked = keys or job
-    if isinstance(asked, Mapping) and "epochs" in asked and own:
-        return {"samples_per_epoch": own.samples_per_epoch, **asked}
+    if isinstance(asked, Mapping) and "epochs" in asked and job_of_run:
+        return {"samples_per_epoch": job_of_run.samples_per_epoch, **asked}
     return asked
 
 

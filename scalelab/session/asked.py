@@ -72,15 +72,15 @@ class AskedRun(RunRecords):
             facts=(*self._before(question), *found.facts, *left_out, *doubts),
         )
 
-    def quotes(self, said: RecommendArguments) -> Iterator[Quote]:
+    def quotes(self, arguments: RecommendArguments) -> Iterator[Quote]:
         """Yield the prices that are said elsewhere than by the site's own keys."""
         from scalelab.recommend.money.prices import FILE, GIVEN, TABLE, Quote
         from scalelab.site.prices import PriceEntry, read_prices
 
-        for entry in said.quoted():
+        for entry in arguments.quoted():
             yield Quote(entry=entry, rank=GIVEN, said_by="as given")
         of_site = [run_site.site.prices for run_site in self.sites.values()]
-        if named := said.prices or next(filter(None, of_site), None):
+        if named := arguments.prices or next(filter(None, of_site), None):
             path = Path(named).expanduser()
             for entry in read_prices(path):
                 source = ", ".join(map(str, filter(None, (entry.source, entry.date))))

@@ -119,8 +119,12 @@ class Comparison(Guided):
             f"{counted(len(table), 'configuration')} that both measured, {num_before} "
             f"and {num_after} runs."
         )
-        said = self.differences
-        yield f"They differ in {'; '.join(said)}." if said else "Nothing else differs."
+        sentences = self.differences
+        yield (
+            f"They differ in {'; '.join(sentences)}."
+            if sentences
+            else "Nothing else differs."
+        )
         for side in (self.before, self.after):
             yield f"{side.name}: {_answer(side.answer)}"
 
@@ -210,7 +214,7 @@ def compare_values(
     varying = [n for n in curve_columns(frame) if frame[n].astype(str).nunique() > 1]
     name = axis if axis in varying else OPTION_PREFIX + axis
     if name not in varying:
-        known = [each.removeprefix(OPTION_PREFIX) for each in varying]
+        known = [axis.removeprefix(OPTION_PREFIX) for axis in varying]
         valid = one_of(known, axis) if known else "No setting does."
         raise SpecError(f"axis={axis!r} does not vary in {run.name}. {valid}")
     sides = []
@@ -221,7 +225,7 @@ def compare_values(
         sides.append(Side(name=f"{axis}={value}", rows=rows, answer=answer))
     first, *others = sorted(sides, key=_time_s)
     return tuple(
-        Comparison(first, each, paired(first.rows, each.rows)) for each in others
+        Comparison(first, other, paired(first.rows, other.rows)) for other in others
     )
 
 

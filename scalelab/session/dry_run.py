@@ -129,15 +129,15 @@ def _settings(trial: Trial) -> dict[str, str]:
 
 def _axes(planned: Iterable[Trial]) -> dict[str, set[str]]:
     settings = [_settings(trial) for trial in planned]
-    names = dict.fromkeys(name for each in settings for name in each)
-    return {name: {each.get(name, "") for each in settings} for name in names}
+    names = dict.fromkeys(name for setting in settings for name in setting)
+    return {name: {setting.get(name, "") for setting in settings} for name in names}
 
 
 def _notes(asked: Sweep) -> Iterator[str]:
     planned = asked.plan.trials
     axes = _axes(planned).items()
     tuned = asked.experiment.tune.keys() | _UNSAID
-    same = [f"{n} {of}" for n, (of, *more) in axes if not more and n not in tuned]
+    same = [f"{n} {value}" for n, (value, *more) in axes if not more and n not in tuned]
     if same:
         yield f"Every trial: {', '.join(same)}."
     if asked.crowding:

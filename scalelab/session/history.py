@@ -50,16 +50,16 @@ class HistoryFolder:
             **{run.directory.name: run.state for run in self._readers},
         }
 
-    def runs(self, own: RunReader) -> tuple[dict[str, list[Observation]], list[str]]:
+    def runs(self, reader: RunReader) -> tuple[dict[str, list[Observation]], list[str]]:
         """Return the rows of runs beside an own one, and names of what is unreadable.
 
         The rows are by name and hash, in the order of hashes. Runs of other workloads
         on other devices than the own rows' are left out.
         """
-        own_directory = own.directory.resolve()
+        own_directory = reader.directory.resolve()
         if all(run.directory.resolve() == own_directory for run in self._readers):
             return {}, self._no_runs
-        index, own_rows = self._index(), own.rows()
+        index, own_rows = self._index(), reader.rows()
         own_hash, shared = digest(own_rows), _shared(own_rows)
         related = {
             f"{name} ({hashed})": rows
@@ -90,4 +90,4 @@ class HistoryFolder:
 
 def _shared(rows: Sequence[Observation]) -> set[tuple[str, Any]]:
     named = {(name, row.get(name)) for row in rows for name in _SHARED}
-    return {each for each in named if each[1] is not None}
+    return {named_folder for named_folder in named if named_folder[1] is not None}

@@ -43,7 +43,7 @@ def next_step(
     if _could_be_trained(run, answer):
         text = _trial(run, answer.chosen, answer.node_group)
         return _fact("train", _sweep(run, f"{text},kind={TrialKind.CONVERGENCE}"))
-    if any(isinstance(each.site, BatchSite) for each in run.sites.values()):
+    if any(isinstance(site.site, BatchSite) for site in run.sites.values()):
         submit = Command("recommend", (where,), {**question, "sbatch": True})
         return _fact("submit", submit)
     return _fact("nothing", None)
@@ -91,20 +91,20 @@ def _shortest(path: Path) -> str:
 
 
 def _fact(step: str, command: Command | None, **values: Any) -> Fact:
-    said = None if command is None else command._asdict()
-    return Fact.of("next_step", step=step, command=said, **values)
+    command_values = None if command is None else command._asdict()
+    return Fact.of("next_step", step=step, command=command_values, **values)
 
 
 def _nearest(answer: Recommendation) -> dict[str, str]:
     """Return the limit that can be met, as an option; empty where none can."""
     for fact in answer.facts:
         limits = fact.values["limits"] if fact.kind == "nearest" else ()
-        for each in limits:
-            if each["amount"] is not None:
-                resource = RESOURCES[each["resource"]]
+        for limit in limits:
+            if limit["amount"] is not None:
+                resource = RESOURCES[limit["resource"]]
                 unit = resource.example.lstrip("0123456789.")
                 unit = unit.replace("usd", answer.currency)
-                amount = rounded_up(each["amount"] / float(resource.parse(f"1{unit}")))
+                amount = rounded_up(limit["amount"] / float(resource.parse(f"1{unit}")))
                 return {resource.limit: f"{amount:g}{unit}"}
     return {}
 
@@ -139,7 +139,7 @@ def _trial(run: RunRecords, asked: NextTrial | OutlookRow, node_group: str) -> s
     }
     if batch.gradient_accumulation_steps > 1:
         values["gradient_accumulation_steps"] = batch.gradient_accumulation_steps
-    values |= {name: each for name, each in asked.settings.items() if name in varied}
+    values |= {name: value for name, value in asked.settings.items() if name in varied}
     if node_group:
         values["node_group"] = node_group
     return ",".join(f"{name}={value}" for name, value in values.items())

@@ -38,7 +38,10 @@ def parts_of(
         for name, value in apart(selected_rows(run.fit_rows, question).observations)
     }
     asked = asked or {"": question}
-    return {name: _part(run, ask, each) for name, each in asked.items()}
+    return {
+        name: _part(run, ask, question_of_part)
+        for name, question_of_part in asked.items()
+    }
 
 
 def _part(

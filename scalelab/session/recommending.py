@@ -62,16 +62,16 @@ class RecommendingRun(AskedRun):
             If no row has a usable step time.
         """
         given = {"law": law, "learn_from": learn_from, "up_to": up_to}
-        said = validated(FitArguments, given, source=Call("fit"))
+        arguments = validated(FitArguments, given, source=Call("fit"))
         from scalelab.laws.published import law_named
         from scalelab.recommend.knowledge import fit_step_times
 
-        learnt, _ = self._history(said.learn_from)
+        learnt, _ = self._history(arguments.learn_from)
         rows = self.fit_rows
-        if said.up_to is not None:
-            is_small = rows.observations["world_size"] <= said.up_to
+        if arguments.up_to is not None:
+            is_small = rows.observations["world_size"] <= arguments.up_to
             rows = rows.take(rows.observations.index[is_small.fillna(False)])
-        return fit_step_times(law_named(said.law), rows, history=learnt)[0]
+        return fit_step_times(law_named(arguments.law), rows, history=learnt)[0]
 
     def recommend(
         self,
@@ -182,8 +182,8 @@ class RecommendingRun(AskedRun):
         del given["self"], given["words"]
         limits, keys = read_words(words)
         given["job"] = whole_job(job, keys, self.job)
-        said = validated(RecommendArguments, given, source=Call("recommend"))
-        if said.no_history and said.learn_from:
+        arguments = validated(RecommendArguments, given, source=Call("recommend"))
+        if arguments.no_history and arguments.learn_from:
             raise SpecError(
                 f"{Option('learn_from')} names what {Option('no_history', True)} "
                 "refuses.",
@@ -200,43 +200,45 @@ class RecommendingRun(AskedRun):
         from scalelab.recommend.question.objective import Constraints
         from scalelab.session.answer import Answer
 
-        quotes = tuple(self.quotes(said))
+        quotes = tuple(self.quotes(arguments))
         question = Question(
-            job=said.job or self.job,
+            job=arguments.job or self.job,
             limits=Constraints(
                 limits=read_limits(limits, others=RecommendArguments.model_fields),
-                target=said.target,
+                target=arguments.target,
                 accept=tuple(map(str, self._reader.conditions)),
-                max_gap=said.max_gap,
-                confidence=said.confidence,
+                max_gap=arguments.max_gap,
+                confidence=arguments.confidence,
             ),
-            gpus=said.gpus,
-            select=dict(sorted(said.select.items())),
-            law=said.law,
-            learn_from=tuple(str(Path(each).resolve()) for each in said.learn_from),
+            gpus=arguments.gpus,
+            select=dict(sorted(arguments.select.items())),
+            law=arguments.law,
+            learn_from=tuple(
+                str(Path(folder).resolve()) for folder in arguments.learn_from
+            ),
             batches=AskedBatch(
-                global_batch_size=said.batch,
-                largest=said.max_batch,
-                local_batch_size=said.local_batch,
+                global_batch_size=arguments.batch,
+                largest=arguments.max_batch,
+                local_batch_size=arguments.local_batch,
             ),
-            between_nodes=said.between_nodes,
-            accept_unmeasured=said.accept_unmeasured,
+            between_nodes=arguments.between_nodes,
+            accept_unmeasured=arguments.accept_unmeasured,
             quotes=quotes,
-            spot=said.spot,
-            power=said.power,
-            pue=said.pue,
-            carbon_g_per_kwh=said.carbon_g_per_kwh,
-            asks_what_if=said.what_if,
-            asks_scaling=said.scaling,
-            today=date.today() if any(each.entry.date for each in quotes) else None,
+            spot=arguments.spot,
+            power=arguments.power,
+            pue=arguments.pue,
+            carbon_g_per_kwh=arguments.carbon_g_per_kwh,
+            asks_what_if=arguments.what_if,
+            asks_scaling=arguments.scaling,
+            today=date.today() if any(quote.entry.date for quote in quotes) else None,
             # other laws learn from the asked rows alone
             history=""
-            if said.no_history or said.learn_from or said.law != _LAW
+            if arguments.no_history or arguments.learn_from or arguments.law != _LAW
             else str(self.history_directory),
         )
         # a target that no trial stopped at is read off streams, which may still grow,
         # as a history of prices may
-        may_change = said.target is not None or self._has_history(question)
+        may_change = arguments.target is not None or self._has_history(question)
         answered = self._answered if may_change else self._asked
         from scalelab.session.next_step import next_step, without_limits
 

@@ -162,8 +162,8 @@ class RunRecords(Guided):
             "site": self._reader.site,
             "env": self._reader.env(),
             "program": tuple(
-                each.model_copy(update={"env": self._reader.env(each.name)})
-                for each in asked.program or ()
+                program.model_copy(update={"env": self._reader.env(program.name)})
+                for program in asked.program or ()
             ),
         }
         return asked.model_copy(update={k: v for k, v in known.items() if v})
@@ -235,7 +235,7 @@ class RunRecords(Guided):
     @property
     def history_directory(self) -> Path:
         """The folder of finished runs that answers learn from."""
-        named = [each.site.history for each in self.sites.values() if each.site.history]
+        named = [site.site.history for site in self.sites.values() if site.site.history]
         return Path(named[0]).expanduser() if named else history_directory()
 
     def status(self) -> RunStatus:

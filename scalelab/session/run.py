@@ -50,9 +50,11 @@ class Run(RecommendingRun):
         """
         from scalelab.report.scaling_table import ScalingTable
 
-        said = validated(TableArguments, {"runs": runs}, source=Call("scaling_table"))
+        arguments = validated(
+            TableArguments, {"runs": runs}, source=Call("scaling_table")
+        )
         answer, job = self._scaled(question)
-        return ScalingTable(answer=answer, num_runs=said.runs, job=job)
+        return ScalingTable(answer=answer, num_runs=arguments.runs, job=job)
 
     def card(self, **question: Any) -> str:
         """Return the answer as Markdown with front matter, for the README of a model.

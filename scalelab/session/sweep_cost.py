@@ -38,7 +38,7 @@ def spending_to_come(asked: Sweep) -> list[str]:
         for group in [kind.node_group or None]
     }
     is_known = {trial.node_group for trial, _ in times} <= limits.keys()
-    if not is_known or len({each.units("").currency for each in limits.values()}) > 1:
+    if not is_known or len({limit.units("").currency for limit in limits.values()}) > 1:
         return []
     parts = [
         trials_take(

@@ -117,10 +117,12 @@ class BatchSite(RemoteSite, BatchNodeSettings):
         if not self.node_groups:
             return {self._group: self}
         groups: dict[str | None, Self] = {}
-        for name, own in self.node_groups.items():
-            said = {key: getattr(own, key) for key in own.model_fields_set}
-            said |= {"name": f"{self.name}.{name}", "node_groups": {}}
-            groups[name] = self.model_copy(update=said)
+        for name, settings in self.node_groups.items():
+            values_of_group = {
+                key: getattr(settings, key) for key in settings.model_fields_set
+            }
+            values_of_group |= {"name": f"{self.name}.{name}", "node_groups": {}}
+            groups[name] = self.model_copy(update=values_of_group)
             groups[name]._group = name
         return groups
 
@@ -168,13 +170,13 @@ class BatchSite(RemoteSite, BatchNodeSettings):
             )
 
     def _refuse_directive(self, line: str) -> None:
-        system, said = self.batch_system, f"directives: {line[:60]!r}"
+        system, directive = self.batch_system, f"directives: {line[:60]!r}"
         if line.lstrip().startswith("#"):
             raise SpecError(
-                f"{said} starts with '#'. Write the part after {system.directive}."
+                f"{directive} starts with '#'. Write the part after {system.directive}."
             )
         if "\n" in line:
-            raise SpecError(f"{said} has several lines. Write one per item.")
+            raise SpecError(f"{directive} has several lines. Write one per item.")
         for option in system.options_of(line):
             if found := system.reserved_options.match(option):
                 remedy = self.instead_of.get(found[0], "Remove it there.")

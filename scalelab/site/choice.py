@@ -55,10 +55,10 @@ def site_of(values: Mapping[str, Any], *, source: str = "site") -> Site:
     4
     """
     try:
-        own = _own_settings(values)
+        settings = _own_settings(values)
     except SpecError as error:
         raise paragraph(f"{source}: {error}") from error
-    return validated(site_class(_scheduler(own)), own, source=source)
+    return validated(site_class(_scheduler(settings)), settings, source=source)
 
 
 def _scheduler(values: Any) -> Any:
@@ -84,12 +84,12 @@ def _own_keys(
     values: Any,
     scheduler: str,
     models: Mapping[str, type[BaseModel] | None],
-    of: str = "",
+    prefix: str = "",
 ) -> Any:
     """Return settings without empty ones of other schedulers; so too of their parts."""
     if not isinstance(values, Mapping) or not models.get(scheduler):
         return values
-    own = {}
+    found = {}
     for key, value in values.items():
         fields = {
             name: model.model_fields[key]
@@ -97,20 +97,20 @@ def _own_keys(
             if model and key in model.model_fields
         }
         if scheduler in fields or not fields:
-            parts = {name: model_in(each.annotation) for name, each in fields.items()}
+            parts = {name: model_in(field.annotation) for name, field in fields.items()}
             if key == "node_groups" and isinstance(value, Mapping):
-                own[key] = {
+                found[key] = {
                     name: _own_keys(group, scheduler, parts, f"{key}.{name}: ")
                     for name, group in value.items()
                 }
             else:
-                own[key] = _own_keys(value, scheduler, parts, f"{key}: ")
+                found[key] = _own_keys(value, scheduler, parts, f"{key}: ")
         elif value:  # what is null, false or empty says nothing
             raise SpecError(
-                f"{of}{key} belongs to scheduler {' or '.join(fields)}, but this site "
-                f"has scheduler={scheduler}. Remove it or change the scheduler."
+                f"{prefix}{key} belongs to scheduler {' or '.join(fields)}, but this "
+                f"site has scheduler={scheduler}. Remove it or change the scheduler."
             )
-    return own
+    return found
 
 
 def _from_outside(values: Any, built_in: ValidatorFunctionWrapHandler) -> Any:
@@ -125,7 +125,7 @@ else:
     # The discriminated union of all built-in sites, which editors know by its schema.
     AnySite = Annotated[
         Union[  # noqa: UP007  its members are only known here
-            tuple(Annotated[each, Tag(f"<{name}>")] for name, each in _BUILT_IN.items())
+            tuple(Annotated[site, Tag(f"<{name}>")] for name, site in _BUILT_IN.items())
         ],
         Discriminator(lambda values: f"<{_scheduler(values)}>"),
         WrapValidator(_from_outside),

@@ -66,8 +66,8 @@ class PriceEntry(Section):
     @property
     def _currencies(self) -> set[str]:
         amounts = filter(None, [self.on_demand, self._spot])
-        said = [self.currency, *(each.currency for each in amounts)]
-        return {each for each in said if each}
+        currencies = [self.currency, *(amount.currency for amount in amounts)]
+        return {currency for currency in currencies if currency}
 
     @property
     def _spot(self) -> Money | None:

@@ -155,7 +155,7 @@ class Site(NodeSettings):
         groups = self.groups
         if name in groups:
             return groups[name]
-        named = [each for each in groups if each is not None]
+        named = [group for group in groups if group is not None]
         if name is None:
             raise SpecError(
                 f"site {self.name!r} has node_groups, {', '.join(named)}, "

@@ -57,10 +57,10 @@ class Spot(Section):
         return value
 
 
-def joined_terms(*said: Spot | None) -> Spot | None:
+def joined_terms(*terms_said: Spot | None) -> Spot | None:
     """Return the terms of several places: each key of a later one counts for more."""
     joined = None
-    for terms in filter(None, said):
-        own = {name: getattr(terms, name) for name in terms.model_fields_set}
-        joined = joined.model_copy(update=own) if joined else terms
+    for terms in filter(None, terms_said):
+        given = {name: getattr(terms, name) for name in terms.model_fields_set}
+        joined = joined.model_copy(update=given) if joined else terms
     return joined

@@ -181,7 +181,7 @@ class BatchSystemContract(RowContract):
         """A group of nodes may be in another queue."""
         groups = {"a": {row.queue_noun: "slow", "gpus_per_node": 8}, "b": {}}
         where = site_with(row, **NODES, node_groups=groups)
-        assert [each.queue_name for each in where.groups.values()] == ["slow", "fast"]
+        assert [group.queue_name for group in where.groups.values()] == ["slow", "fast"]
         assert "slow" in _node_script(where.groups["a"])
 
     def test_knows_its_jobs_by_their_environment(self, row: BatchSystem) -> None:

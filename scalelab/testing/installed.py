@@ -55,10 +55,10 @@ class RowContract:
 @cache
 def _loaded_with(registry_path: str, name: str) -> frozenset[str]:
     """Return the modules that an interpreter has loaded to look up a row."""
-    said = subprocess.run(
+    answer = subprocess.run(
         [sys.executable, "-c", _LOADS, registry_path, name],
         check=True,
         stdout=subprocess.PIPE,
         text=True,
     ).stdout
-    return frozenset(said.split())
+    return frozenset(answer.split())

@@ -60,7 +60,7 @@ class LauncherContract(RowContract):
             _NODES[:1] if row.only_one_node else _NODES
         ):
             held = row.processes(devices, node_rank)
-            assert [device for each in held for device in each] == list(devices)
+            assert [device for devices in held for device in devices] == list(devices)
 
     def test_the_environment_is_text(self, row: Launcher) -> None:
         """Values of other types cannot be passed to a program."""
@@ -81,7 +81,7 @@ class LauncherContract(RowContract):
             job = job_of("a.py", " ".join(of_process), num_nodes=num_nodes)
             text = "\n".join(row.job_lines(job))
             assert "a.py" in text
-            assert [each for each in of_process if each in text] == []
+            assert [value for value in of_process if value in text] == []
             subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
     def test_unknown_placeholders_are_placeholders(self, row: Launcher) -> None:

@@ -16,8 +16,8 @@ FILE_NAME = "checkpoint.pt"
 
 def write(context: RankContext, state: dict[str, Any], rank_state: Any) -> None:
     """Write a checkpoint of all ranks; rank 0 does, the others send their state."""
-    own = {"random": random_state(context.device), "own": rank_state}
-    ranks = context.gather(own)
+    state_of_rank = {"random": random_state(context.device), "own": rank_state}
+    ranks = context.gather(state_of_rank)
     if not context.is_first:
         return
     directory = context.checkpoint_directory
@@ -47,14 +47,14 @@ def latest(attempt_directory: Path) -> Path | None:
     Looks at this attempt's own checkpoint, then at those of earlier attempts of the
     same trial, latest first.
     """
-    own = attempt_directory.name
-    if not re.fullmatch(r"\d+", own):
+    attempt = attempt_directory.name
+    if not re.fullmatch(r"\d+", attempt):
         return None
     found = {
         int(directory.parent.name): directory
         for directory in attempt_directory.parent.glob("*/checkpoint")
         if re.fullmatch(r"\d+", directory.parent.name)
-        and int(directory.parent.name) <= int(own)
+        and int(directory.parent.name) <= int(attempt)
         and (directory / FILE_NAME).exists()
     }
     return found[max(found)] if found else None

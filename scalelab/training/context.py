@@ -97,15 +97,15 @@ class RankContext:
         """
         file = io.BytesIO()
         torch.save(value, file)
-        own = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
-        own = own.to(self.device)
+        encoded = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+        encoded = encoded.to(self.device)
         sizes = [
             torch.zeros(1, dtype=torch.int64, device=self.device)
             for _ in range(self.world_size)
         ]
-        dist.all_gather(sizes, torch.tensor([len(own)], device=self.device))
+        dist.all_gather(sizes, torch.tensor([len(encoded)], device=self.device))
         longest = max(int(size) for size in sizes)
-        padded = torch.nn.functional.pad(own, (0, longest - len(own)))
+        padded = torch.nn.functional.pad(encoded, (0, longest - len(encoded)))
         parts = [torch.empty_like(padded) for _ in sizes] if self.is_first else None
         dist.gather(padded, parts, dst=0)
         return [

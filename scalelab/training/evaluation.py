@@ -38,15 +38,15 @@ def evaluate(
             num_samples += size
             context.progress(step)
     matrix = sums.pop(CONFUSION_MATRIX, None)
-    own = {name: float(value) for name, value in sums.items()}
-    everybody = context.gather((num_samples, own, matrix))
+    totals = {name: float(value) for name, value in sums.items()}
+    everybody = context.gather((num_samples, totals, matrix))
     total = sum(size for size, *_ in everybody)
     names = {name for _, values, _ in everybody for name in values}
     metrics: dict[str, Any] = {
         name: math.fsum(values.get(name, 0.0) for _, values, _ in everybody) / total
         for name in sorted(names)
     }
-    if matrices := [each for *_, each in everybody if each is not None]:
+    if matrices := [figures for *_, figures in everybody if figures is not None]:
         metrics[CONFUSION_MATRIX] = torch.stack(matrices).sum(dim=0)
     return metrics
 
@@ -63,15 +63,23 @@ def class_figures(matrix: torch.Tensor, names: Sequence[str] = ()) -> dict[str, 
     right = matrix.diagonal().tolist()
     of_class, taken_for = matrix.sum(dim=1).tolist(), matrix.sum(dim=0).tolist()
     recalls, precisions = (
-        [part / whole if whole else None for part, whole in zip(right, of, strict=True)]
-        for of in (of_class, taken_for)
+        [
+            part / whole if whole else None
+            for part, whole in zip(right, counts, strict=True)
+        ]
+        for counts in (of_class, taken_for)
     )
     known = [recall for recall in recalls if recall is not None]
     figures: dict[str, Any] = {
         "balanced_accuracy": sum(known) / len(known) if known else None,
         "classes": [
-            {"class": name, "samples": int(samples), "recall": recall, "precision": of}
-            for name, samples, recall, of in zip(
+            {
+                "class": name,
+                "samples": int(samples),
+                "recall": recall,
+                "precision": share,
+            }
+            for name, samples, recall, share in zip(
                 names if len(names) == len(matrix) else range(len(matrix)),
                 *(of_class, recalls, precisions),
                 strict=True,

@@ -32,10 +32,10 @@ def optimizer_of(
     such as none on biases. Its other terms are torch's, but for a momentum of 0.9 of
     SGD.
     """
-    own = workload.build_optimizer(model, learning_rate)
-    decay = own.defaults.get("weight_decay")
-    decays = [group.get("weight_decay") for group in own.param_groups]
-    optimizer = own if options.optimizer is None else _named(own, options.optimizer)
+    built = workload.build_optimizer(model, learning_rate)
+    decay = built.defaults.get("weight_decay")
+    decays = [group.get("weight_decay") for group in built.param_groups]
+    optimizer = built if options.optimizer is None else _named(built, options.optimizer)
     terms: dict[str, Any] = {}
     if options.weight_decay is not None:
         terms["weight_decay"] = options.weight_decay
@@ -51,13 +51,13 @@ def optimizer_of(
     return optimizer
 
 
-def _named(own: torch.optim.Optimizer, name: str) -> torch.optim.Optimizer:
-    if type(own) is _CLASSES[name]:
-        return own
+def _named(built: torch.optim.Optimizer, name: str) -> torch.optim.Optimizer:
+    if type(built) is _CLASSES[name]:
+        return built
     groups = [
-        {"params": group["params"], "lr": group["lr"]} for group in own.param_groups
+        {"params": group["params"], "lr": group["lr"]} for group in built.param_groups
     ]
-    terms = {"lr": own.defaults["lr"], **_TERMS.get(name, {})}
+    terms = {"lr": built.defaults["lr"], **_TERMS.get(name, {})}
     optimizer: torch.optim.Optimizer = _CLASSES[name](groups, **terms)
     return optimizer
 

@@ -112,7 +112,7 @@ def _run(
         power_w=monitor.power_w,
         validity=engine.validity(),
     )
-    ranks = [RankReadings.received(each) for each in context.gather(readings.sent())]
+    ranks = [RankReadings.received(sent) for sent in context.gather(readings.sent())]
     remove_copies(context)
     noise_scale = engine.gradient_noise_scale()
     if not context.is_first:

@@ -95,10 +95,10 @@ class RankOptions:
         >>> RankOptions.split({"loader_workers": 2, "depth": 20})[1]
         {'depth': 20}
         """
-        own = {
+        of_rank = {
             name: parameters[name]
             for name in cls.__slots__
             if name in parameters and name not in of_workload
         }
-        rest = {name: parameters[name] for name in parameters if name not in own}
-        return cls(**own), rest
+        rest = {name: parameters[name] for name in parameters if name not in of_rank}
+        return cls(**of_rank), rest

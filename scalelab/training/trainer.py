@@ -33,7 +33,7 @@ class TorchTrainer(Trainer):
     framework = "torch"
     extra = "train"
     workloads: ClassVar = {
-        name: each.facts for name, each in BUILT_IN_WORKLOADS.items()
+        name: workload.facts for name, workload in BUILT_IN_WORKLOADS.items()
     }
     strategies = tuple(ENGINES)
     process_parameters = RankOptions.__slots__

@@ -33,9 +33,11 @@ _NOT_READ = "not read"
 def table(tried: Tried) -> list[str]:
     """Return what was read of each trial, a column each, one program below another."""
     lines: list[str] = []
-    for program in dict.fromkeys(each.program for each in tried.trials):
-        columns = [_column(each) for each in tried.trials if each.program == program]
-        rows = [[label, *(each[label] for each in columns)] for label in columns[0]]
+    for program in dict.fromkeys(checked.program for checked in tried.trials):
+        columns = [
+            _column(checked) for checked in tried.trials if checked.program == program
+        ]
+        rows = [[label, *(column[label] for column in columns)] for label in columns[0]]
         lines += aligned(rows, left=[True] * len(rows[0]))
     return lines
 
@@ -43,24 +45,24 @@ def table(tried: Tried) -> list[str]:
 def verdict(tried: Tried) -> list[str]:
     """Say what is wrong or doubtful, each with the keys of the experiment to change."""
     lines: list[str] = []
-    for each in tried.trials:
-        for finding in each.findings:
-            lines += _of_finding(each, finding, has_several=len(tried.trials) > 1)
+    for checked in tried.trials:
+        for finding in checked.findings:
+            lines += _of_finding(checked, finding, has_several=len(tried.trials) > 1)
     for trial in tried.not_tried:
         lines.append(f"Not tried: {_size(trial.world_size, trial.program)}.")
     return lines or ["Nothing is wrong: the steps, their samples and ranks agree."]
 
 
-def _of_finding(each: Checked, finding: Finding, *, has_several: bool) -> list[str]:
-    text = _in_words(finding, each.row)
-    title = _size(each.row["world_size"], each.program)
+def _of_finding(checked: Checked, finding: Finding, *, has_several: bool) -> list[str]:
+    text = _in_words(finding, checked.row)
+    title = _size(checked.row["world_size"], checked.program)
     where = f"{title}: " if has_several else ""
     lines = [f"{'Wrong' if finding.stops else 'Note'}: {where}{text}"]
     if finding.sign in _HOLDS_REASON:
-        reason = one_line(each.row["reason"] or "no reason was recorded")
+        reason = one_line(checked.row["reason"] or "no reason was recorded")
         more = " ..." if len(reason) > _SHOWN_REASON else ""
         reason = ended(f"{reason[:_SHOWN_REASON]}{more}")
-        lines += [f"  {reason}", f"  Log: {each.log}"]
+        lines += [f"  {reason}", f"  Log: {checked.log}"]
     if finding.advice:
         lines.append("  Change in the experiment:")
     for key, value in finding.advice.items():
@@ -74,8 +76,8 @@ def _size(world_size: int, program: str | None) -> str:
     return size if program is None else f"{program}, {size}"
 
 
-def _column(each: Checked) -> dict[str, str]:
-    row = each.row
+def _column(checked: Checked) -> dict[str, str]:
+    row = checked.row
     step_s, wait_s, own_s = (
         row[name] for name in ("step_time_s", "data_wait_s", "reported_step_time_s")
     )
@@ -84,7 +86,7 @@ def _column(each: Checked) -> dict[str, str]:
         row["gradient_accumulation_steps"],
     )
     return {
-        "": _size(row["world_size"], each.program),
+        "": _size(row["world_size"], checked.program),
         "outcome": str(Outcome(row["outcome"])).replace("_", " "),
         "batch": f"{row['global_batch_size']:,} = {row['local_batch_size']} x "
         f"{row['data_parallel_size']}{f' x {accumulation}' * (accumulation > 1)}",
@@ -95,7 +97,7 @@ def _column(each: Checked) -> dict[str, str]:
         "rate, its own": (
             f"{_rate(own_s, row)} ({duration(own_s)})" if own_s else "none read"
         ),
-        "loss": _loss(each.losses),
+        "loss": _loss(checked.losses),
         "ranks met": _ranks(row),
         "waits for input": (
             f"{duration(wait_s)} a step, {percent(wait_s / step_s)}"
@@ -207,9 +209,9 @@ def of_sweep(asked: Sweep, unsound: Sequence[Observation], experiment: Path) -> 
 
     lines = [
         line
-        for each in read_first_trials(asked, unsound).trials
-        for finding in each.findings
-        for line in _of_finding(each, finding, has_several=True)
+        for checked in read_first_trials(asked, unsound).trials
+        for finding in checked.findings
+        for line in _of_finding(checked, finding, has_several=True)
     ]
     remedy = (
         f"Mend that, look at it with scalelab try {experiment}, then sweep again. "

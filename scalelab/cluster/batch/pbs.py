@@ -94,8 +94,10 @@ class PbsClient:
             with suppress(ClusterError):  # a queue that is only called like one
                 answer = await ask(["pbs_rstat", "-f", queue])
                 if not answer.status:
-                    said = dict(_RESERVATION_LINE.findall(answer.output))
-                    self._reservation_ends[queue] = _moment(said.get("reserve_end", ""))
+                    reservation = dict(_RESERVATION_LINE.findall(answer.output))
+                    self._reservation_ends[queue] = _moment(
+                        reservation.get("reserve_end", "")
+                    )
         end_s = self._reservation_ends.get(queue)
         if end_s is None:
             return view
@@ -125,8 +127,8 @@ class PbsClient:
     @staticmethod
     def nodes_may_submit(queue: str | None) -> bool | None:
         """Read it from the server's ``flatuid``; see :class:`BatchClient`."""
-        said = answered(["qstat", "-B", "-f"])
-        return True if re.search(r"\bflatuid = True", said.output) else None
+        servers = answered(["qstat", "-B", "-f"])
+        return True if re.search(r"\bflatuid = True", servers.output) else None
 
 
 async def _shown(
@@ -229,16 +231,18 @@ def _queue(
     values = queues[name]
     is_open = values.get("enabled") == values.get("started") == "True"
     limit_s = seconds(str(values.get("resources_max", {}).get("walltime", "")))
-    said: dict[str, str] = {}
+    reservation: dict[str, str] = {}
     if _RESERVATION.fullmatch(name):
         answer = answered(["pbs_rstat", "-f", name])
-        said = {} if answer.status else dict(_RESERVATION_LINE.findall(answer.output))
-    if said:
+        reservation = (
+            {} if answer.status else dict(_RESERVATION_LINE.findall(answer.output))
+        )
+    if reservation:
         # Before it begins its queue is not started, and jobs wait for that.
         is_open = values.get("enabled") == "True"
-        duration = said.get("reserve_duration", "")
+        duration = reservation.get("reserve_duration", "")
         limit_s = float(duration) if duration.isdecimal() else None
-        mine = _held(said.get("resv_nodes", ""), hosts)
+        mine = _held(reservation.get("resv_nodes", ""), hosts)
     else:
         mine = _hosts_of(name, queues, hosts)
     usable = [vnodes for vnodes in mine.values() if _host(vnodes).cores]
@@ -263,7 +267,7 @@ def _destinations(queue: Values) -> list[str]:
     if queue.get("queue_type") != "Route":
         return []
     return [
-        each.strip() for each in str(queue.get("route_destinations", "")).split(",")
+        name.strip() for name in str(queue.get("route_destinations", "")).split(",")
     ]
 
 
@@ -328,12 +332,14 @@ def _may_run(vnode: Values, queue: str, marks: Any, has_nodes: bool) -> bool:
 
 def _host(vnodes: Sequence[Values]) -> NodeGroup:
     has = [_has(vnode) for vnode in vnodes]
-    models = {str(each["gpu_model"]) for each in has if "gpu_model" in each}
-    sizes = [_binary(str(each["mem"])) for each in has if "mem" in each]
+    models = {
+        str(resources["gpu_model"]) for resources in has if "gpu_model" in resources
+    }
+    sizes = [_binary(str(resources["mem"])) for resources in has if "mem" in resources]
     return NodeGroup(
         num_nodes=1,
-        cores=sum(int(each.get("ncpus", 0)) for each in has),
-        gpus=sum(int(each.get("ngpus", 0)) for each in has),
+        cores=sum(int(resources.get("ncpus", 0)) for resources in has),
+        gpus=sum(int(resources.get("ngpus", 0)) for resources in has),
         memory_bytes=sum(map(parse_bytes, sizes)) or None,
         gpu_type=models.pop() if len(models) == 1 else None,
     )

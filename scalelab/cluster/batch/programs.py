@@ -75,10 +75,10 @@ def said_by(argv: Sequence[str]) -> str:
     if answer.status:
         prefix = re.compile(rf"({re.escape(argv[0])}: )?((error|fatal): )?")
         lines = [prefix.sub("", line, count=1) for line in answer.errors.splitlines()]
-        said = "; ".join(filter(None, lines)) or f"it ended with {answer.status}"
+        message = "; ".join(filter(None, lines)) or f"it ended with {answer.status}"
         raise ClusterError(
-            f"{argv[0]} has no cluster here ({said.rstrip('.')}). Run this on a login "
-            "node of the cluster, or again once it answers there."
+            f"{argv[0]} has no cluster here ({message.rstrip('.')}). Run this on a "
+            "login node of the cluster, or again once it answers there."
         )
     return answer.output
 

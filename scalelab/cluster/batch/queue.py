@@ -135,10 +135,10 @@ def survey(system: BatchSystem | None = None) -> Inventory:
 
     By default, the one whose programs can be run here.
     """
-    for each in [system] if system else BATCH_SYSTEMS:
-        if system or shutil.which(each.survey_program):
-            return client_class(each).survey()
-    *others, last = (each.survey_program for each in BATCH_SYSTEMS)
+    for batch_system in [system] if system else BATCH_SYSTEMS:
+        if system or shutil.which(batch_system.survey_program):
+            return client_class(batch_system).survey()
+    *others, last = (batch_system.survey_program for batch_system in BATCH_SYSTEMS)
     raise ClusterError(
         f"Neither {', '.join(others)} nor {last} can be run here. Log in to the "
         "cluster, or write the profile by hand: docs/clusters.md."

@@ -100,7 +100,9 @@ class SlurmClient:
             queues=tuple(
                 Queue(
                     name=partition.removesuffix("*"),
-                    groups=tuple(_group(*each[2:]) for each in found if int(each[2])),
+                    groups=tuple(
+                        _group(*fields[2:]) for fields in found if int(fields[2])
+                    ),
                     is_default=partition.endswith("*"),
                     is_open=found[0][0] == "up",
                     max_walltime_s=seconds(found[0][1]),
@@ -115,8 +117,8 @@ class SlurmClient:
     def nodes_may_submit(queue: str | None) -> bool | None:
         """Read it from the partition's ``AllocNodes``; see :class:`BatchClient`."""
         named = [queue] if queue else []
-        said = answered(["scontrol", "--oneliner", "show", "partition", *named])
-        allowed = set(re.findall(r"\bAllocNodes=(\S+)", said.output))
+        partitions = answered(["scontrol", "--oneliner", "show", "partition", *named])
+        allowed = set(re.findall(r"\bAllocNodes=(\S+)", partitions.output))
         return allowed == {"ALL"} if allowed else None
 
 

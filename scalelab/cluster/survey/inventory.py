@@ -59,7 +59,10 @@ class Queue:
         """
         by_size = sorted(
             self.groups,
-            key=lambda each: (each.num_nodes * each.gpus, each.num_nodes * each.cores),
+            key=lambda group: (
+                group.num_nodes * group.gpus,
+                group.num_nodes * group.cores,
+            ),
             reverse=True,
         )
         largest: dict[str | None, NodeGroup] = {}
@@ -95,7 +98,7 @@ class Inventory:
                     return queue
             raise SpecError(
                 f"{self.scheduler} has no {self.noun} {name!r} with nodes here. "
-                f"{one_of([each.name for each in self.queues], name)}"
+                f"{one_of([queue.name for queue in self.queues], name)}"
             )
         usable = [queue for queue in self.queues if queue.groups and queue.is_open]
         if not usable:
@@ -105,10 +108,10 @@ class Inventory:
             )
         return max(
             usable,
-            key=lambda each: (
-                each.is_default and each.num_gpus > 0,
-                each.num_gpus,
-                each.is_default,
+            key=lambda group: (
+                group.is_default and group.num_gpus > 0,
+                group.num_gpus,
+                group.is_default,
             ),
         )
 
@@ -121,8 +124,8 @@ class Inventory:
 def asked_queue(site: BatchSite, inventory: Inventory) -> Queue | None:
     """Return the queue that a site's jobs go to; None: no queue has that name."""
     wanted = site.queue_name
-    queues = {each.name: each for each in inventory.queues}
-    default = (each for each in inventory.queues if each.is_default and not wanted)
+    queues = {queue.name: queue for queue in inventory.queues}
+    default = (queue for queue in inventory.queues if queue.is_default and not wanted)
     return queues.get(wanted or "") or next(default, None)
 
 
@@ -134,10 +137,10 @@ def why_no_node_fits(site: BatchSite, queue: Queue) -> str:
         cores = cores or site.devices_per_node
     memory = site.memory_per_node
     fits = any(
-        gpus <= each.gpus
-        and cores <= each.cores
-        and (memory or 0) <= (each.memory_bytes or float("inf"))
-        for each in queue.groups
+        gpus <= group.gpus
+        and cores <= group.cores
+        and (memory or 0) <= (group.memory_bytes or float("inf"))
+        for group in queue.groups
     )
     if fits or not queue.groups:
         return ""

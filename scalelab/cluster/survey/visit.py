@@ -79,7 +79,7 @@ def _torch(task: Task) -> Task:
     return {
         "torch": torch.__version__,
         "num_torch_devices": count,
-        "names": sorted({torch.cuda.get_device_name(each) for each in range(count)}),
+        "names": sorted({torch.cuda.get_device_name(index) for index in range(count)}),
     }
 
 

@@ -32,7 +32,7 @@ class _Finder:
             return None
         behind = sys.meta_path[sys.meta_path.index(self) + 1 :]
         found = (finder.find_spec(name, path, target) for finder in behind)
-        spec = next((each for each in found if each is not None), None)
+        spec = next((finder for finder in found if finder is not None), None)
         if spec is not None and spec.loader is not None:
             self._hook_after(spec.loader)
         return spec

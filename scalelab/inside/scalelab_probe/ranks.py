@@ -25,17 +25,21 @@ def of_optimizer(optimizer: Any, *, may_wait: bool) -> dict[str, Any]:
     an accelerator they are made only where the program ``may_wait``: for all that is
     under way there.
     """
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    parameters = [
+        parameter for group in optimizer.param_groups for parameter in group["params"]
+    ]
     first = parameters[0]
     is_split = any(map(_is_split, parameters))
     facts = {
         "name": type(optimizer).__name__,
-        "num_parameters": sum(each.numel() for each in parameters),
-        "shapes": zlib.crc32(repr([each.shape for each in parameters]).encode()),
+        "num_parameters": sum(parameter.numel() for parameter in parameters),
+        "shapes": zlib.crc32(
+            repr([parameter.shape for parameter in parameters]).encode()
+        ),
         "device": str(first.device),
         "is_split": is_split,
     }
-    trained = [each for each in parameters if each.grad is not None]
+    trained = [parameter for parameter in parameters if parameter.grad is not None]
     if trained and not is_split and (first.device.type == "cpu" or may_wait):
         places = sorted({0, len(trained) // 2, len(trained) - 1})
         facts["parameters"] = [_hash(trained[at]) for at in places]
@@ -45,16 +49,16 @@ def of_optimizer(optimizer: Any, *, may_wait: bool) -> dict[str, Any]:
 
 def of_batch(batch: Any) -> int | None:
     """Return a hash of the tensors of a batch; None where there are none."""
-    found = [_hash(each) for each in _tensors(batch) if each.device.type == "cpu"]
+    found = [_hash(tensor) for tensor in _tensors(batch) if tensor.device.type == "cpu"]
     return zlib.crc32(repr(found).encode()) if found else None
 
 
 def of_process() -> dict[str, Any]:
     """Return what PyTorch, or the launcher, says of this process among the ranks."""
-    number = next((os.environ[each] for each in _NUMBERS if each in os.environ), "")
+    number = next((os.environ[name] for name in _NUMBERS if name in os.environ), "")
     facts: dict[str, Any] = {
         "rank": int(number) if number.isdigit() else None,
-        "engines": [each for each in _ENGINES if each in sys.modules],
+        "engines": [name for name in _ENGINES if name in sys.modules],
     }
     distributed = sys.modules["torch.distributed"]
     if distributed.is_available() and distributed.is_initialized():

@@ -68,8 +68,11 @@ class _Jax(_Framework):
         }
         if self.per == "node":
             return job.start_per_node({**variables, "JAX_PROCESS_ID": "$node_rank"})
-        own = {"JAX_PROCESS_ID": "$rank", "CUDA_VISIBLE_DEVICES": "$local_rank"}
-        return job.start_per_device({**variables, **own})
+        own_variables = {
+            "JAX_PROCESS_ID": "$rank",
+            "CUDA_VISIBLE_DEVICES": "$local_rank",
+        }
+        return job.start_per_device({**variables, **own_variables})
 
 
 # Starts the tasks of one node. The first one reports: where there are servers, which

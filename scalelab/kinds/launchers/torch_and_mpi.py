@@ -96,18 +96,21 @@ class _Mpi(_Torchrun):
     )
 
     def environment(self, process: LaunchedProcess) -> Mapping[str, str]:
-        own = super().environment(process)
-        return {**own, **{name: own[of] for name, of in _OPEN_MPI.items()}}
+        variables = super().environment(process)
+        return {
+            **variables,
+            **{name: variables[generic] for name, generic in _OPEN_MPI.items()},
+        }
 
     def job_lines(self, job: RecommendedJob) -> list[str]:
-        own = {
+        variables = {
             "RANK": "$rank",
             "WORLD_SIZE": str(job.num_nodes * job.devices_per_node),
             "LOCAL_RANK": "$local_rank",
             "LOCAL_WORLD_SIZE": str(job.devices_per_node),
         }
-        of_mpi = {name: own[of] for name, of in _OPEN_MPI.items()}
-        return job.start_per_device({**own, **of_mpi})
+        of_mpi = {name: variables[generic] for name, generic in _OPEN_MPI.items()}
+        return job.start_per_device({**variables, **of_mpi})
 
 
 class _Srun(Launcher):
@@ -232,8 +235,8 @@ class _Mpirun(Launcher):
 
     def job_lines(self, job: RecommendedJob) -> list[str]:
         first = f'"{job.first_host}"' if job.num_nodes > 1 else "127.0.0.1"
-        size, each = job.num_nodes * job.devices_per_node, job.devices_per_node
-        options = f"-np {size} --map-by ppr:{each}:node --bind-to none"
+        size, devices = job.num_nodes * job.devices_per_node, job.devices_per_node
+        options = f"-np {size} --map-by ppr:{devices}:node --bind-to none"
         return [
             f"export MASTER_ADDR={first} MASTER_PORT={job.port}",
             f"mpirun {options} -x MASTER_ADDR -x MASTER_PORT {job.line(MEET)}",

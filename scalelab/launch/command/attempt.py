@@ -148,7 +148,9 @@ class CommandAttempt:
         return ProcessRequest(
             rank=process.rank,
             task=CommandTask(argv=argv),
-            cores=tuple(core for each in device_ids for core in cores_of(spec, each)),
+            cores=tuple(
+                core for device_id in device_ids for core in cores_of(spec, device_id)
+            ),
             env=env,
             log=str(spec.files.log(process.rank)),
             directory=program.code_directory,

@@ -53,10 +53,10 @@ def words_of_node(
         for host, ports in zip(process.hosts, process.ports, strict=True)
     }
     key_file = Path(env["SCALELAB_TRIAL_DIR"], ".mpi-key")
-    told = [f"{_PLACES}={json.dumps(places)}", f"{_KEY_FILE}={key_file}"]
-    own = (sys.executable, "-m", __name__)
+    variables = [f"{_PLACES}={json.dumps(places)}", f"{_KEY_FILE}={key_file}"]
+    program = (sys.executable, "-m", __name__)
     if process.node_rank > 0:
-        return ("env", *told, *own, "wait", process.hosts[process.node_rank])
+        return ("env", *variables, *program, "wait", process.hosts[process.node_rank])
     mpirun = _open_mpi(env["PATH"])
     # It is whole from the moment that it is there.
     written = key_file.with_suffix(".new")
@@ -64,7 +64,7 @@ def words_of_node(
     with os.fdopen(descriptor, "wb") as opened:
         opened.write(secrets.token_bytes(_KEY_BYTES))
     written.rename(key_file)
-    return ("env", *told, mpirun, *_options(process, own), *command)
+    return ("env", *variables, mpirun, *_options(process, program), *command)
 
 
 def _open_mpi(search_path: str) -> str:
@@ -74,7 +74,7 @@ def _open_mpi(search_path: str) -> str:
             "launcher=mpirun: there is no mpirun on PATH where the trial starts. Load "
             "or install Open MPI 4 there (a module goes into prologue of the site)."
         )
-    said = subprocess.run(
+    answer = subprocess.run(
         [mpirun, "--version"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -83,8 +83,8 @@ def _open_mpi(search_path: str) -> str:
         check=False,
         timeout=_PATIENCE_S,
     ).stdout
-    if (found := _VERSION.search(said)) is None or found[1] != _MAJOR:
-        first = said.strip().partition("\n")[0][:80] or "nothing"
+    if (found := _VERSION.search(answer)) is None or found[1] != _MAJOR:
+        first = answer.strip().partition("\n")[0][:80] or "nothing"
         raise SpecError(
             f"launcher=mpirun: {mpirun} --version says {first!r}, and only the options "
             f"of Open MPI {_MAJOR} are known. Load Open MPI {_MAJOR}, or use launcher: "
@@ -93,7 +93,7 @@ def _open_mpi(search_path: str) -> str:
     return mpirun
 
 
-def _options(process: LaunchedProcess, own: Sequence[str]) -> list[str]:
+def _options(process: LaunchedProcess, program: Sequence[str]) -> list[str]:
     """Return the options of ``mpirun``; see the manual of Open MPI 4.1, mpirun(1).
 
     Nothing of a batch system is read: its allocation is that of the node's job, not of
@@ -105,7 +105,7 @@ def _options(process: LaunchedProcess, own: Sequence[str]) -> list[str]:
     options = {
         "ras": "^slurm,tm,gridengine,lsf",
         "plm": "rsh",
-        "plm_rsh_agent": " ".join([*own, "ask"]),
+        "plm_rsh_agent": " ".join([*program, "ask"]),
         "plm_rsh_no_tree_spawn": "1",
     }
     return [

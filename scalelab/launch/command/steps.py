@@ -62,43 +62,43 @@ class Intervals(list[Interval]):
     @property
     def num_steps(self) -> int:
         """Steps that were measured: neither warm-up nor beside an evaluation."""
-        return sum(each.num_steps for each in self._measured())
+        return sum(interval.num_steps for interval in self._measured())
 
     @property
     def seconds(self) -> float:
         """Seconds that the measured steps took."""
-        return sum(each.seconds for each in self._measured())
+        return sum(interval.seconds for interval in self._measured())
 
     @property
     def num_evaluations(self) -> int:
         """Intervals that hold an evaluation."""
-        return sum(each.holds_evaluation for each in self)
+        return sum(interval.holds_evaluation for interval in self)
 
     @property
     def steps_between_evaluations(self) -> float | None:
         """Mean steps from one evaluation to the next; None: there were not two."""
-        ends = [each.end_step for each in self if each.holds_evaluation]
+        ends = [interval.end_step for interval in self if interval.holds_evaluation]
         return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else None
 
     def step_times_s(self) -> npt.NDArray[np.float64]:
         """Return the mean seconds per step of each measured interval, in order."""
-        return np.array([each.step_time_s for each in self._measured()])
+        return np.array([interval.step_time_s for interval in self._measured()])
 
     def evaluation_s(self, until_step: int | None = None) -> float:
         """Return the seconds of evaluations, in intervals that ended by a step."""
         num_steps = self.num_steps
         step_time_s = self.seconds / num_steps if num_steps else 0.0
         return sum(
-            max(0.0, each.seconds - each.num_steps * step_time_s)
-            for each, is_apart in self._told_apart()
-            if is_apart and (until_step is None or each.end_step <= until_step)
+            max(0.0, interval.seconds - interval.num_steps * step_time_s)
+            for interval, is_apart in self._told_apart()
+            if is_apart and (until_step is None or interval.end_step <= until_step)
         )
 
     def _measured(self) -> list[Interval]:
         return [
-            each
-            for each, is_apart in self._told_apart()
-            if not is_apart and not self._is_warm_up(each)
+            interval
+            for interval, is_apart in self._told_apart()
+            if not is_apart and not self._is_warm_up(interval)
         ]
 
     def _is_warm_up(self, interval: Interval) -> bool:
@@ -106,19 +106,25 @@ class Intervals(list[Interval]):
 
     def _told_apart(self) -> list[tuple[Interval, bool]]:
         if not self.num_evaluations:
-            return [(each, False) for each in self]
-        holds = [False, *(each.holds_evaluation for each in self), False]
+            return [(interval, False) for interval in self]
+        holds = [False, *(interval.holds_evaluation for interval in self), False]
         beside = [a or b for a, b in zip(holds[:-2], holds[2:], strict=True)]
         both = list(zip(self, beside, strict=True))
         usual = [
-            each.step_time_s
-            for each, is_beside in both
-            if not (each.holds_evaluation or is_beside or self._is_warm_up(each))
+            interval.step_time_s
+            for interval, is_beside in both
+            if not (
+                interval.holds_evaluation or is_beside or self._is_warm_up(interval)
+            )
         ]
         longest = _LONG * float(np.median(usual)) if usual else np.inf
         return [
-            (each, each.holds_evaluation or (is_beside and each.step_time_s > longest))
-            for each, is_beside in both
+            (
+                interval,
+                interval.holds_evaluation
+                or (is_beside and interval.step_time_s > longest),
+            )
+            for interval, is_beside in both
         ]
 
 
@@ -264,7 +270,9 @@ class StepLog:
         }
         means = self.intervals.step_times_s()
         columns |= interval_columns(means, step_time_s)
-        measured = [each for each in (step_time_s, float(np.median(means))) if each > 0]
+        measured = [
+            time_s for time_s in (step_time_s, float(np.median(means))) if time_s > 0
+        ]
         after_steps = self.intervals.warmup_steps
         return columns | self._witness.doubt(measured, after_steps=after_steps)
 

@@ -60,8 +60,8 @@ def from_command_exit(
     messages = [
         line for line in (found or "").splitlines() if line[:1] not in ("", " ")
     ]
-    said = "\n".join(messages) if found else last_words
-    outcome, summary = meaning_of_text(said, device_type), failure.summary
+    cause = "\n".join(messages) if found else last_words
+    outcome, summary = meaning_of_text(cause, device_type), failure.summary
     if found and status > 0:
         summary = f"raised {headline(found, code) or 'an exception'}"
     elif status >= 0:
@@ -71,7 +71,7 @@ def from_command_exit(
     if oom_kills > 0 and was_killed:
         outcome = Outcome.HOST_OUT_OF_MEMORY
         summary += "; the kernel killed a process of it: the node ran out of memory"
-    elif _PORT_IN_USE.search(said):
+    elif _PORT_IN_USE.search(cause):
         outcome = Outcome.NODE_FAIL
         summary += "; another program on the node uses that port"
     return replace(
@@ -86,7 +86,9 @@ def last_traceback(text: str) -> str | None:
     where there is no other.
     """
     tracebacks = _tracebacks(text.splitlines())
-    of_ranks = [each for each in tracebacks if not _OF_A_LAUNCHER.search(each)]
+    of_ranks = [
+        traceback for traceback in tracebacks if not _OF_A_LAUNCHER.search(traceback)
+    ]
     return next(reversed(of_ranks or tracebacks), None)
 
 

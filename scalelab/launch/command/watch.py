@@ -282,7 +282,7 @@ class _CommandWatch(Watch):
         found = f"of {self._file.num_lines} lines in {shown} none was"
         found += f" {self._reader.expectation}"
         found += "; and no optimizer of PyTorch was seen to step"
-        names = sorted(each.name for each in path.parent.glob("*"))[:_MOST_NAMES]
+        names = sorted(entry.name for entry in path.parent.glob("*"))[:_MOST_NAMES]
         if names and not path.exists():
             found += f"; there is no such file, and beside it: {', '.join(names)}"
         return (

@@ -184,7 +184,7 @@ def watched_files() -> dict[str, int]:
     """
     installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
     # Environments that build on each other have several folders of packages.
-    installed += [each for each in sys.path if each.endswith("-packages")]
+    installed += [folder for folder in sys.path if folder.endswith("-packages")]
     roots = tuple(os.path.realpath(directory) + os.sep for directory in installed)
     files: dict[str, int] = {}
     for module in list(sys.modules.values()):

@@ -146,9 +146,9 @@ class ServerProcess:
         """Return a clause that says how the server ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_EXIT_PATIENCE_S)
-        status, said = self._process.returncode, last_lines(self._log)
+        status, last_words = self._process.returncode, last_lines(self._log)
         death = f"the rank server (process {self.pid}) ended with status {status}"
-        return f"{death}: {said}" if said else death
+        return f"{death}: {last_words}" if last_words else death
 
     def retire(self) -> None:
         """Tell the server to end once its last process has ended."""

@@ -143,10 +143,12 @@ class BatchCurve:
         log_batch = np.log(batch) - self.data.log_batch_unit
         chance = np.exp(self.draws.log_reaching(log_batch))
         late = np.exp(self.draws.log_late(self.data)) * self.data.bound_count
-        for at, own in enumerate(self.measured):
+        for at, is_measured in enumerate(self.measured):
             above = self.measured[at + 1] if at + 1 < len(self.measured) else np.inf
-            covered = (batch >= own) & (batch < above)
-            alike = np.abs(self.data.log_batch - np.log(own) + self.data.log_batch_unit)
+            covered = (batch >= is_measured) & (batch < above)
+            alike = np.abs(
+                self.data.log_batch - np.log(is_measured) + self.data.log_batch_unit
+            )
             pairs = np.flatnonzero(alike <= _SAME)
             is_here = np.isin(self.data.bound_at, pairs)
             missed = (self.data.bound_count - late)[:, is_here].sum(axis=1)
@@ -360,9 +362,9 @@ class ConvergenceLaw(Guided):
         asked = dict(key)
         matches = agreeing(self.curves, asked)
         named = {curve: len(asked.keys() & dict(curve).keys()) for curve in matches}
-        matches = [each for each in matches if named[each] == max(named.values())]
+        matches = [match for match in matches if named[match] == max(named.values())]
         if ALTERING_OPTIONS not in asked:
-            plain = [each for each in matches if ALTERING_OPTIONS not in dict(each)]
+            plain = [match for match in matches if ALTERING_OPTIONS not in dict(match)]
             matches = plain or matches
         if len(matches) == 1:
             return matches[0]

@@ -68,9 +68,9 @@ def _is_better_split(logs: np.ndarray, places: np.ndarray, values: np.ndarray) -
     (pooled, is_told), (split, is_told_split) = (
         _left_out(logs, design) for design in (places, both)
     )
-    told = is_told & is_told_split
-    squares = [float((errors[told] ** 2).sum()) for errors in (split, pooled)]
-    return not told.any() or squares[0] < squares[1]
+    is_told_apart = is_told & is_told_split
+    squares = [float((errors[is_told_apart] ** 2).sum()) for errors in (split, pooled)]
+    return not is_told_apart.any() or squares[0] < squares[1]
 
 
 def _left_out(logs: np.ndarray, design: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -82,7 +82,9 @@ def _left_out(logs: np.ndarray, design: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 def settings_in_question(frame: pd.DataFrame) -> list[str]:
     """Return the options that are neither of a strategy nor of a layout."""
-    of_strategies = {axis for each in set(strategies(frame)) for axis in each.options}
+    of_strategies = {
+        axis for strategy in set(strategies(frame)) for axis in strategy.options
+    }
     known = {*of_strategies, *LAYOUT_PLACEHOLDERS}
     names = map(str, frame.columns)
     options = (name for name in names if name.startswith(OPTION_PREFIX))

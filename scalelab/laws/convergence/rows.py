@@ -105,7 +105,7 @@ def is_learnt_so(key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
     if dict(key).get(WORKERS) is None:
         suits = np.isnan(numbers(asked, WORKERS))
         altering = dict(key).get(ALTERING_OPTIONS)
-        suits &= [each == altering for each in cells(asked, ALTERING_OPTIONS)]
+        suits &= [cell == altering for cell in cells(asked, ALTERING_OPTIONS)]
         return np.asarray(suits)
     needed = [
         is_equal(asked, name, value)
@@ -117,7 +117,9 @@ def is_learnt_so(key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
 
 def told_apart(frame: pd.DataFrame) -> pd.DataFrame:
     """Add what convergence depends on besides: workers, and options that alter it."""
-    stale = np.array([not each.is_synchronous for each in strategies(frame)], bool)
+    stale = np.array(
+        [not strategy.is_synchronous for strategy in strategies(frame)], bool
+    )
     if stale.any():
         world = numbers(frame, "world_size")
         ranks = known_or(numbers(frame, "data_parallel_size"), world)
@@ -234,7 +236,9 @@ def at_best_rates(frame: pd.DataFrame) -> pd.DataFrame:
 def is_spoilt(frame: pd.DataFrame) -> np.ndarray:
     """Tell in which rows something changed what was learned."""
     reasons = map(invalid_reasons, cells(frame, "validity"))
-    return np.array([bool(set(each) - _HARMLESS) for each in reasons], dtype=bool)
+    return np.array(
+        [bool(set(row_reasons) - _HARMLESS) for row_reasons in reasons], dtype=bool
+    )
 
 
 def _once(frame: pd.DataFrame) -> pd.DataFrame:

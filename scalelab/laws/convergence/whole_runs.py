@@ -78,12 +78,16 @@ class WholeRunLaw:
     def step_times(self, asked: pd.DataFrame) -> np.ndarray:
         """Draw the step time of one further run, seconds, (n_draws, n)."""
         at = Configurations.of(configurations(asked))
-        each = np.log(each_of(self.passes, at) * at.accumulation * self.pass_unit_s)
+        log_times = np.log(
+            each_of(self.passes, at) * at.accumulation * self.pass_unit_s
+        )
         beyond = np.maximum(np.log2(at.world_size / self.largest), 0.0)
-        low, high = np.quantile(each, [0.25, 0.75], axis=0)
+        low, high = np.quantile(log_times, [0.25, 0.75], axis=0)
         scatter = (high - low) / (2 * ndtri(0.75))  # of the middle formulas
         noise = np.sqrt(_NOISE**2 + (_PER_DOUBLING * beyond) ** 2 + scatter**2)
-        return np.asarray(np.exp(np.median(each, axis=0) + noise * normals(SEED + 10)))
+        return np.asarray(
+            np.exp(np.median(log_times, axis=0) + noise * normals(SEED + 10))
+        )
 
     def samples(self, batch: np.ndarray) -> np.ndarray:
         """Draw the samples that one further run needs, (n_draws, n_batches)."""

@@ -211,14 +211,14 @@ class MemoryLaw(Guided):
         known = {name for key in self.curves for name, _ in key}
         names, curves = [name for name in frame.columns if name in known], []
         for row in frame[names].to_dict("records"):
-            said = {str(n): value for n, value in row.items() if not pd.isna(value)}
-            curves.append([self.curves[key] for key in agreeing(self.curves, said)])
+            given = {str(n): value for n, value in row.items() if not pd.isna(value)}
+            curves.append([self.curves[key] for key in agreeing(self.curves, given)])
         return list(zip(curves, _shards(frame).tolist(), strict=True))
 
 
 def _shards(frame: pd.DataFrame) -> np.ndarray:
     # a replicated model has one
-    sharded = np.array([each.shards_state for each in strategies(frame)], bool)
+    sharded = np.array([strategy.shards_state for strategy in strategies(frame)], bool)
     ranks = numbers(frame, "world_size")
     return np.where(sharded & (ranks >= 1) & np.isfinite(ranks), ranks, 1.0)
 

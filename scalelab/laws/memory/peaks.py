@@ -56,7 +56,7 @@ class Peaks:
         # low; among few peaks an outlier has much influence, so each is also left out
         starts = [(peak, everyone), (middle, everyone)]
         if _MAJORITY <= len(peak) - used.sum() <= _FEW:
-            starts += [(peak, each) for each in 1 - np.eye(len(peak))]
+            starts += [(peak, kept) for kept in 1 - np.eye(len(peak))]
         fits = [_settled(features, peak, used, *start) for start in starts]
         terms, trust = min(
             fits, key=lambda fit: np.median(np.abs(_errors(features, peak, fit[0])))

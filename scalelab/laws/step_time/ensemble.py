@@ -104,10 +104,12 @@ class Ensemble:
         cross = self.process.cross(at)
         parts = []
         for shape, group in _by_shape(self.components_across):
-            part = split(_stacked(each.parameters for each in group), at, shape)
-            moved = _stacked(each.weights for each in group) @ cross.T
+            part = split(
+                _stacked(component.parameters for component in group), at, shape
+            )
+            moved = _stacked(component.weights for component in group) @ cross.T
             part = part._replace(unexplained=part.step_time_s * np.expm1(moved))
-            weights = np.array([each.share for each in group])
+            weights = np.array([component.share for component in group])
             parts.append([weights @ values for values in part])
         return Terms(*np.sum(parts, axis=0))
 
@@ -117,9 +119,9 @@ class Ensemble:
         shares = _shares(components, len(normals))
         roots = _root(_covariances(components))
         drawn: dict[Shape, list[np.ndarray]] = {}
-        for each, share, root in zip(components, shares, roots, strict=True):
-            moved = each.parameters + normals[share] @ root
-            drawn.setdefault(each.shape, []).append(moved)
+        for component, share, root in zip(components, shares, roots, strict=True):
+            moved = component.parameters + normals[share] @ root
+            drawn.setdefault(component.shape, []).append(moved)
         return {shape: np.concatenate(parts) for shape, parts in drawn.items()}
 
     def term_draws(self, at: Configurations, normals: np.ndarray) -> Terms:
@@ -146,16 +148,24 @@ def _linear(
     """
     means, slopes = [], []
     for shape, group in _by_shape(components):
-        mean, slope = log_time(_stacked(each.parameters for each in group), at, shape)
-        means.append(mean + _stacked(each.weights for each in group) @ cross.T)
-        slopes.append(slope - carried.T @ _stacked(each.slopes for each in group))
+        mean, slope = log_time(
+            _stacked(component.parameters for component in group), at, shape
+        )
+        means.append(
+            mean + _stacked(component.weights for component in group) @ cross.T
+        )
+        slopes.append(
+            slope - carried.T @ _stacked(component.slopes for component in group)
+        )
     return np.concatenate(means), np.concatenate(slopes)
 
 
 def _by_shape(
     components: Iterable[LinearisedNode],
 ) -> Iterator[tuple[Shape, list[LinearisedNode]]]:
-    for shape, group in itertools.groupby(components, lambda each: each.shape):
+    for shape, group in itertools.groupby(
+        components, lambda component: component.shape
+    ):
         yield shape, list(group)
 
 
@@ -164,11 +174,11 @@ def _stacked(arrays: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def _covariances(components: Iterable[LinearisedNode]) -> np.ndarray:
-    return _stacked(each.covariance for each in components)
+    return _stacked(component.covariance for component in components)
 
 
 def _shares(components: Iterable[LinearisedNode], num_draws: int) -> list[slice]:
-    weights = [each.share for each in components]
+    weights = [component.share for component in components]
     ends = np.cumsum([0.0, *weights]) / sum(weights) * num_draws
     bounds = np.round(ends).astype(int).tolist()
     return [slice(*pair) for pair in itertools.pairwise(bounds)]

@@ -200,14 +200,14 @@ class StepTimeLaw(Guided):
     ) -> pd.DataFrame:
         rows = []
         for row in asked.to_dict("records"):
-            said = {str(name): value for name, value in row.items()}
-            has_batch = not said.keys().isdisjoint(_BATCHES)
-            for key in agreeing(self.curves, said):
+            values = {str(name): value for name, value in row.items()}
+            has_batch = not values.keys().isdisjoint(_BATCHES)
+            for key in agreeing(self.curves, values):
                 points = self.curves[key].points
-                own = {name: each for name, each in key if name in telling}
-                world_size = said.get("world_size", 1)
+                telling_values = {name: value for name, value in key if name in telling}
+                world_size = values.get("world_size", 1)
                 nodes = int(np.ceil(world_size / points.at.per_node.max()))
-                whole = {**own, "num_nodes": nodes, **said}
+                whole = {**telling_values, "num_nodes": nodes, **values}
                 measured = [{"local_batch_size": b} for b in points.local_batches]
                 batches: list[dict[str, float]] = [{}] if has_batch else measured
                 rows += [{**whole, **batch} for batch in batches]

@@ -120,7 +120,7 @@ def with_unusual_links(points: Points, prior: ShapePrior, shape: Shape) -> Shape
     process = DiscrepancyProcess.of(points, prior.amplitude_mean)
     is_told = {EXCHANGE: points.at.is_parallel, NODE_JUMP: points.at.crosses}
     best, most = prior, log_evidence(process, prior, shape)
-    for parameter in (each for each, where in is_told.items() if where.any()):
+    for parameter in (kind for kind, where in is_told.items() if where.any()):
         wider = prior.widened(
             parameter, _WIDER**2 * float(prior.covariance[parameter, parameter])
         )

@@ -94,7 +94,9 @@ def _draws(ensemble: Ensemble, points: Points) -> dict[str, np.ndarray]:
     share = 1 / (1 + np.exp(-values[:, FIXED_SHARE]))
     growing = values[:, BATCH_EXPONENT] * (1 - share)
     one_pass = np.exp(values[:, SCALE]) * points.time_unit_s
-    exchange = np.concatenate([_exchange_s(*each, points.at) for each in drawn.items()])
+    exchange = np.concatenate(
+        [_exchange_s(*drawn_term, points.at) for drawn_term in drawn.items()]
+    )
     within, across = points.time_unit_s * exchange.T
     found = {
         "compute_fixed": one_pass * np.maximum(1 - growing, 0.0),
@@ -124,7 +126,9 @@ def _exchange_s(shape: Shape, draws: np.ndarray, seen: Configurations) -> np.nda
     )
     silent = draws.copy()
     silent[:, EXCHANGE] = NEVER
-    whole, compute = (np.exp(log_time(each, at, shape)[0]) for each in (draws, silent))
+    whole, compute = (
+        np.exp(log_time(draws_of, at, shape)[0]) for draws_of in (draws, silent)
+    )
     added = whole - compute
     added[:, 1] -= added[:, 0]
     return np.asarray(np.maximum(added, 0.0))

@@ -90,8 +90,8 @@ class Points:
     @classmethod
     def of(cls, frame: pd.DataFrame) -> Self:
         """Reduce the rows of one curve to its points."""
-        own = frame.get("own_error", 0.0) ** 2
-        logs = frame.assign(log_time=np.log(frame["step_time_s"]), own=own)
+        own_variance = frame.get("own_error", 0.0) ** 2
+        logs = frame.assign(log_time=np.log(frame["step_time_s"]), own=own_variance)
         groups = logs.groupby(list(CONFIGURATION), sort=True)
         points = groups["log_time"].agg(["median", "size"]).reset_index()
         micro = points["median"] - np.log(points["gradient_accumulation_steps"])
@@ -119,7 +119,7 @@ class Points:
     def local_batches(self) -> list[float]:
         """The samples that one device computes in a pass, each once, increasing."""
         return sorted(
-            {round(float(each) * self.batch_unit, 6) for each in self.at.samples}
+            {round(float(count) * self.batch_unit, 6) for count in self.at.samples}
         )
 
     def is_alone(self, place: int) -> bool:

@@ -140,8 +140,8 @@ def informed(
     if not relatives:
         return prior
     ridge = 1e-6 * np.eye(NUM_PARAMETERS)
-    common, own = np.sqrt(shared), np.sqrt(1 - shared)
-    own_covariance = prior.covariance * np.outer(own, own) + ridge
+    common, individual = np.sqrt(shared), np.sqrt(1 - shared)
+    own_covariance = prior.covariance * np.outer(individual, individual) + ridge
     deviation = np.linalg.inv(own_covariance)
     precision = np.linalg.inv(prior.covariance * np.outer(common, common) + ridge)
     information_vector = precision @ prior.mean
@@ -173,8 +173,8 @@ def free_scale(covariance: np.ndarray) -> np.ndarray:
 def stated_priors() -> Mapping[Shape, ShapePrior]:
     """Return the prior of each shape on any curve."""
     priors = {}
-    for shape, own in _OWN.items():
-        mean, spread = np.array([(_USUAL | own)[name] for name in PARAMETERS]).T
+    for shape, scatter in _OWN.items():
+        mean, spread = np.array([(_USUAL | scatter)[name] for name in PARAMETERS]).T
         priors[shape] = ShapePrior(
             mean=mean,
             covariance=free_scale(np.diag(spread**2)),

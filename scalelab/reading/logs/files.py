@@ -58,11 +58,11 @@ class FileWatch:
         self._watch_nearest()
         # A file may have been made before its folder was watched.
         return {
-            *(each for each in self._files if {each, *each.parents} & touched),
+            *(file for file in self._files if {file, *file.parents} & touched),
             *(
-                each
-                for each in self._folders
-                if any(each in of.parents for of in touched)
+                folder
+                for folder in self._folders
+                if any(folder in path.parents for path in touched)
             ),
         }
 
@@ -76,14 +76,16 @@ class FileWatch:
         # again, until there is no further one.
         while num_watched != len(self._directories):
             num_watched = len(self._directories)
-            inner = (Path(each) for top in self._folders for each, _, _ in os.walk(top))
+            inner = (
+                Path(folder) for top in self._folders for folder, _, _ in os.walk(top)
+            )
             for place in (
                 *(file.parent for file in self._files),
                 *self._folders,
                 *inner,
             ):
                 nearest = next(
-                    each for each in (place, *place.parents) if each.is_dir()
+                    parent for parent in (place, *place.parents) if parent.is_dir()
                 )
                 if nearest not in self._directories.values():
                     with _refusing("inotify_add_watch"):
@@ -238,7 +240,7 @@ class EventFiles:
     def lines(self) -> Iterator[bytes]:
         """Yield the scalars that were written since the last call, by their time."""
         scalars = self._held + [
-            each for file in self._files() for each in self._new(file)
+            scalar for file in self._files() for scalar in self._new(file)
         ]
         self._leading = self._leading or _leading(scalars)
         self._held = [] if self._leading else scalars
@@ -278,6 +280,8 @@ class EventFiles:
 
 
 def _leading(scalars: Sequence[_Scalar]) -> Path | None:
-    steps = Counter(file for file, _ in {(each.file, each.step) for each in scalars})
-    file, number = max(steps.items(), key=lambda of: of[1], default=(None, 0))
+    steps = Counter(
+        file for file, _ in {(scalar.file, scalar.step) for scalar in scalars}
+    )
+    file, number = max(steps.items(), key=lambda count: count[1], default=(None, 0))
     return file if number > 1 else None

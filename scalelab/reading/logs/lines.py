@@ -142,8 +142,8 @@ class CsvLines:
     def _take_header(self, text: str) -> None:
         self._is_again = bool(self._names)
         self._delimiter = max(",;\t", key=text.count)
-        columns = [each.strip() for each in self._cells(text)]
-        if missing := [each for each in self._given.values() if each not in columns]:
+        columns = [cell.strip() for cell in self._cells(text)]
+        if missing := [name for name in self._given.values() if name not in columns]:
             raise SpecError(
                 f"metrics.columns names {missing[0]!r}, and the header of metrics.csv "
                 f"has: {', '.join(columns)[:300]}. Name one of these."

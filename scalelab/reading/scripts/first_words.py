@@ -56,8 +56,8 @@ def words_of(command: str) -> list[str]:
 
 def search_path() -> str:
     """Return the ``PATH`` of commands: ScaleLab's own environment comes first."""
-    own = Path(sys.executable).parent
-    return f"{own}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    environment = Path(sys.executable).parent
+    return f"{environment}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
 def check_program(name: str, search_path: str, directory: str) -> None:
@@ -80,15 +80,15 @@ def check_script(
         return
     path, is_absolute = root / script, os.path.isabs(script)
     if not path.is_file() and (is_here or not is_absolute):
-        near = [path.with_name(each.name) for each in path.parent.glob("*.py")]
-        names = [os.path.relpath(each, root) for each in near]
+        near = [path.with_name(file.name) for file in path.parent.glob("*.py")]
+        names = [os.path.relpath(file, root) for file in near]
         raise SpecError(
             f"command: {script!r} is no file in {root}. {did_you_mean(names, script)}"
             "Give the script's path from there: the folder of the experiment file, or "
             "code.root."
         )
-    places = [(root / each).resolve() for each in copied]
-    is_copied = any(path.resolve().is_relative_to(each) for each in places)
+    places = [(root / name).resolve() for name in copied]
+    is_copied = any(path.resolve().is_relative_to(place) for place in places)
     if places and not (is_absolute or is_copied):
         raise SpecError(
             f"command: {script!r} is not among code.snapshot={list(copied)}, and the "

@@ -72,7 +72,9 @@ def match(script: Script) -> list[Understood]:
     found = []
     for meaning in FLAGS:
         options = list(_named(meaning, script))
-        paths = [each for each in options if not isinstance(each.default, int | float)]
+        paths = [
+            option for option in options if not isinstance(option.default, int | float)
+        ]
         for option in paths if meaning == "trial_dir" else options[:1]:
             found.append(_understood(option, meaning, script))
     return found
@@ -92,7 +94,7 @@ def _named(meaning: str, script: Script) -> Iterator[ScriptOption]:
         known = {name for names in FLAGS.values() for name in names}
         others = (option.name.lower() for option in training)
         names += (
-            own for own in others if own.endswith("batch_size") and own not in known
+            name for name in others if name.endswith("batch_size") and name not in known
         )
     for name in names:
         yield from (option for option in training if option.name.lower() == name)

@@ -94,8 +94,8 @@ def _called(
     elif name in ("HfArgumentParser", "TrlParser"):
         for argument in call.args[:1]:
             given = values.get(_name(argument), argument)
-            for each in getattr(given, "elts", [given]):
-                yield from _fields(_name(each), classes)
+            for data_class in getattr(given, "elts", [given]):
+                yield from _fields(_name(data_class), classes)
     elif name == "cli" and owner == "tyro" and call.args:
         yield from _fields(_name(call.args[0]), classes, as_tyro=True)
     elif _is_hydra(call):
@@ -119,7 +119,7 @@ def _owner(call: ast.Call) -> str:
 def _said(call: ast.Call, *names: str) -> dict[str, object]:
     by_place = dict(zip(names, map(literal, call.args), strict=False))
     return by_place | {
-        each.arg: literal(each.value) for each in call.keywords if each.arg
+        keyword.arg: literal(keyword.value) for keyword in call.keywords if keyword.arg
     }
 
 
@@ -132,29 +132,31 @@ def literal(node: ast.expr | None) -> object:
 
 
 def _of_argparse(call: ast.Call) -> Iterator[ScriptOption]:
-    names = [each for each in map(literal, call.args) if isinstance(each, str)]
-    said = _said(call)
-    takes_value = str(said.get("action", "store")) == "store" and "is_flag" not in said
+    names = [name for name in map(literal, call.args) if isinstance(name, str)]
+    keywords = _said(call)
+    takes_value = (
+        str(keywords.get("action", "store")) == "store" and "is_flag" not in keywords
+    )
     if not names or not takes_value:
         return
     # The long form: the short one says less to whoever reads the experiment.
-    flag = max(names, key=lambda each: (each.startswith("--"), -names.index(each)))
-    dest = said.get("dest")
+    flag = max(names, key=lambda name: (name.startswith("--"), -names.index(name)))
+    dest = keywords.get("dest")
     is_positional = not flag.startswith("-")
-    is_left_out = is_positional and said.get("nargs") in ("?", "*")
+    is_left_out = is_positional and keywords.get("nargs") in ("?", "*")
     yield ScriptOption(
         flag=flag,
         name=dest if isinstance(dest, str) else flag.lstrip("-").replace("-", "_"),
-        default=said.get("default"),
-        is_required=bool(said.get("required", is_positional and not is_left_out)),
+        default=keywords.get("default"),
+        is_required=bool(keywords.get("required", is_positional and not is_left_out)),
         joint="" if is_positional else " ",
     )
 
 
 def _of_config_file(path: Path, call: ast.Call) -> Iterator[ScriptOption]:
     # The values of a ConfigDict of ml_collections, as its flags name them.
-    said = _said(call, "name", "default")
-    name, default = said.get("name"), said.get("default")
+    keywords = _said(call, "name", "default")
+    name, default = keywords.get("name"), keywords.get("default")
     file = path
     if isinstance(default, str):
         file = path.parent / default.partition(":")[0]
@@ -191,15 +193,15 @@ def _fields(
                 inner, classes, as_tyro=as_tyro, inside=path, depth=depth + 1
             )
             continue
-        said = {"default": literal(node.value)} if node.value else {}
+        keywords = {"default": literal(node.value)} if node.value else {}
         if isinstance(node.value, ast.Call):
-            said = _said(node.value)
+            keywords = _said(node.value)
         flag = ".".join(path)
         yield ScriptOption(
             flag=f"--{flag.replace('_', '-') if as_tyro else flag}",
             name=path[-1],
-            default=said.get("default"),
-            is_required=not {"default", "default_factory"} & {*said},
+            default=keywords.get("default"),
+            is_required=not {"default", "default_factory"} & {*keywords},
         )
     for base in map(_name, found.bases if found else ()):
         # A class may have the name of its base, such as TrainingArguments.
@@ -212,8 +214,8 @@ def _is_hydra(call: ast.Call) -> bool:
 
 
 def _hydra(call: ast.Call) -> tuple[object, object]:
-    said = _said(call, "config_path", "config_name")
-    return said.get("config_path"), said.get("config_name")
+    keywords = _said(call, "config_path", "config_name")
+    return keywords.get("config_path"), keywords.get("config_name")
 
 
 def _of_hydra(path: Path, folder: object, name: object) -> Iterator[ScriptOption]:

@@ -73,16 +73,16 @@ def read_script(path: Path) -> Script:
     beside |= set(config_folders(path, tree))
 
     all_packages = _packages(*trees.values())
-    named = {_named(node) for each in trees.values() for node in ast.walk(each)}
+    named = {_named(node) for module in trees.values() for node in ast.walk(module)}
     spreads = (all_packages | named) & _SPREADING
     spreads |= {name for name in named if "distributed" in name.lower()}
     tables = sorted(t for t in texts if re.fullmatch(r"[\w-]+\.csv", t, re.ASCII))
-    source = "\n".join(each.read_text(errors="replace") for each in trees)
+    source = "\n".join(file.read_text(errors="replace") for file in trees)
     return Script(
         path=path,
         import_root=root,
         module=".".join((*package, path.stem)) if package else None,
-        beside=frozenset(each.resolve() for each in beside if each.exists()),
+        beside=frozenset(place.resolve() for place in beside if place.exists()),
         options=options_of({path: tree}) or options_of(trees),
         packages=_packages(tree),
         all_packages=all_packages,
@@ -94,7 +94,7 @@ def read_script(path: Path) -> Script:
 
 def _package_of(path: Path, tree: ast.Module) -> tuple[str, ...]:
     """Return the package that a script is in, if it imports from there; else none."""
-    folders = takewhile(lambda each: (each / "__init__.py").is_file(), path.parents)
+    folders = takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents)
     package = tuple(reversed([folder.name for folder in folders]))
     is_part = bool(package) and package[0] in _packages(tree, inside=package)
     return package if is_part else ()
@@ -224,11 +224,11 @@ def surroundings(
             wanted.add(path)
         elif path:
             elsewhere.append((option, shlex.quote(str(path))))
-    below = {each for each in wanted if each.is_relative_to(root) and each.exists()}
+    below = {place for place in wanted if place.is_relative_to(root) and place.exists()}
     copied = sorted(
-        each.relative_to(root).as_posix() + ("/" if each.is_dir() else "")
-        for each in below
-        if not below & {*each.parents}
+        place.relative_to(root).as_posix() + ("/" if place.is_dir() else "")
+        for place in below
+        if not below & {*place.parents}
     )
     return Surroundings(root=root, copied=tuple(copied), elsewhere=tuple(elsewhere))
 

@@ -130,11 +130,11 @@ def _copies(values: Mapping[str, Any], devices: int) -> int:
     is_whole = all(type(value) is int for _, value in shared.values())
     of_a_copy = math.prod(value for _, value in shared.values()) if is_whole else 0
     if of_a_copy <= 0 or devices % of_a_copy:
-        said = ", ".join(f"{name}={value}" for name, value in shared.values())
+        shares = ", ".join(f"{name}={value}" for name, value in shared.values())
         raise SpecError(
-            f"world_size={devices} does not fit {said}: the devices are divided among "
-            "copies of the model, as many in each as the product of these numbers. "
-            "Correct one of them, or give data_parallel_size."
+            f"world_size={devices} does not fit {shares}: the devices are divided "
+            "among copies of the model, as many in each as the product of these "
+            "numbers. Correct one of them, or give data_parallel_size."
         )
     return devices // of_a_copy
 

@@ -73,8 +73,8 @@ class Curves:
             )
             return f"They are {len(sizes)} curves: {listed}."
         fewest, most = min(sizes), max(sizes)
-        each = f"{fewest} to {most} rows" if fewest < most else f"{fewest} each"
-        return f"They are {len(sizes):,} curves, by {self.by}, of {each}."
+        size = f"{fewest} to {most} rows" if fewest < most else f"{fewest} each"
+        return f"They are {len(sizes):,} curves, by {self.by}, of {size}."
 
     @property
     def by(self) -> str:

@@ -60,7 +60,7 @@ def doubt(
         _crowded_nodes(rows, _MOST_ON_NODE, math.inf),
         _within_one_batch(rows),
     )
-    said = (
+    mentioned = (
         _curves_apart(curves),
         _single_rows(curves),
         _crowded_nodes(rows, _USUAL_ON_NODE, _MOST_ON_NODE) if is_one else "",
@@ -69,7 +69,7 @@ def doubt(
         if not curves.rows
         else "",
     )
-    return list(filter(None, refused)), list(filter(None, said))
+    return list(filter(None, refused)), list(filter(None, mentioned))
 
 
 def _pooled(curves: Curves, matching: Matching) -> str:
@@ -77,7 +77,7 @@ def _pooled(curves: Curves, matching: Matching) -> str:
     if not found:
         return ""
     name, *pair = found[0]
-    told = " and ".join(
+    times = " and ".join(
         f"{duration(row.time_s)} with {shown(row.cells[name])} (line {row.line})"
         for row in pair
     )
@@ -85,7 +85,7 @@ def _pooled(curves: Curves, matching: Matching) -> str:
     more = f" Likewise {likewise}." if likewise else ""
     return (
         f"the column {shown(name)} is not read, and rows that are otherwise alike "
-        f"differ with it: a step takes {told}. Rows of different settings are no "
+        f"differ with it: a step takes {times}. Rows of different settings are no "
         f"repeats of one another.{more} Say {Option('axis', [name])} if it is a "
         f"setting, or {Option('ignore', [name])} if the rows are repeats."
     )
@@ -239,7 +239,9 @@ def _falling_times(curves: Curves, matching: Matching) -> str:
     ]
     if meaning is None or not falling:
         return ""
-    size, widest = max(falling, key=lambda each: max(each[1]) / min(each[1]))
+    size, widest = max(
+        falling, key=lambda times_of_size: max(times_of_size[1]) / min(times_of_size[1])
+    )
     fewest, most = min(widest), max(widest)
     return (
         f"the times in the column {shown(meaning.theirs)} fall with the number of "
@@ -291,9 +293,9 @@ def _by_devices(
         at = (values[batch], values["gradient_accumulation_steps"], of_a_copy)
         by_devices = found.setdefault(at, {})
         by_devices.setdefault(values["world_size"], []).append(values[speed])
-    for (size, *_), each in found.items():
-        if len(each) > 1:
-            yield size, {n: statistics.median(each[n]) for n in sorted(each)}
+    for (size, *_), by_count in found.items():
+        if len(by_count) > 1:
+            yield size, {n: statistics.median(by_count[n]) for n in sorted(by_count)}
 
 
 def _tokens_as_samples(rows: Sequence[ImportedRow], matching: Matching) -> str:

@@ -42,8 +42,8 @@ def exported_rows(table: ForeignTable) -> list[ImportedRow]:
     runs = {(row.cells["trial_id"], row.cells["run"]) for row in table.rows}
     num_runs = Counter(trial_id for trial_id, _ in runs)
     for index, row in enumerate(table.rows):
-        own = {name: values[index] for name, values in settings.items()}
-        values = _checked(table, row, {**own, **dict(_cells(table, row))})
+        options = {name: values[index] for name, values in settings.items()}
+        values = _checked(table, row, {**options, **dict(_cells(table, row))})
         if num_runs[values["trial_id"]] > 1:
             words = f"{values['run']}/{values['trial_id']}"
             values["trial_id"] = hashlib.sha256(words.encode()).hexdigest()[:12]

@@ -185,10 +185,14 @@ def _separator(lines: Sequence[str]) -> str:
             widths = Counter(map(len, csv.reader(first, delimiter=separator)))
         except csv.Error:
             continue
-        width, count = max(widths.items(), key=lambda each: each[1], default=(0, 0))
+        width, count = max(
+            widths.items(),
+            key=lambda width_and_count: width_and_count[1],
+            default=(0, 0),
+        )
         if width > 1:
             agreeing[separator] = (count, width)
-    return max(agreeing, key=lambda each: agreeing[each], default=",")
+    return max(agreeing, key=lambda separator: agreeing[separator], default=",")
 
 
 def _text_records(path: Path, content: bytes, above: int) -> tuple[str, list[Record]]:

@@ -49,7 +49,7 @@ def import_table(asked: ImportArguments) -> RunStore:
     found = read(foreign, matching, asked, run_directory.absolute().name)
     rows, curves = found.value, Curves.of(found.value)
     placed = [row for row in rows if "world_size" in row.values]
-    refused, said = doubt(matching, curves, placed, asked.constant)
+    refused, mentioned = doubt(matching, curves, placed, asked.constant)
     if refused and not asked.accept_doubts:
         more = f" (1 of {len(refused)} doubts)" if len(refused) > 1 else ""
         raise SpecError(
@@ -72,12 +72,12 @@ def import_table(asked: ImportArguments) -> RunStore:
             *([curves.sentence] if curves.rows else []),
             *trainings,
             *_how_read(matching),
-            *prices.told,
+            *prices.notes,
             *foreign.passed_over,
             *found.evidence,
             *_on_one_node(placed),
         ],
-        "doubts": [*refused, *said],
+        "doubts": [*refused, *mentioned],
     }
     return _made(foreign, run_directory, source, rows, is_asked)
 
@@ -116,7 +116,7 @@ def _made(
 def _how_read(matching: Matching) -> Iterator[str]:
     named = []
     for name, meaning in matching.columns.items():
-        said = [
+        words_of_meaning = [
             words
             for words, is_so in (
                 ("steps per second", meaning.is_step_rate),
@@ -126,7 +126,7 @@ def _how_read(matching: Matching) -> Iterator[str]:
             )
             if is_so
         ]
-        how = f" ({', '.join(said)})" if said else ""
+        how = f" ({', '.join(words_of_meaning)})" if words_of_meaning else ""
         if meaning.theirs != name:
             named.append(f"{name} from {shown(meaning.theirs)}{how}")
     if named:
@@ -146,14 +146,16 @@ def _trainings(rows: Sequence[ImportedRow]) -> tuple[list[str], str]:
     if len(targets) == 1 and None not in targets[0]:
         target = _in_words(targets[0])
         named = f": {Target.parse(target)}"
-    elif several := [_in_words(each) for each in targets if None not in each]:
-        listed = ", ".join(str(Target.parse(each)) for each in several)
+    elif several := [
+        _in_words(target_cells) for target_cells in targets if None not in target_cells
+    ]:
+        listed = ", ".join(str(Target.parse(target_words)) for target_words in several)
         named = f": {listed}. Ask for one of them with {Option('target')}"
     alone = sum(values["kind"] == "convergence" for values in trained)
     untimed = f", {alone:,} without its time" if alone else ""
     count = counted(len(trained), "row")
-    said = f"{count} tell how long training takes to a target{untimed}{named}."
-    return [said] if trained else [], target
+    sentence = f"{count} tell how long training takes to a target{untimed}{named}."
+    return [sentence] if trained else [], target
 
 
 def _on_one_node(rows: Sequence[ImportedRow]) -> Iterator[str]:

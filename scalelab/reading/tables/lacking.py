@@ -42,7 +42,9 @@ def check_required(table: ForeignTable, given: set[str], others: Sequence[str]) 
         for alternatives in missing
     )
     example = missing[0][0][0]
-    wanted = {name for each in missing for names in each for name in names} - given
+    wanted = {
+        name for alternatives in missing for names in alternatives for name in names
+    } - given
     if "time_to_target_s" in given and not tells_length:
         wanted.add("samples_to_target")
     lacks = f"{table.path} lacks columns that a measurement needs: {needs}."

@@ -171,19 +171,19 @@ def _by_content(table: ForeignTable, theirs: str) -> Meaning | None:
 def _as_asked(
     table: ForeignTable, columns: Mapping[str, Meaning], asked: ImportArguments
 ) -> dict[str, Meaning]:
-    said = [
+    options = [
         f"--{name.replace('_', '-')}"
         for name in ("per_device", "tokens_per_sample")
         if getattr(asked, name)
     ]
-    if not said:
+    if not options:
         return {}
     name = "throughput_samples_per_s"
     found = columns.get(name)
     if found is None:
         raise SpecError(
-            f"{table.path}: {' and '.join(said)} is said of a throughput, but none is "
-            f"read from its columns, {listed(table.names)}.",
+            f"{table.path}: {' and '.join(options)} is said of a throughput, but none "
+            f"is read from its columns, {listed(table.names)}.",
             "Leave the option out, or name the column "
             f"({Option('column', 'THEIRS', key=name)}).",
         )

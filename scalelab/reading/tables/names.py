@@ -197,11 +197,11 @@ def meaning_as(column: str, theirs: str) -> Meaning | None:
 
     Our column may be named in another unit: ``step_time_ms``.
     """
-    known, own = meaning_of(column), meaning_of(theirs)
+    known, meaning = meaning_of(column), meaning_of(theirs)
     if known is None or column not in SETTABLE:
         return known
-    if own is not None and own.column == known.column:
-        return own
+    if meaning is not None and meaning.column == known.column:
+        return meaning
     words = plain(theirs).split("_")
     if known.column in LENGTHS:
         lengths = (known_names().get(f"{word}_to_target") for word in words)
@@ -257,10 +257,10 @@ def _in_units() -> Iterator[tuple[str, Meaning]]:
         step = Meaning("step_time_s", factor, unit)
         for base in _STEP_TIMES:
             yield f"{base}_{unit}", step
-        for each in _STEPS:
-            yield f"{unit}_per_{each}", step
+        for step_word in _STEPS:
+            yield f"{unit}_per_{step_word}", step
             if not unit.startswith("min"):  # "min step" is the shortest one
-                yield f"{unit}_{each}", step
+                yield f"{unit}_{step_word}", step
         yield f"step_{unit}", step
     for base, (unit, factor) in itertools.product(_PEAKS, BYTES.items()):
         yield f"{base}_{unit}", Meaning("gpu_memory_peak_bytes", factor, unit)

@@ -24,7 +24,7 @@ class TablePrices:
 
     entries: tuple[Mapping[str, Any], ...] = ()
     columns: tuple[str, ...] = ()  # that they were read from
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, names: Iterable[str], rows: Sequence[ImportedRow]) -> Self:
@@ -33,7 +33,7 @@ class TablePrices:
         A column is passed over where a device has several prices, or no number.
         """
         read: dict[str, tuple[str, Mapping[str | None, Money]]] = {}
-        told = []
+        notes = []
         for name in names:
             kind = _kind(name)
             if kind is None or kind in read:
@@ -41,9 +41,9 @@ class TablePrices:
             try:
                 read[kind] = name, _by_device(name, rows)
             except SpecError as error:
-                told.append(f"Not read as a price: {shown(name)}, {error}")
+                notes.append(f"Not read as a price: {shown(name)}, {error}")
         if "on_demand" not in read:
-            return cls(told=tuple(told))
+            return cls(notes=tuple(notes))
         column, amounts = read["on_demand"]
         _, spot = read.get("spot", ("", {}))
         entries = tuple(
@@ -51,9 +51,13 @@ class TablePrices:
             for device, amount in amounts.items()
         )
         columns = tuple(name for name, _ in read.values())
-        said = (f"{each['device'] or 'all'} {each['on_demand']}" for each in entries)
-        told.append(f"Prices from {', '.join(map(shown, columns))}: {', '.join(said)}.")
-        return cls(entries=entries, columns=columns, told=tuple(told))
+        words = (
+            f"{entry['device'] or 'all'} {entry['on_demand']}" for entry in entries
+        )
+        notes.append(
+            f"Prices from {', '.join(map(shown, columns))}: {', '.join(words)}."
+        )
+        return cls(entries=entries, columns=columns, notes=tuple(notes))
 
 
 def _entry(

@@ -277,12 +277,12 @@ def _bounded(rows: Sequence[ImportedRow]) -> tuple[list[ImportedRow], list[str]]
         for row in rows
     ]
     count = sum(row is not other for row, other in zip(rows, bounded, strict=True))
-    said = (
+    limits = (
         f"{counted(count, 'row')} did not reach the target. How long they ran is not "
         "said and taken to be as long as the longest run of the workload that did; "
         f"{Option('constant', 'N', key='num_samples')} says otherwise."
     )
-    return bounded, [said] if count else []
+    return bounded, [limits] if count else []
 
 
 def _constant(name: str, text: str) -> Any:

@@ -124,7 +124,9 @@ def by_goal(table: ForeignTable, asked: ImportArguments) -> ForeignTable:
     columns: dict[Target, dict[str, str]] = {}
     for theirs, (ours, goal) in goals.items():
         columns.setdefault(goal, {})[ours] = theirs
-    filled = dict.fromkeys((name for own in columns.values() for name in own), "")
+    filled = dict.fromkeys(
+        (name for names_by_column in columns.values() for name in names_by_column), ""
+    )
     rows = [
         TableRow(
             row.line, {**{name: row.cells[name] for name in kept}, **filled, **cells}
@@ -140,15 +142,15 @@ def _goals(
 ) -> dict[str, tuple[str, Target]]:
     taken = {*asked.ignore, *asked.axis, *asked.column.values()}
     found = {name: goal_of(name) for name in table.names if name not in taken}
-    return {name: each for name, each in found.items() if each}
+    return {name: goal for name, goal in found.items() if goal}
 
 
 def _trainings(
     row: TableRow, columns: Mapping[Target, Mapping[str, str]]
 ) -> Iterator[dict[str, str]]:
     """Yield the cells of each target; of several, only of those that a row tells."""
-    for goal, own in columns.items():
-        cells = {ours: row.cells[theirs] for ours, theirs in own.items()}
+    for goal, names_by_column in columns.items():
+        cells = {ours: row.cells[theirs] for ours, theirs in names_by_column.items()}
         if len(columns) == 1 or not all(map(is_missing, cells.values())):
             target = (goal.metric, str(goal.mode), repr(goal.value))
             yield {**cells, **dict(zip(TARGET_COLUMNS, target, strict=True))}

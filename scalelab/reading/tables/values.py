@@ -45,28 +45,29 @@ def decimal_sign(table: ForeignTable, columns: Mapping[str, bool]) -> tuple[str,
     is a decimal one between commas and in Parquet. Given are the columns of numbers,
     and whether each holds whole ones.
     """
-    told: dict[str, str] = {}
+    shown_by: dict[str, str] = {}
     unclear = None
     looked_at = ",." if table.separator not in ("", ",") else ","
     for (name, is_whole), row in product(columns.items(), table.rows):
         word = (row.cells[name].split() or [""])[0].removesuffix("%")
         for sign, pattern in _DECIMALS.items():
             if pattern.fullmatch(word):
-                told.setdefault(sign, f"line {row.line} has {shown(word)}")
-        for sign in (each for each in looked_at if _IN_THOUSANDS[each].fullmatch(word)):
+                shown_by.setdefault(sign, f"line {row.line} has {shown(word)}")
+        for sign in (sign for sign in looked_at if _IN_THOUSANDS[sign].fullmatch(word)):
             if is_whole:
                 column = f"in the column {shown(name)} of whole numbers"
-                said = f"line {row.line} has {shown(word)} {column}"
-                told.setdefault(_OTHER[sign], said)
+                sentence = f"line {row.line} has {shown(word)} {column}"
+                shown_by.setdefault(_OTHER[sign], sentence)
             unclear = unclear or (sign, word, name, row.line)
-    if len(told) > 1:
+    if len(shown_by) > 1:
         raise SpecError(
-            f"{table.path}: {told[',']}, with a decimal comma, and {told['.']}, with a "
-            "decimal point. Write all numbers in one way, or say which sign is the "
-            f"decimal one ({Option('decimal', '.')} or {Option('decimal', ',')})."
+            f"{table.path}: {shown_by[',']}, with a decimal comma, and "
+            f"{shown_by['.']}, with a decimal point. Write all numbers in one way, or "
+            f"say which sign is the decimal one ({Option('decimal', '.')} or "
+            f"{Option('decimal', ',')})."
         )
-    if told:
-        return next(iter(told.items()))
+    if shown_by:
+        return next(iter(shown_by.items()))
     if unclear is None:
         return ".", ""
     sign, word, name, line = unclear
@@ -152,10 +153,12 @@ _DURATION = re.compile(r"([\d.eE+-]+) ?([a-z]+)")
 
 def parse(name: str, text: str) -> Any:
     """Return the value of a cell of a known column; None where it is empty."""
-    kind, said = COLUMNS_BY_NAME[name].kind, text.lower()
-    if is_missing(text) if kind != "text" else said in ("", "n/a", "#n/a"):
+    kind, lowered = COLUMNS_BY_NAME[name].kind, text.lower()
+    if is_missing(text) if kind != "text" else lowered in ("", "n/a", "#n/a"):
         return None
-    text = said if name == "precision" else _SYNONYMS.get(name, {}).get(said, text)
+    text = (
+        lowered if name == "precision" else _SYNONYMS.get(name, {}).get(lowered, text)
+    )
     if name == "outcome" and is_out_of_memory(text):
         return str(Outcome.OUT_OF_MEMORY)
     value = _PARSERS[kind](text)
@@ -223,8 +226,8 @@ def failure(text: str) -> str | None:
     """Return the outcome that stands in a cell instead of a time, if one does."""
     if is_out_of_memory(text) and not text[:1].isdigit():
         return str(Outcome.OUT_OF_MEMORY)
-    said = text.lower()
-    found = _SYNONYMS["outcome"].get(said, said)
+    lowered = text.lower()
+    found = _SYNONYMS["outcome"].get(lowered, lowered)
     return found if found in _FAILURES else None
 
 
@@ -289,7 +292,7 @@ def _time(text: str) -> str:
 def _list(text: str) -> list[str]:
     with suppress(ValueError):
         values = json.loads(text)
-        if isinstance(values, list) and all(isinstance(each, str) for each in values):
+        if isinstance(values, list) and all(isinstance(value, str) for value in values):
             return values
     raise ValueError('must be a JSON list of text, e.g. ["0", "1"]')
 

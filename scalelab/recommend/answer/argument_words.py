@@ -234,66 +234,77 @@ def _always(
 _PHRASES: Mapping[str, Callable[[Mapping[str, Any], str], tuple[State, str]]] = {
     "ruled_out": _always(
         "contradicted",
-        lambda of: ", ".join(f"{way} ({why})" for way, why in of["reasons"].items()),
+        lambda values: ", ".join(
+            f"{way} ({why})" for way, why in values["reasons"].items()
+        ),
     ),
     "accepted": _accepted,
     "to_submit_now": _submit_now,
     "step_time": _step_time,
     "choice_in_draws": _in_draws,
-    "on_the_edge": lambda of, word: (
+    "on_the_edge": lambda values, word: (
         "open",
-        f"{counted(of['world_size'], word)} at a confidence of "
-        f"{percent(of['probability'])}",
+        f"{counted(values['world_size'], word)} at a confidence of "
+        f"{percent(values['probability'])}",
     ),
     "doubted": _doubted,
     "contradicting": _contradicting,
-    "uneven": lambda of, word: (
+    "uneven": lambda values, word: (
         "contradicted",
-        f"{counted(of['world_size'], word)}, which do not fit between their neighbours",
+        f"{counted(values['world_size'], word)}, which do not fit between their "
+        "neighbours",
     ),
     "equal_losses": _always(
         "contradicted",
-        lambda of: f"batches {' and '.join(of['batches'])} print the same losses",
+        lambda values: (
+            f"batches {' and '.join(values['batches'])} print the same losses"
+        ),
     ),
     "same_data": _always("contradicted", lambda _: "ranks train on the same batches"),
     "own_rate_differs": _always(
         "contradicted",
-        lambda of: f"the program's own rate in {counted(of['num_trials'], 'trial')}",
+        lambda values: (
+            f"the program's own rate in {counted(values['num_trials'], 'trial')}"
+        ),
     ),
     "import_doubted": _always("contradicted", lambda _: "the import doubted the table"),
     "target_not_reached": _always(
         "contradicted",
-        lambda of: f"{of['target']}, by {counted(of['num_runs'], 'run')}",
+        lambda values: f"{values['target']}, by {counted(values['num_runs'], 'run')}",
     ),
     "target_reached": _reached,
     "accuracy_gap": _gap,
     "accuracy_not_measured": _always(
         "open",
-        lambda of: (
-            f"accuracy at batch {of['global_batch_size']:,} (assumes {of['amount']})"
+        lambda values: (
+            f"accuracy at batch {values['global_batch_size']:,} (assumes "
+            f"{values['amount']})"
         ),
     ),
     "target_not_measured": _always(
-        "open", lambda of: f"samples to {of['target']} (assumes {of['amount']})"
+        "open",
+        lambda values: f"samples to {values['target']} (assumes {values['amount']})",
     ),
     "times_contain": _times,
-    "believed": _always("open", lambda of: f"believed: {' and '.join(of['beliefs'])}"),
+    "believed": _always(
+        "open", lambda values: f"believed: {' and '.join(values['beliefs'])}"
+    ),
     "no_repeats": _always("open", lambda _: "nothing was measured twice"),
     "few_readings": _always(
-        "open", lambda of: f"how far {counted(of['num_runs'], 'run')} scatter"
+        "open", lambda values: f"how far {counted(values['num_runs'], 'run')} scatter"
     ),
     "not_settled": _always(
-        "open", lambda of: f"{counted(of['count'], 'trial')} had not settled"
+        "open", lambda values: f"{counted(values['count'], 'trial')} had not settled"
     ),
     "not_witnessed": _always("open", lambda _: "whether the ranks work together"),
     "samples_not_witnessed": _always("open", lambda _: "the samples of a step"),
     "incomplete_sweep": _always(
-        "open", lambda of: f"{counted(of['num_trials'], 'trial')} to come"
+        "open", lambda values: f"{counted(values['num_trials'], 'trial')} to come"
     ),
     "failures": _failed,
     "one_process": _always("open", lambda _: "how several processes would do"),
     "learned_from": _always(
-        "open", lambda of: f"step times learned from {', '.join(of['runs'])}"
+        "open", lambda values: f"step times learned from {', '.join(values['runs'])}"
     ),
 }
 

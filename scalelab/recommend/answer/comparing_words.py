@@ -38,27 +38,31 @@ def faster_device(values: Mapping[str, Any]) -> str:
 
 def nearest_limits(values: Mapping[str, Any], device_word: str) -> str:
     """Say which limits can be met where nothing meets those that were asked."""
-    said = []
-    for each in values["limits"]:
-        title = _LEAST.get(each["resource"], f"Fewest {each['resource']}")
-        within = f" within {' and '.join(each['within'])}" if each["within"] else ""
+    sentences_so_far = []
+    for limit in values["limits"]:
+        title = _LEAST.get(limit["resource"], f"Fewest {limit['resource']}")
+        within = f" within {' and '.join(limit['within'])}" if limit["within"] else ""
         asked = f"{title.replace('_', '-')} at {percent(values['confidence'])}{within}"
-        if each["amount"] is None:
-            most = probability(each["most_likely"])
-            what = "that is kept" if each["within"] else "the target is reached"
-            said.append(f"{asked}: none; {what} with a chance of {most} at most.")
+        if limit["amount"] is None:
+            most = probability(limit["most_likely"])
+            what = "that is kept" if limit["within"] else "the target is reached"
+            sentences_so_far.append(
+                f"{asked}: none; {what} with a chance of {most} at most."
+            )
             continue
-        size, place = each["world_size"], counted(each["world_size"], device_word)
-        if each.get("device"):
-            place = f"{counted(size, 'device')} of {each['device']}"
-        said.append(f"{asked}: {each['needed']}, on {place} ({each['allocation']}).")
-    return " ".join(said)
+        size, place = limit["world_size"], counted(limit["world_size"], device_word)
+        if limit.get("device"):
+            place = f"{counted(size, 'device')} of {limit['device']}"
+        sentences_so_far.append(
+            f"{asked}: {limit['needed']}, on {place} ({limit['allocation']})."
+        )
+    return " ".join(sentences_so_far)
 
 
 def against_devices(values: Mapping[str, Any]) -> str:
     """Say how surely the chosen device is better than each other one."""
-    said = [
+    words = [
         f"{word} than {', '.join(f'{n}: {probability(p)}' for n, p in by_name.items())}"
         for word, by_name in values["chances"].items()
     ]
-    return f"Chance that {values['name']} is {'; '.join(said)}."
+    return f"Chance that {values['name']} is {'; '.join(words)}."

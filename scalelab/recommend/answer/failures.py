@@ -14,7 +14,7 @@ from scalelab.recommend.answer.reasons import why_ignored
 
 _MOST_CHARACTERS = 120
 _RANK = re.compile(r"\brank \d+\b", re.IGNORECASE)
-_FAILED = {str(each) for each in Outcome if not each.is_measurement}
+_FAILED = {str(outcome) for outcome in Outcome if not outcome.is_measurement}
 
 
 def of_any_rank(reason: str) -> str:
@@ -43,10 +43,10 @@ def why_no_answer(rows: FitRows) -> str:
     frame, left_out, num_rows = rows.observations, rows.left_out, len(rows.observations)
     if left_out == (((Outcome.OUT_OF_MEMORY,), num_rows),):
         smallest = numbers(frame, "local_batch_size").min()
-        each = "the one trial" if num_rows == 1 else f"each of {num_rows:,} trials"
+        trials = "the one trial" if num_rows == 1 else f"each of {num_rows:,} trials"
         half = f", such as {smallest // 2:,.0f}" if smallest > 1 else ""
         return (
-            f"Nothing fitted into memory: {each} ran out of it, local batch "
+            f"Nothing fitted into memory: {trials} ran out of it, local batch "
             f"{smallest:,.0f} too. Try a smaller local_batch_size{half}, a precision "
             "of fewer bits, or parallelism: fsdp on more devices."
         )
@@ -65,7 +65,7 @@ def _remedies(rows: FitRows) -> Iterator[str]:
         and frame["device_type"].eq("cpu").all()
     ):
         # On CPU devices are cores, and one that several ranks share is named again.
-        cores = max((len({*each}) for each in frame["device_ids"].dropna()), default=1)
+        cores = max((len({*ids}) for ids in frame["device_ids"].dropna()), default=1)
         yield f"Declare no more slots than cores: gpus_per_node: {cores}."
     elif "oversubscribed_cores" in named:
         yield "Ask for as many cores as devices: cores_per_node."
@@ -83,8 +83,8 @@ def failures(observations: pd.DataFrame) -> Iterator[Fact]:
     if not {"outcome", "trial_id", "reason"} <= {*observations.columns}:
         return
     outcomes = observations["outcome"]
-    measured = outcomes.isin([each for each in Outcome if each.is_measurement])
-    retried = outcomes.isin([each for each in Outcome if each.is_retried])
+    measured = outcomes.isin([outcome for outcome in Outcome if outcome.is_measurement])
+    retried = outcomes.isin([outcome for outcome in Outcome if outcome.is_retried])
     trials = observations["trial_id"]
     failed = observations[~retried & ~trials.isin(trials[measured])]
     too_large = outcomes.eq(Outcome.OUT_OF_MEMORY).fillna(False)
@@ -96,8 +96,8 @@ def failures(observations: pd.DataFrame) -> Iterator[Fact]:
     given = failed["reason"].fillna(failed["outcome"].str.replace("_", " "))
     alike = given.map(of_any_rank)
     reasons = alike.value_counts()
-    told = given[alike == reasons.index[0]].unique()
-    reason = told[0] if len(told) == 1 else reasons.index[0]
+    given_reasons = given[alike == reasons.index[0]].unique()
+    reason = given_reasons[0] if len(given_reasons) == 1 else reasons.index[0]
     reason = one_line(str(reason)).rstrip(".")
     if len(reason) > _MOST_CHARACTERS:
         reason = f"{reason[: _MOST_CHARACTERS - 4]} ..."

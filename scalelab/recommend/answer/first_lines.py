@@ -17,12 +17,12 @@ def first_lines(result: Recommendation, width: int) -> list[str]:
     They are at most eight lines, but for words that are too long. Where not all grounds
     fit, those that are contradicted come first, then those that are open.
     """
-    said = sentences(result)
+    sentences_of = sentences(result)
     head = [
-        " ".join(texts(said, "unmet", "nearest")),
-        ", ".join(texts(said, "use", "settings")),
-        ".  ".join(texts(said, "takes", "chance")),
-        *texts(said, "why_not"),
+        " ".join(texts(sentences_of, "unmet", "nearest")),
+        ", ".join(texts(sentences_of, "use", "settings")),
+        ".  ".join(texts(sentences_of, "takes", "chance")),
+        *texts(sentences_of, "why_not"),
     ]
     first = [line for text in head for line in textwrap.wrap(text, width)]
     last = _next(result, width)
@@ -32,11 +32,17 @@ def first_lines(result: Recommendation, width: int) -> list[str]:
 
 def _on_lines(grounds: Sequence[Ground], room: int, width: int) -> list[str]:
     """Return the grounds of each state, on one line; on several where there is room."""
-    by_state = {s: [each.text for each in grounds if each.state == s] for s in STATES}
-    said = [(f"{s.capitalize()}: ", each) for s, each in by_state.items() if each]
+    by_state = {
+        s: [ground.text for ground in grounds if ground.state == s] for s in STATES
+    }
+    lines_of_state = [
+        (f"{s.capitalize()}: ", texts_of_state)
+        for s, texts_of_state in by_state.items()
+        if texts_of_state
+    ]
     lines: list[str] = []
-    left = room - len(said[:room])
-    for title, phrases in said[:room]:
+    left = room - len(lines_of_state[:room])
+    for title, phrases in lines_of_state[:room]:
         whole = textwrap.wrap(f"{title}{'; '.join(phrases)}.", width)
         is_whole = len(whole) - 1 <= left
         left -= is_whole * (len(whole) - 1)

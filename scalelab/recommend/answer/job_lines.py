@@ -168,12 +168,15 @@ def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
 
     def value(name: str, listed: Sequence[Scalar]) -> Scalar:
         known = str(held.get(name, listed[0]))
-        return next((each for each in listed if str(each) == known), listed[0])
+        return next((entry for entry in listed if str(entry) == known), listed[0])
 
     programs = list(experiment.by_program())
     program = next((n for n in programs if n == held.get(PROGRAM)), programs[0])
     parallelism = str(value("parallelism", experiment.parallelism))
-    options = {name: value(name, each) for name, each in experiment.axes.items()}
+    options = {
+        name: value(name, value_of_axis)
+        for name, value_of_axis in experiment.axes.items()
+    }
     in_flight = strategy_of(parallelism).steps_in_flight(row.world_size, options)
     return Trial(
         kind=TrialKind.THROUGHPUT,
@@ -239,9 +242,13 @@ def _environment(
 
     The latter hold placeholders of a single process.
     """
-    own = readable_variables(experiment)
-    texts = {variable: f"{{{own[variable]}}}" for variable in experiment.uses}
-    texts |= {name: of for name, of in experiment.env.items() if not is_hidden(of)}
+    variables = readable_variables(experiment)
+    texts = {variable: f"{{{variables[variable]}}}" for variable in experiment.uses}
+    texts |= {
+        name: text_of
+        for name, text_of in experiment.env.items()
+        if not is_hidden(text_of)
+    }
     threads = {**answer.held, **answer.chosen.settings}.get("threads_per_rank")
     asked = {"OMP_NUM_THREADS": str(threads)} if threads else {}
     if site.interface:

@@ -24,11 +24,11 @@ _GIB = 2**30
 
 
 class _Note(NamedTuple):
-    of: Mapping[str, Any]
+    values: Mapping[str, Any]
     device_word: str
 
     def devices(self, name: str = "world_size") -> str:
-        return counted(self.of[name], self.device_word)
+        return counted(self.values[name], self.device_word)
 
 
 class _Sentences(Formatter):
@@ -52,12 +52,12 @@ class _Sentences(Formatter):
 
 def in_words(fact: Fact, device_word: str) -> str:
     """Say a note in one or two sentences."""
-    said = SENTENCES[fact.kind]
-    if isinstance(said, str):
+    sentence = SENTENCES[fact.kind]
+    if isinstance(sentence, str):
         words = {"device": device_word, "plural_device": plural(device_word, 2)}
         values = {**_OPTIONS, **fact.values, **words}
-        return _Sentences().vformat(said, (), values)
-    return said(_Note(fact.values, device_word))
+        return _Sentences().vformat(sentence, (), values)
+    return sentence(_Note(fact.values, device_word))
 
 
 def accepted_in_words(values: Mapping[str, Any]) -> str:
@@ -96,7 +96,9 @@ _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     "below": lambda share: f"{min(int(100 * share), 99)}%",
     "gib": lambda size: number(size / _GIB),
     "list": ", ".join,
-    "then": lambda of: "".join(f", {each}" for each in settings_in_words(of)),
+    "then": lambda settings: "".join(
+        f", {words}" for words in settings_in_words(settings)
+    ),
     "sizes": lambda sizes: ", ".join(f"{size:,}" for size in sizes),
     "and": " and ".join,
     "slower": slower,
@@ -104,61 +106,61 @@ _WRITTEN: Mapping[str, Callable[[Any], str]] = {
 
 
 def _missed(note: _Note) -> str:
-    of = note.of
-    spent = f" ({of['spent']})" if of["spent"] else ""
-    said = (
-        f"Missed: {of['num_missed']:,} of {counted(of['num_runs'], 'run')} did not "
-        f"reach {of['target']}{spent}"
+    values = note.values
+    spent = f" ({values['spent']})" if values["spent"] else ""
+    sentence = (
+        f"Missed: {values['num_missed']:,} of {counted(values['num_runs'], 'run')} did "
+        f"not reach {values['target']}{spent}"
     )
     places = [
-        f"{each['num_missed']:,} of {each['num_runs']:,} at global batch "
-        f"{each['global_batch_size']:,}{_WRITTEN['then'](each['settings'])}, within "
-        f"{each['within_samples']:,} samples"
-        for each in of["at"]
+        f"{group['num_missed']:,} of {group['num_runs']:,} at global batch "
+        f"{group['global_batch_size']:,}{_WRITTEN['then'](group['settings'])}, within "
+        f"{group['within_samples']:,} samples"
+        for group in values["at"]
     ]
-    return f"{'; '.join([said, *places])}."
+    return f"{'; '.join([sentence, *places])}."
 
 
 def _ruled_out(note: _Note) -> str:
-    where = f" on {', '.join(note.of['names'])}" if "names" in note.of else ""
-    ways = [f"{way} ({why})" for way, why in note.of["reasons"].items()]
+    where = f" on {', '.join(note.values['names'])}" if "names" in note.values else ""
+    ways = [f"{way} ({why})" for way, why in note.values["reasons"].items()]
     return f"Ruled out by accuracy{where}: {', '.join(ways)}."
 
 
 def _uneven(note: _Note) -> str:
-    of = note.of
-    own, other = of["samples_per_s"], of["other_samples_per_s"]
-    each = "each" if of["is_of_one"] else "together"
+    values = note.values
+    rate, other = values["samples_per_s"], values["other_samples_per_s"]
+    of_whom = "each" if values["is_of_one"] else "together"
     return (
-        f"Uneven: {note.devices()} ({of['allocation']}) with local batch "
-        f"{of['local_batch_size']:,} did {number(own)} samples/s {each}, "
+        f"Uneven: {note.devices()} ({values['allocation']}) with local batch "
+        f"{values['local_batch_size']:,} did {number(rate)} samples/s {of_whom}, "
         f"{note.devices('other_world_size')} did {number(other)}. It was measured "
         "once: measure it again."
     )
 
 
 def _failures(note: _Note) -> str:
-    of = note.of
-    most = f", {of['num_alike']:,} of them" if of["num_reasons"] > 1 else ""
-    unfitting = (
-        f"; {of['num_unfitting']:,} did not fit into memory"
-        if of["num_unfitting"]
-        else ""
-    )
+    values = note.values
+    most = f", {values['num_alike']:,} of them" if values["num_reasons"] > 1 else ""
+    num_unfitting = values["num_unfitting"]
+    unfitting = f"; {num_unfitting:,} did not fit into memory" if num_unfitting else ""
     return (
-        f"From {of['num_measured']:,} of {counted(of['num_trials'], 'trial')}"
-        f"{unfitting}; {of['num_failed']:,} failed{most}: {of['reason']}."
+        f"From {values['num_measured']:,} of {counted(values['num_trials'], 'trial')}"
+        f"{unfitting}; {values['num_failed']:,} failed{most}: {values['reason']}."
     )
 
 
 def _programs(note: _Note) -> str:
-    times = note.of["times_s"]
-    said = [f"{name} {duration(times[name])}" for name in sorted(times, key=times.get)]
-    return f"Programs on {note.devices()}, each with its best batch: {', '.join(said)}."
+    times = note.values["times_s"]
+    programs = [
+        f"{name} {duration(times[name])}" for name in sorted(times, key=times.get)
+    ]
+    where = note.devices()
+    return f"Programs on {where}, each with its best batch: {', '.join(programs)}."
 
 
 def _not_witnessed(note: _Note) -> str:
-    least, most = note.of["least"], note.of["most"]
+    least, most = note.values["least"], note.values["most"]
     span = "" if least == most else f"{least:,} to "
     return (
         f"Not witnessed: nothing showed that the ranks of {span}{note.devices('most')} "
@@ -168,21 +170,21 @@ def _not_witnessed(note: _Note) -> str:
 
 
 def _own_rate_differs(note: _Note) -> str:
-    of = note.of
-    batch, own, ours = (
-        of[name]
+    values = note.values
+    batch, printed_s, ours = (
+        values[name]
         for name in ("global_batch_size", "reported_step_time_s", "step_time_s")
     )
     then = (
         "One of the two does not count optimiser steps: left out."
-        if of["is_left_out"]
+        if values["is_left_out"]
         else "Its clock leaves something out or adds it; the answer uses wall time."
     )
     return (
-        f"The program's own rate differs in {counted(of['num_trials'], 'trial')}. On "
-        f"{note.devices()}, global batch {batch:,}, it prints {batch / own:.3g} "
-        f"samples/s ({duration(own)} a step), ScaleLab read {batch / ours:.3g} "
-        f"({duration(ours)}). {then}"
+        f"The program's own rate differs in {counted(values['num_trials'], 'trial')}. "
+        f"On {note.devices()}, global batch {batch:,}, it prints "
+        f"{batch / printed_s:.3g} samples/s ({duration(printed_s)} a step), "
+        f"ScaleLab read {batch / ours:.3g} ({duration(ours)}). {then}"
     )
 
 
@@ -204,11 +206,12 @@ _FIRST_EPOCH = (
 
 
 def _times_contain(note: _Note) -> str:
-    of = note.of
-    added = [f"{part} ({duration(s)})" for part, s in of["beside_s"].items()]
-    missing = f"; not in them: {', '.join(of['not_in'])}" if of["not_in"] else ""
-    first = _FIRST_EPOCH if of.get("of_first_epoch") else ""
-    parts = ", ".join([_CONTENTS[of["contents"]], *added])
+    values = note.values
+    added = [f"{part} ({duration(s)})" for part, s in values["beside_s"].items()]
+    not_in = ", ".join(values["not_in"])
+    missing = f"; not in them: {not_in}" if not_in else ""
+    first = _FIRST_EPOCH if values.get("of_first_epoch") else ""
+    parts = ", ".join([_CONTENTS[values["contents"]], *added])
     return f"Times are of {parts}{missing}.{first}"
 
 
@@ -219,12 +222,14 @@ def judged_times(values: Mapping[str, Any]) -> str:
 
 
 def _considered(note: _Note) -> str:
-    of = note.of
-    more = [f"{Option('gpus')} allows more of them"] if of["may_ask_devices"] else []
-    if of["may_ask_batches"]:
+    values = note.values
+    more = (
+        [f"{Option('gpus')} allows more of them"] if values["may_ask_devices"] else []
+    )
+    if values["may_ask_batches"]:
         more.append(f"{Option('max_batch')} larger batches")
     return (
-        f"Considered: {of['least']} to {note.devices('most')}, {of['batches']}"
+        f"Considered: {values['least']} to {note.devices('most')}, {values['batches']}"
         f"{'; ' if more else ''}{', '.join(more)}."
     )
 
@@ -237,8 +242,8 @@ def _efficiency(note: _Note) -> str:
             "Efficiency",
             "at the same global batch, else at its best",
         ),
-    }[note.of["scaling"]]
-    others = note.of["other_settings"]
+    }[note.values["scaling"]]
+    others = note.values["other_settings"]
     layout = short_label(others)
     rest = {name: others[name] for name in others if name not in LAYOUT_PLACEHOLDERS}
     words = [*filter(None, [layout]), *settings_in_words(rest)]
@@ -250,18 +255,18 @@ def _efficiency(note: _Note) -> str:
 
 
 def _electricity(note: _Note) -> str:
-    of = note.of
+    values = note.values
     drawn = []
-    for device in of["devices"]:
+    for device in values["devices"]:
         watts = " to ".join(dict.fromkeys(map(number, device["watts"])))
         name = f" of {device['name']}" if device["name"] else ""
         drawn.append(f"{watts} W per {device['device_word']}{name}")
-    cooled = "" if of["pue"] == 1 else f", times a PUE of {of['pue']:g}"
-    grams = of["carbon_g_per_kwh"]
+    cooled = "" if values["pue"] == 1 else f", times a PUE of {values['pue']:g}"
+    grams = values["carbon_g_per_kwh"]
     carbon = "" if grams is None else f" Carbon: {grams:g} g CO2e per kWh."
     return (
-        f"Energy is {of['source']}: {', '.join(drawn)}, {of['said_by']}{cooled}; "
-        f"hosts, networks and idle devices are not in it.{carbon}"
+        f"Energy is {values['source']}: {', '.join(drawn)}, {values['said_by']}{cooled}"
+        f"; hosts, networks and idle devices are not in it.{carbon}"
     )
 
 
@@ -279,18 +284,18 @@ _CONFIGURATION = (
     "{gradient_accumulation_steps:| x {gradient_accumulation_steps} accumulation steps}"
 )
 SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
-    "why_not": lambda note: argument_words.why_not(note.of, note.device_word),
-    "next_step": lambda note: argument_words.next_step(note.of, note.device_word),
+    "why_not": lambda note: argument_words.why_not(note.values, note.device_word),
+    "next_step": lambda note: argument_words.next_step(note.values, note.device_word),
     "only_count": "Why {world_size:n {device}}: no other number is compared.",
     "step_time": lambda note: argument_words.ground("step_time", *note),
     "choice_in_draws": lambda note: argument_words.ground("choice_in_draws", *note),
     "target_reached": lambda note: argument_words.ground("target_reached", *note),
     "failures": _failures,
     "missed": _missed,
-    "critical_batch": lambda note: rate_words.critical_batch(note.of),
-    "rates_found": lambda note: rate_words.found(note.of),
+    "critical_batch": lambda note: rate_words.critical_batch(note.values),
+    "rates_found": lambda note: rate_words.found(note.values),
     "incomplete_sweep": "The sweep is not complete: {num_trials:n trial} to come.",
-    "accepted": lambda note: accepted_in_words(note.of),
+    "accepted": lambda note: accepted_in_words(note.values),
     "asked_job": "Asked of {has_own:another job: |a job of }{job:and}.",
     "believed": "Believed, not measured: {beliefs:and}.",
     "programs": _programs,
@@ -302,8 +307,8 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "would be chosen at a confidence of {probability:below}"
     "{of_doublings: that every doubling pays|}.",
     "faster": lambda note: (
-        f"{note.devices()} ({note.of['basis']}): "
-        f"{faster_for(note.of['speedup'], note.of['cost_ratio'])}."
+        f"{note.devices()} ({note.values['basis']}): "
+        f"{faster_for(note.values['speedup'], note.values['cost_ratio'])}."
     ),
     "to_submit_now": f"To submit now: {_CONFIGURATION}{{settings:then}}: {{basis}}, "
     "{takes:list}.",
@@ -392,14 +397,15 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "{is_proposed: The proposed trial would tell.|}",
     "considered": _considered,
     "replicas_not_divided": lambda note: (
-        f"Not considered: {', '.join(map(str, note.of['world_sizes']))} devices. As "
-        f"measured, {' or '.join(f'{size:g}' for size in note.of['replica_sizes'])} "
-        "devices each compute the same samples, and that does not divide them."
+        f"Not considered: {', '.join(map(str, note.values['world_sizes']))} devices. "
+        "As measured, "
+        f"{' or '.join(f'{size:g}' for size in note.values['replica_sizes'])} devices "
+        "each compute the same samples, and that does not divide them."
     ),
     "replicas_not_known": lambda note: (
         "Not considered: allocations that were not measured. How many of their ranks "
         "would see different samples cannot be told, since it was "
-        f"{', '.join(f'{some} of {world}' for some, world in note.of['shares'])}. "
+        f"{', '.join(f'{some} of {world}' for some, world in note.values['shares'])}. "
         "Measure an allocation to have it considered."
     ),
     "batch_not_shared": "Not considered: {world_sizes:sizes} {device}s; {batches} "
@@ -411,20 +417,20 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "{between_nodes}, or what your link has, narrows that.",
     "uneven": _uneven,
     "device_not_compared": "{name} is not compared: {why}",
-    "against_devices": lambda note: against_devices(note.of),
-    "nearest": lambda note: nearest_limits(note.of, note.device_word),
+    "against_devices": lambda note: against_devices(note.values),
+    "nearest": lambda note: nearest_limits(note.values, note.device_word),
     "worth_granting": "Worth granting: {least} to {most:n {device}}, best {best}.",
-    "faster_device": lambda note: faster_device(note.of),
-    "spot_beside": lambda note: spot_words.beside(note.of),
-    "spot_pays": lambda note: spot_words.pays(note.of),
-    "spot_terms": lambda note: spot_words.terms(note.of),
-    "spot_hangs_on": lambda note: spot_words.hangs_on(note.of),
+    "faster_device": lambda note: faster_device(note.values),
+    "spot_beside": lambda note: spot_words.beside(note.values),
+    "spot_pays": lambda note: spot_words.pays(note.values),
+    "spot_terms": lambda note: spot_words.terms(note.values),
+    "spot_hangs_on": lambda note: spot_words.hangs_on(note.values),
     "spot_history": "Spot price of {name} over {days:number} days in {file}: "
     "{mean:number} {currency} on average, 80% of the hours {lo:number}-{hi:number}, at "
     "most {most:number}{has_price:, above the price on demand {share_above:percent} of "
     "the time|}. It varies by {variation:percent} of its mean; costs take it to go on "
     "so.",
-    "spot_never_ends": lambda note: spot_words.never_ends(note.of),
+    "spot_never_ends": lambda note: spot_words.never_ends(note.values),
     "spot_not_compared": "The spot market of {names:list} is not compared: "
     "{is_price:what it costs|how often a node is interrupted} is not known. "
     "{is_price:{spot_price}|{spot}} says it.",

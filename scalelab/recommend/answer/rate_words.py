@@ -25,17 +25,17 @@ def critical_batch(note: Mapping[str, Any]) -> str:
 
 def found(note: Mapping[str, Any]) -> str:
     """Say which rate was found for each batch, and what the rules would have said."""
-    said = f"Learning rates found: {'; '.join(map(_found, note['found']))}."
+    sentence = f"Learning rates found: {'; '.join(map(_found, note['found']))}."
     rules = ", and ".join(
-        f"{each['rate']:.3g} from {each['rule']}, {_VERDICTS[each['verdict']]}"
-        for each in note["rules"]
+        f"{rule['rate']:.3g} from {rule['rule']}, {_VERDICTS[rule['verdict']]}"
+        for rule in note["rules"]
     )
     if not rules:
-        return said
+        return sentence
     first = note["found"][0]["global_batch_size"]
     return (
-        f"{said} By the rate of batch {first:,}, batch {note['at_batch']:,} would get "
-        f"{rules}."
+        f"{sentence} By the rate of batch {first:,}, batch {note['at_batch']:,} would "
+        f"get {rules}."
     )
 
 

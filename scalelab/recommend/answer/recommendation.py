@@ -273,8 +273,8 @@ class Recommendation(BasisPart, ChosenPart, AskedPart):
 
     def words(self, row: OutlookRow) -> DeviceWords:
         """Return the words for the devices of a row."""
-        own = DeviceWords(self.device_word, self.device_hour_word)
-        return self.devices.get(row.device, own)
+        usual = DeviceWords(self.device_word, self.device_hour_word)
+        return self.devices.get(row.device, usual)
 
     def units(self, row: OutlookRow) -> Units:
         """Return the units in which to write what a row takes."""
@@ -351,4 +351,6 @@ class Recommendation(BasisPart, ChosenPart, AskedPart):
             "devices": {n: words._asdict() for n, words in self.devices.items()},
         }
         shown_if_any = ("devices", "memory_limits", "ways", "learning_rates")
-        return {n: each for n, each in values.items() if each or n not in shown_if_any}
+        return {
+            n: value for n, value in values.items() if value or n not in shown_if_any
+        }

@@ -217,8 +217,8 @@ class OutlookRow(Guided):
         for key, value in plain_values(asdict(self)).items():
             if key == "amounts":
                 values |= {
-                    RESOURCES[name].field_in(currency): each
-                    for name, each in value.items()
+                    RESOURCES[name].field_in(currency): amount
+                    for name, amount in value.items()
                 }
             elif key == "scaling_efficiency":
                 values[key] = value["value"]

@@ -53,7 +53,9 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
         "emulated": [emulated] if result.is_emulated else [],
         "knee": [] if knee is None else [_knee(result, knee)],
         "granting": [*result.said("granting")],
-        "elsewhere": [_elsewhere(result, *each) for each in result.elsewhere.items()],
+        "elsewhere": [
+            _elsewhere(result, *named_row) for named_row in result.elsewhere.items()
+        ],
         "price": [result.price] if result.price else [],
         "spot": [*result.said("spot")],
         "electricity": [*result.said("electricity")],
@@ -61,7 +63,7 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
         "why_not": [*result.said("why_not")],
         "next_step": [*result.said("next_step")],
         "rests_on": [
-            f"{each.state.capitalize()}: {each.text}." for each in result.grounds
+            f"{ground.state.capitalize()}: {ground.text}." for ground in result.grounds
         ],
         "rule": [f"Rule: {result.objective}."],
         "efficiency": [*result.said("efficiency")],
@@ -82,9 +84,9 @@ def spent_in_words(spent: Mapping[str, float], units: Units) -> list[str]:
     return [RESOURCES[name].in_words(amount, units) for name, amount in spent.items()]
 
 
-def texts(said: Mapping[str, list[str]], *subjects: str) -> list[str]:
+def texts(by_subject: Mapping[str, list[str]], *subjects: str) -> list[str]:
     """Return the sentences on some subjects."""
-    return [text for subject in subjects for text in said[subject]]
+    return [text for subject in subjects for text in by_subject[subject]]
 
 
 def _use(result: Recommendation) -> list[str]:
@@ -94,7 +96,7 @@ def _use(result: Recommendation) -> list[str]:
 
 def what_times_hold(result: Recommendation) -> list[str]:
     """Return what its times hold or leave out; empty where nothing is known of it."""
-    return [each.text for each in result.grounds if each.kind == "times_contain"]
+    return [ground.text for ground in result.grounds if ground.kind == "times_contain"]
 
 
 def allocated(result: Recommendation, row: OutlookRow) -> str:
@@ -134,7 +136,9 @@ def _settings(result: Recommendation) -> list[str]:
 
 def _spent(result: Recommendation, row: OutlookRow) -> str:
     units = result.units(row)
-    return ", ".join(of.in_words(each.value, units) for of, each in row.spent.items())
+    return ", ".join(
+        resource.in_words(amount.value, units) for resource, amount in row.spent.items()
+    )
 
 
 def _chance(result: Recommendation, row: OutlookRow) -> str:
@@ -242,5 +246,5 @@ def _ignored(
     result: Recommendation, purpose: str, left_out: Sequence[LeftOut]
 ) -> list[str]:
     total, emulated = result.num_observations, result.is_emulated
-    said = how_many_ignored(left_out, total, purpose, is_emulated=emulated)
-    return [f"{said}."] if left_out else []
+    sentence = how_many_ignored(left_out, total, purpose, is_emulated=emulated)
+    return [f"{sentence}."] if left_out else []

@@ -36,21 +36,21 @@ def beside(note: Mapping[str, Any]) -> str:
 
 
 def _takes(amounts: Mapping[str, Any], currency: str) -> str:
-    said = []
+    parts = []
     if "cost" in amounts:
         cost = Interval(**amounts["cost"])
         ends = f"{number(cost.lo)}-{number(cost.hi)}"
-        said.append(f"{number(cost.value)} {currency} [{ends}]")
+        parts.append(f"{number(cost.value)} {currency} [{ends}]")
     if "time_s" in amounts:
         time = Interval(**amounts["time_s"])
-        said.append(f"{duration(time.value)} [{duration_ends(time)}]")
-    return ", ".join(said or ["the job would not end"])
+        parts.append(f"{duration(time.value)} [{duration_ends(time)}]")
+    return ", ".join(parts or ["the job would not end"])
 
 
 def pays(note: Mapping[str, Any]) -> str:
     """Say up to how many devices the spot market costs less, and how surely."""
-    said = "; ".join(_pays(**kind) for kind in note["kinds"])
-    return f"Spot pays (at least {percent(note['confidence'])} sure): {said}."
+    sentence = "; ".join(_pays(**kind) for kind in note["kinds"])
+    return f"Spot pays (at least {percent(note['confidence'])} sure): {sentence}."
 
 
 def _pays(
@@ -64,27 +64,27 @@ def _pays(
 ) -> str:
     if up_to is None:
         at, chance = counted(sizes[0], device_word), probability(chances[0])
-        said = f"{name} on no count, on {at} its chance is {chance}"
+        words = f"{name} on no count, on {at} its chance is {chance}"
     else:
-        said = f"{name} up to {counted(up_to, device_word)}"
+        words = f"{name} up to {counted(up_to, device_word)}"
     if up_to == sizes[-1]:
-        said += ", the most considered"
+        words += ", the most considered"
     elif up_to is not None:
         after = sizes.index(up_to) + 1
         # below what was asked, however it is rounded
         chance = probability(int(100 * chances[after]) / 100)
-        said += f", on {sizes[after]:,} its chance is {chance}"
+        words += f", on {sizes[after]:,} its chance is {chance}"
     if never_ends:
-        said += f", on {counted(never_ends[0], device_word)} the job would not end"
-    return said
+        words += f", on {counted(never_ends[0], device_word)} the job would not end"
+    return words
 
 
 def terms(note: Mapping[str, Any]) -> str:
     """Say how often nodes are interrupted, what that costs, and who says so."""
-    said = " ".join(map(_terms, note["kinds"]))
+    sentence = " ".join(map(_terms, note["kinds"]))
     return (
-        f"{said} With the first node that is lost, ranks that wait for one another all "
-        "go back to the last checkpoint, and the other nodes are paid meanwhile; a "
+        f"{sentence} With the first node that is lost, ranks that wait for one another "
+        "all go back to the last checkpoint, and the other nodes are paid meanwhile; a "
         "worker that waits for no other is lost alone. Nodes on demand are taken to "
         "stay."
     )
@@ -125,13 +125,13 @@ def never_ends(note: Mapping[str, Any]) -> str:
 
 def hangs_on(note: Mapping[str, Any]) -> str:
     """Say what doubling each of the terms would do."""
-    said = [
+    parts = [
         f"{_DOUBLED[name]}, {_takes(amounts, note['currency'])}"
         for name, amounts in note["doubled"].items()
     ]
     least = percent(note["least"])
-    if not said:
+    if not parts:
         return f"None of these terms, doubled, changes time or cost by {least}."
     others = f"The others, doubled, change less than {least}."
-    rest = f" {others}" if len(said) < len(_DOUBLED) else ""
-    return f"What spot takes hangs on: {'; '.join(said)}.{rest}"
+    rest = f" {others}" if len(parts) < len(_DOUBLED) else ""
+    return f"What spot takes hangs on: {'; '.join(parts)}.{rest}"

@@ -86,7 +86,7 @@ def allocations(result: Recommendation) -> Columns:
         "utilization": [
             "MFU",
             *(
-                _cell(row.flops_utilization, lambda each: percent(each.value))
+                _cell(row.flops_utilization, lambda interval: percent(interval.value))
                 for row in rows
             ),
         ],
@@ -118,7 +118,10 @@ def ways_table(rows: Sequence[WayRow]) -> Columns:
         "way": ["way to train", *(row.parallelism for row in rows)],
         "settings": [
             "options",
-            *(", ".join(f"{n}={of}" for n, of in row.settings.items()) for row in rows),
+            *(
+                ", ".join(f"{n}={value}" for n, value in row.settings.items())
+                for row in rows
+            ),
         ],
         "size": ["devices", *(f"{row.world_size}" for row in rows)],
         "batch": ["global batch", *(number(row.global_batch_size) for row in rows)],
@@ -164,7 +167,8 @@ def rates_table(rows: Sequence[RateRow]) -> Columns:
         cells = columns.setdefault(name, [name, *("" for _ in batches)])
         cells[1 + batches.index(row.global_batch_size)] = " ".join(
             [
-                _cell(row.samples_to_target, lambda each: number(each.value)) or "-",
+                _cell(row.samples_to_target, lambda interval: number(interval.value))
+                or "-",
                 f"{row.num_reached}/{row.num_runs}",
                 f"{probability(row.probability):>5}",
                 _cell(row.final_metric, "{:.3f}".format),
@@ -242,7 +246,9 @@ def _spent(result: Recommendation) -> Columns:
         units = Units(_last(result.hour_of_all), result.currency, source)
         scale, unit = resource.unit(chosen.value, units)
         amounts = [row.amounts.get(resource.name) for row in result.rows]
-        cells = ["" if each is None else number(each.value / scale) for each in amounts]
+        cells = [
+            "" if amount is None else number(amount.value / scale) for amount in amounts
+        ]
         columns[resource.name] = [unit, *cells]
     return columns
 
@@ -281,7 +287,7 @@ def _not_shown(titles: Sequence[str]) -> list[str]:
 
 def _explained(result: Recommendation, width: int) -> list[list[str]]:
     """Return what stands below the table on request, formulas and parameters last."""
-    said = sentences(result)
+    by_subject = sentences(result)
     table = _aligned(parameters(result), left=("parameter", "interval", "unit", "open"))
     laws = [
         f"Law: {result.law}.  {result.formula}",
@@ -289,10 +295,10 @@ def _explained(result: Recommendation, width: int) -> list[list[str]]:
         *what_diminishing_means(result),
     ]
     return [
-        _wrapped(texts(said, "rests_on"), width),
+        _wrapped(texts(by_subject, "rests_on"), width),
         _ways(result, width),
         _rates(result, width),
-        _wrapped(texts(said, *_REMARKS), width),
+        _wrapped(texts(by_subject, *_REMARKS), width),
         [*_wrapped(laws, width), "", *table],
     ]
 
@@ -343,8 +349,8 @@ def _rates(result: Recommendation, width: int) -> list[str]:
     for first in range(0, len(rules), at_once):
         table = dict([batches, *rules[first : first + at_once]])
         lines += _aligned(table, left=())
-    said = what_rates_say(result)
-    return [*_wrapped(said, width), *lines]
+    sentences_of = what_rates_say(result)
+    return [*_wrapped(sentences_of, width), *lines]
 
 
 def _aligned(columns: Columns, left: tuple[str, ...]) -> list[str]:
@@ -359,9 +365,11 @@ def _wrapped(texts: list[str], width: int) -> list[str]:
 
 def answer_html(result: Recommendation) -> str:
     """Return the answer for a notebook: its first lines, its table, and the rest."""
-    said = sentences(result)
-    use, *head = texts(said, *_HEAD)
-    rest = texts(said, *(each for each in said if each not in _HEAD))
+    by_subject = sentences(result)
+    use, *head = texts(by_subject, *_HEAD)
+    rest = texts(
+        by_subject, *(subject for subject in by_subject if subject not in _HEAD)
+    )
     titles, *rows = zip(*allocations(result).values(), strict=True)
     body = [
         _row(cells, "td", is_marked=row.is_chosen)

@@ -96,7 +96,7 @@ def simulated(
     """
     rng = np.random.default_rng(SEED + 11)
     even = (np.arange(len(work_s)) + 0.5) / len(work_s)
-    draw, row = (each.ravel() for each in np.indices(work_s.shape))
+    draw, row = (index.ravel() for index in np.indices(work_s.shape))
     work, nodes = work_s.ravel().astype(float), num_nodes[row].astype(float)
     gang, interval_s = is_gang[row], terms.intervals(num_nodes)[row]
     rate = terms.per_second[draw]

@@ -82,7 +82,7 @@ def power_of(
     ]
     if named:
         closest, _ = max(named)
-        watts, *others = sorted({each for near, each in named if near == closest})
+        watts, *others = sorted({power for near, power in named if near == closest})
         if others:
             raise SpecError(
                 f"{device.label or UNNAMED}: several powers are said, {watts:g} W and "

@@ -78,12 +78,12 @@ class Price:
         '2.5 usd per GPU-h, by the profile of site a.'
         """
         unit = {"node_hour": "node-h", "core_hour": "core-h"}.get(self.per)
-        said = [f"{self.amount:.4g} {self.currency} per {unit or device_hour_word}"]
+        parts = [f"{self.amount:.4g} {self.currency} per {unit or device_hour_word}"]
         if self.terms and self.terms.price is not None:
-            said[0] += f" on demand ({float(self.terms.price):g} on the spot market)"
+            parts[0] += f" on demand ({float(self.terms.price):g} on the spot market)"
         if self.minimum_s:
-            said.append(f"of at least {duration(self.minimum_s)}")
-        return f"{', '.join([*said, self.said_by])}."
+            parts.append(f"of at least {duration(self.minimum_s)}")
+        return f"{', '.join([*parts, self.said_by])}."
 
     def age_days(self, today: Date | None) -> int | None:
         """Return how old the price is where that is too old, in days; else None."""
@@ -108,10 +108,12 @@ def price_of(
     ]
     if not fitting:
         return None
-    *best, quote = max(fitting, key=lambda each: each[:2])
-    alike = [each[2] for each in fitting if [*each[:2]] == best]
-    if any(each.entry != quote.entry for each in alike):
-        amounts = " and ".join(str(each.entry.on_demand) for each in alike)
+    *best, quote = max(fitting, key=lambda fit: fit[:2])
+    alike = [fit[2] for fit in fitting if [*fit[:2]] == best]
+    if any(quote_alike.entry != quote.entry for quote_alike in alike):
+        amounts = " and ".join(
+            str(quote_alike.entry.on_demand) for quote_alike in alike
+        )
         raise SpecError(
             f"{device.label or UNNAMED}: several prices are said, {amounts}, "
             f"{quote.said_by}. Keep one, or name the devices more closely."
@@ -147,8 +149,8 @@ def check_prices(
     """
     for quote in quotes:
         if quote.rank == GIVEN and (name := quote.entry.device):
-            said = Option("price", str(quote.entry.on_demand), key=name)
-            refuse_unmeasured(name, said, known)
+            option_of_price = Option("price", str(quote.entry.on_demand), key=name)
+            refuse_unmeasured(name, option_of_price, known)
     units = {f"the price of {n or UNNAMED}": prices[n].currency for n in prices}
     units |= {"the limit": currency} if currency and prices else {}
     if len({*units.values()}) > 1:
@@ -159,11 +161,13 @@ def check_prices(
         )
 
 
-def refuse_unmeasured(name: str, said: Option, known: Sequence[DeviceKind]) -> None:
+def refuse_unmeasured(
+    name: str, option_of_price: Option, known: Sequence[DeviceKind]
+) -> None:
     """Refuse what is said of a device that was not measured."""
     if all(kind.closeness(name) is None for kind in known):
         raise SpecError(
-            f"{said}: nothing was measured on {name}. "
+            f"{option_of_price}: nothing was measured on {name}. "
             f"{one_of([kind.label for kind in known], name)}"
         )
 

@@ -60,7 +60,7 @@ class SpotMarket:
     price: Price | None
     interruptions: Interruptions
     # what the sentence on the terms says: seconds by name, and where they come from
-    said: Mapping[str, Any]
+    terms: Mapping[str, Any]
 
     @classmethod
     def of(
@@ -113,7 +113,7 @@ class SpotMarket:
                 restart_s=known_s["restart"],
                 wait_s=known_s["wait"],
             ),
-            said={
+            terms={
                 **{f"{name}_s": seconds for name, seconds in known_s.items()},
                 "sources": sources,
                 "every_s": every_s,

@@ -22,9 +22,9 @@ def trials_take(
         held_s[known], sizes[known], nodes[known]
     )
     return {
-        each.name: float(spent.of(each).sum())
-        for each in spent.known
-        if each.is_spent and each.compares_devices and known.any()
+        resource.name: float(spent.of(resource).sum())
+        for resource in spent.known
+        if resource.is_spent and resource.compares_devices and known.any()
     }
 
 

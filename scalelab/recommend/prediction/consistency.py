@@ -68,12 +68,15 @@ def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:
     Of others the measured wall time counts.
     """
     frame = rows.observations
-    ours, own = numbers(frame, "step_time_s"), numbers(frame, "reported_step_time_s")
+    ours, printed_s = (
+        numbers(frame, "step_time_s"),
+        numbers(frame, "reported_step_time_s"),
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
-        apart = np.abs(np.log(ours / own))
+        apart = np.abs(np.log(ours / printed_s))
     marked = np.array([RATE_DISAGREES in reasons for reasons in rows.reasons])
     # Where the loader confirms what the probe has measured, the log is no witness.
-    is_confirmed = [each == LOADER for each in cells(frame, "samples_witness")]
+    is_confirmed = [witness == LOADER for witness in cells(frame, "samples_witness")]
     used = rows.is_fit.to_numpy(bool) & ~np.array(is_confirmed)
     for are_asked, is_left_out in ((marked, True), (used, False)):
         if len(asked := np.flatnonzero(are_asked & (apart > _BEYOND))):
@@ -83,7 +86,7 @@ def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:
                 num_trials=len(asked),
                 world_size=int(numbers(frame, "world_size")[at]),
                 global_batch_size=int(numbers(frame, "global_batch_size")[at]),
-                reported_step_time_s=float(own[at]),
+                reported_step_time_s=float(printed_s[at]),
                 step_time_s=float(ours[at]),
                 is_left_out=is_left_out,
             )

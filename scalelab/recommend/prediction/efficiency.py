@@ -37,7 +37,10 @@ class Baseline:
             frame.loc[frame["world_size"] == size, [*CONFIGURATION]].assign(**dict(key))
             for key, frame in rows.curves.items()
         ]
-        known = pd.concat([each for each in found if len(each)], ignore_index=True)
+        known = pd.concat(
+            [rows_of_curve for rows_of_curve in found if len(rows_of_curve)],
+            ignore_index=True,
+        )
         return cls.at(known, step_times)
 
     @classmethod
@@ -74,13 +77,16 @@ class Baseline:
             scaling = None
         elif of_base == total:
             scaling = "strong"
-        at = [each[[*CONFIGURATION]].to_numpy(float).tolist() for each in (base, row)]
+        at = [
+            configuration[[*CONFIGURATION]].to_numpy(float).tolist()
+            for configuration in (base, row)
+        ]
         if at[0] == at[1] and [*split_curves(base)] == [*split_curves(row)]:
             return Interval(value=1.0, lo=1.0, hi=1.0), scaling
-        own = total / step_s / size
+        rate = total / step_s / size
         others = self.rates[:, place] / self.world_size
         # drawn about the ratio of the rates that a table shows
-        value, shares = float(np.median(own) / np.median(others)), own / others
+        value, shares = float(np.median(rate) / np.median(others)), rate / others
         lo, hi = central(shares * (value / np.median(shares)), mass)
         return Interval(value=value, lo=float(lo), hi=float(hi)), scaling
 

@@ -31,7 +31,9 @@ def interrupted(outlook: Outlook, limits: Constraints, terms: Interruptions) -> 
     ends = time_s < MOST_TIMES * work_s * (1 - _ROUNDING)
     beside_s = time_s - work_s
     more_s = np.median(beside_s, axis=0) - np.median(outlook.interruptions_s, axis=0)
-    time_s, charged_s = (np.where(never, np.inf, each) for each in (time_s, charged_s))
+    time_s, charged_s = (
+        np.where(never, np.inf, seconds) for seconds in (time_s, charged_s)
+    )
     spent = limits.spending(time_s, outlook.sizes, nodes, charged_s)
     changed = replace(
         outlook,

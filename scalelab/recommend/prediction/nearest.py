@@ -23,9 +23,11 @@ def nearest(every: Outlook, limits: Constraints, units: Units) -> list[dict[str,
     """
     found, units = [], units._replace(energy_source="")
     for resource, limit in limits.limited:
-        rest = {n: of for n, of in limits.limits.items() if n != resource.name}
+        rest = {n: limit for n, limit in limits.limits.items() if n != resource.name}
         others = replace(limits, limits=rest)
-        within = [each.in_words(amount, units) for each, amount in others.limited]
+        within = [
+            resource.in_words(amount, units) for resource, amount in others.limited
+        ]
         holds = others.held(every.spent) & every.reached
         needed = _quantile(every.spent.of(resource), holds, limits.confidence)
         needed = np.where(every.is_eligible, needed, np.inf)
@@ -53,11 +55,11 @@ def nearest(every: Outlook, limits: Constraints, units: Units) -> list[dict[str,
 def nearest_of(found: Iterable[Mapping[str, Any]], confidence: float) -> Fact:
     """Note the nearest limits that can be met: of each resource the least."""
     least: dict[str, Mapping[str, Any]] = {}
-    for each in found:
-        name, amount = each["resource"], each["amount"]
-        known = least.setdefault(name, each)["amount"]
+    for miss in found:
+        name, amount = miss["resource"], miss["amount"]
+        known = least.setdefault(name, miss)["amount"]
         if known is None or (amount is not None and amount < known):
-            least[name] = each
+            least[name] = miss
     return Fact.of("nearest", confidence=confidence, limits=[*least.values()])
 
 

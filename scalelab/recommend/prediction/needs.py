@@ -41,7 +41,7 @@ class Overhead:
         # who saw one evaluation does not know when the next comes
         tells = (apart > 0) & (samples >= 2 * apart) & (seconds >= 0)
         start_up_s, by_feed = numbers(frame, "start_up_s"), {}
-        for feed in {each for each in cells(frame, _FEED) if isinstance(each, str)}:
+        for feed in {cell for cell in cells(frame, _FEED) if isinstance(cell, str)}:
             of_feed = start_up_s[is_equal(frame, _FEED, feed)]
             by_feed[feed] = float(np.nanmax(of_feed, initial=0.0))
         return cls(
@@ -59,7 +59,10 @@ class Overhead:
 
         ``samples`` has a column for each configuration.
         """
-        start_up_s = [self.start_up_of(each) for each in asked.to_dict("records")]
+        start_up_s = [
+            self.start_up_of(configuration)
+            for configuration in asked.to_dict("records")
+        ]
         return np.array(start_up_s) + samples * self.evaluation_per_sample_s
 
     def by_part(self, samples: float, config: Mapping[Any, Any]) -> dict[str, float]:
@@ -181,24 +184,24 @@ class SampleNeed:
 
         Where no curve has the value of a setting, those of other values stand in.
         """
-        own = np.array([is_learnt_so(key, asked) for key in self.tried])
+        is_learnt = np.array([is_learnt_so(key, asked) for key in self.tried])
         names = {name for key in self.tried for name, _ in key} - {*RATE_SETTINGS}
         for name in sorted(names & {*map(str, asked.columns)}):
             same = [is_equal(asked, name, dict(key).get(name)) for key in self.tried]
-            preferred = own & np.array(same)
-            own = np.where(preferred.any(axis=0), preferred, own)
-        return own
+            preferred = is_learnt & np.array(same)
+            is_learnt = np.where(preferred.any(axis=0), preferred, is_learnt)
+        return is_learnt
 
     def rate_settings(self, place: int) -> dict[str, Scalar]:
         """Return how the learning rate was set on a curve, as far as that is known."""
-        own = dict(self.keys[place]) if self.keys else {}
-        return {name: own[name] for name in RATE_SETTINGS if name in own}
+        settings = dict(self.keys[place]) if self.keys else {}
+        return {name: settings[name] for name in RATE_SETTINGS if name in settings}
 
     @property
     def compared_rates(self) -> list[str]:
         """The ways to set the learning rate in which the curves differ."""
         every = [self.rate_settings(place) for place in range(len(self.keys))]
-        return [n for n in RATE_SETTINGS if len({each.get(n) for each in every}) > 1]
+        return [n for n in RATE_SETTINGS if len({row.get(n) for row in every}) > 1]
 
     def support(self, asked: pd.DataFrame, curve: np.ndarray) -> np.ndarray:
         """Return the :class:`Support` of the samples of each pair, as text."""
@@ -235,9 +238,11 @@ class SampleNeed:
             norm = asked[self.normalization].to_numpy(float)
         samples, reached = np.empty(shape), np.empty(shape, dtype=bool)
         for place in np.unique(curve):
-            key, own = self.keys[place], curve == place
-            samples[:, own] = self.law.sample(key, batches[own], norm[own])
-            reached[:, own] = self.law.reaches(key, batches[own])
+            key, is_of_curve = self.keys[place], curve == place
+            samples[:, is_of_curve] = self.law.sample(
+                key, batches[is_of_curve], norm[is_of_curve]
+            )
+            reached[:, is_of_curve] = self.law.reaches(key, batches[is_of_curve])
         return samples, reached
 
     @property
@@ -258,7 +263,7 @@ class SampleNeed:
             for is_late in (False, True)
         )
         seen = given if given > arrived else np.inf
-        amounts = [None if job is None else job.num_samples(each) for each in batch]
+        amounts = [None if job is None else job.num_samples(size) for size in batch]
         return np.array([seen if a is None else float(a) for a in amounts])
 
     def within_cap(self, samples: np.ndarray, batch: Sequence[int]) -> np.ndarray:

@@ -45,8 +45,8 @@ def _places(rows: pd.DataFrame) -> pd.DataFrame:
 def _among(places: list[Any]) -> dict[Any, Fact]:
     low: list[tuple[Any, Any, bool]] = []
     for at, place in enumerate(places):
-        larger = max(places[at:], key=lambda each: each.of_one)
-        smaller = max(places[: at + 1], key=lambda each: each.rate)
+        larger = max(places[at:], key=lambda neighbour: neighbour.of_one)
+        smaller = max(places[: at + 1], key=lambda neighbour: neighbour.rate)
         if larger.of_one > _UNEVEN * place.of_one:
             low.append((place, larger, True))
         elif smaller.rate > _UNEVEN * place.rate:
@@ -60,7 +60,10 @@ def _among(places: list[Any]) -> dict[Any, Fact]:
 
 
 def _fact(place: Any, other: Any, is_of_one: bool) -> Fact:
-    rates = [each.of_one if is_of_one else each.rate for each in (place, other)]
+    rates = [
+        neighbour.of_one if is_of_one else neighbour.rate
+        for neighbour in (place, other)
+    ]
     size = int(place.world_size)
     return Fact.of(
         "uneven",

@@ -173,7 +173,9 @@ class _Trials:
         counts, start_up = numbers(frame, "num_steps"), numbers(frame, "start_up_s")
         if "kind" in frame.columns:
             counts = counts[frame["kind"].eq("throughput").fillna(False).to_numpy(bool)]
-        counts, start_up = (each[np.isfinite(each)] for each in (counts, start_up))
+        counts, start_up = (
+            values[np.isfinite(values)] for values in (counts, start_up)
+        )
         return cls(
             steps=round(float(np.median(counts))) if len(counts) else _USUAL_STEPS,
             start_up_s=float(np.median(start_up)) if len(start_up) else 0.0,

@@ -268,8 +268,10 @@ def outlook_rows(
         throughput = of(rates)
         batch = BatchPlan(**{name: int(config[name]) for name in BatchPlan.__slots__})
         amounts = {
-            each.name: of(spent.of(each)[:, i]) if each in spent.known else None
-            for each in RESOURCES
+            resource.name: of(spent.of(resource)[:, i])
+            if resource in spent.known
+            else None
+            for resource in RESOURCES
         }
         tokens, peak_share = _per_sample(size, knowledge, config)
         asked = outlook.questions.iloc[[i]]

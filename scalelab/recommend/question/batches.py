@@ -37,16 +37,18 @@ class AskedBatch:
             )
 
     def _for_job(self, job: Job | None) -> AskedBatch:
-        own = None if job is None else job.global_batch_size
-        if own is None or self.global_batch_size:
+        batch_of_job = None if job is None else job.global_batch_size
+        if batch_of_job is None or self.global_batch_size:
             return self
-        if self.largest is not None and own > self.largest:
+        if self.largest is not None and batch_of_job > self.largest:
             raise SpecError(
-                f"The job has a global batch of {own:,}, which {Option('max_batch')}="
-                f"{self.largest:,} does not allow.",
+                f"The job has a global batch of {batch_of_job:,}, which "
+                f"{Option('max_batch')}={self.largest:,} does not allow.",
                 f"Leave out {Option('max_batch')}, or name another batch.",
             )
-        return AskedBatch(global_batch_size=own, local_batch_size=self.local_batch_size)
+        return AskedBatch(
+            global_batch_size=batch_of_job, local_batch_size=self.local_batch_size
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +86,7 @@ class BatchRule:
         ``everywhere`` are the rows on other devices, too: what a global batch trains
         does not depend on the device.
         """
-        own, locals_ = (
+        batch_of_run, locals_ = (
             _whole(measured[name]) for name in ("global_batch_size", "local_batch_size")
         )
         frame = measured if everywhere is None else everywhere
@@ -99,7 +101,7 @@ class BatchRule:
             epoch = None if job is None or converged else job.samples_per_epoch
             smallest = known[0]
             largest, why = _largest(known[-1], named.largest, epoch)
-            keeps_local = not converged and len(locals_) == 1 and len(own) > 1
+            keeps_local = not converged and len(locals_) == 1 and len(batch_of_run) > 1
             keeps_local &= _whole(measured["gradient_accumulation_steps"]) == [1]
         is_named, smallest = smallest == largest, min(smallest, largest)
         return cls(
@@ -126,8 +128,8 @@ class BatchRule:
         self, data_parallel_size: int, measured: Sequence[int]
     ) -> list[tuple[int, int]]:
         """Return the (local batch, accumulation) pairs to consider, sorted."""
-        own = self.local_batch_size
-        known = [own] if own else thinned(measured, _MOST_LOCAL)
+        local_batch = self.local_batch_size
+        known = [local_batch] if local_batch else thinned(measured, _MOST_LOCAL)
         if self.keeps_local:
             return [(local, 1) for local in known]
         pairs, most = set(), self.largest if self.is_named else _MAX_ACCUMULATION
@@ -137,7 +139,7 @@ class BatchRule:
                 passes = min(total // per_pass, most)
                 if passes and self.smallest <= passes * per_pass <= self.largest:
                     pairs.add((local, passes))
-        if own is None:
+        if local_batch is None:
             pairs |= set(self._smaller(data_parallel_size, known[-1]))
         return sorted(pairs)
 

@@ -119,14 +119,17 @@ def candidates(
             if replica is not None and not place[0] % replica and divides(place):
                 parallel = int(place[0] / replica)
                 splits = rule.splits(parallel, batches)
-                suited = [each for each in splits if suits(place, each, parallel)]
+                suited = [split for split in splits if suits(place, split, parallel)]
                 rows |= dict.fromkeys(
                     (*place, *split, parallel) for split in could_run(suited, parallel)
                 )
             elif replica is None and of_whole_runs:
                 # at the measured local batches, too, as runs of other sizes had them
-                own = np.array(batches) * place[0]
-                totals = {*rule.totals, *own[rule.allows(own)].tolist()}
+                local_totals = np.array(batches) * place[0]
+                totals = {
+                    *rule.totals,
+                    *local_totals[rule.allows(local_totals)].tolist(),
+                }
                 shares = {total: math.gcd(place[0], total) for total in totals}
                 rows |= {
                     (*place, total // parallel, 1, parallel): None
@@ -161,11 +164,11 @@ def runnable(
 
     def among(splits: list[Split], data_parallel_size: int) -> list[Split]:
         if Untold.ACCUMULATION in missing or (gathers and data_parallel_size > 1):
-            splits = [each for each in splits if each[1] in passes]
+            splits = [split for split in splits if split[1] in passes]
         if Untold.LOCAL_BATCH not in missing:
             return splits
         if len(totals) > 1:
-            return [each for each in splits if each[0] in locals_]
+            return [split for split in splits if split[0] in locals_]
         return [s for s in splits if s[0] * s[1] * data_parallel_size in totals]
 
     return among
@@ -218,7 +221,9 @@ def _strategy_check(
     with suppress(SpecError):
         strategy.check_options({name: [value] for name, value in options.items()})
         sizes = measured[["world_size", "data_parallel_size"]].astype(int).to_numpy()
-        if all(strategy.data_parallel_size(int(n), options) == of for n, of in sizes):
+        if all(
+            strategy.data_parallel_size(int(n), options) == size for n, size in sizes
+        ):
             return suits
     return lambda place, split, parallel: True
 
@@ -260,7 +265,7 @@ def replica_size(measured: pd.DataFrame) -> float | None:
 def undivided(curves: Iterable[pd.DataFrame], wanted: Iterable[int]) -> list[int]:
     """Return the world sizes that the replicas of no curve divide."""
     known = _replica_sizes(curves)
-    return [size for size in wanted if known and all(size % each for each in known)]
+    return [size for size in wanted if known and all(size % shares for shares in known)]
 
 
 def _replica_sizes(curves: Iterable[pd.DataFrame]) -> list[float]:
@@ -281,7 +286,7 @@ def why_unshared(
             pairs = pairs.astype(int).sort_values(["world_size", "data_parallel_size"])
             if (shares := pairs.to_numpy().tolist()) not in unknown:
                 unknown.append(shares)
-    yield from (Fact.of("replicas_not_known", shares=each) for each in unknown)
+    yield from (Fact.of("replicas_not_known", shares=shares) for shares in unknown)
 
 
 def allocation_label(world_size: int, num_nodes: int) -> str:

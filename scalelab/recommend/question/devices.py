@@ -32,11 +32,14 @@ class DeviceKind:
         usual = {"cuda": "gpu"}.get(self.device_type, "")
         return (self.node_group, self.device_name, self.device_type, usual)
 
-    def closeness(self, *said: str) -> int | None:
+    def closeness(self, *wanted_words: str) -> int | None:
         """Return by how many words it is named; None: something else is named."""
-        wanted = [_words(name) for name in said if name]
+        wanted = [_words(name) for name in wanted_words if name]
         known = [*map(_words, self.names)]
-        if all(each and any(each <= words for words in known) for each in wanted):
+        if all(
+            words_wanted and any(words_wanted <= words for words in known)
+            for words_wanted in wanted
+        ):
             return len(set().union(*wanted))
         return None
 
@@ -61,12 +64,12 @@ def kinds_of(frame: pd.DataFrame) -> tuple[DeviceKind, ...]:
     Rows that say less belong to all that say the same and more.
     """
     columns = [cells(frame, name) for name in DEVICE_COLUMNS]
-    said = {
+    named = {
         tuple("" if pd.isna(value) else str(value) for value in row)
         for row in zip(*columns, strict=True)
     }
-    said = said or {("",) * len(columns)}
-    full = [each for each in said if not any(_adds(other, each) for other in said)]
+    named = named or {("",) * len(columns)}
+    full = [names for names in named if not any(_adds(other, names) for other in named)]
     return _labelled(sorted(full))
 
 
@@ -76,13 +79,13 @@ def _adds(other: Sequence[str], one: Sequence[str]) -> bool:
     return one != other and all(mine in ("", theirs) for mine, theirs in pairs)
 
 
-def _labelled(said: Sequence[Sequence[str]]) -> tuple[DeviceKind, ...]:
-    labels = [" ".join(filter(None, each)) for each in said]
-    for names in map(list, zip(*said, strict=True)):
+def _labelled(named: Sequence[Sequence[str]]) -> tuple[DeviceKind, ...]:
+    labels = [" ".join(filter(None, names)) for names in named]
+    for names in map(list, zip(*named, strict=True)):
         if all(names) and len({*names}) == len(names):
             labels = names
             break
     return tuple(
-        DeviceKind(**dict(zip(DEVICE_COLUMNS, each, strict=True)), label=label)
-        for each, label in zip(said, labels, strict=True)
+        DeviceKind(**dict(zip(DEVICE_COLUMNS, names, strict=True)), label=label)
+        for names, label in zip(named, labels, strict=True)
     )

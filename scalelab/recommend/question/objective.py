@@ -118,9 +118,9 @@ class Constraints:
 
     def units(self, device_hour_word: str) -> Units:
         """Return the units of an answer: a limit of money has those of the price."""
-        said = self.price.currency if self.price else self.currency
+        currency = self.price.currency if self.price else self.currency
         source = self.power.source if self.power else ""
-        return Units(device_hour_word, said or USUAL, source)
+        return Units(device_hour_word, currency or USUAL, source)
 
     @property
     def currency(self) -> str:
@@ -139,10 +139,12 @@ class Constraints:
         """Return what an hour is charged, in a sentence or two; empty: not known."""
         named = f" of {device}" if device else ""
         words = self.price.in_words(device_hour_word) if self.price else ""
-        said = [f"Price{named}: {words}"] if words else []
+        sentences = [f"Price{named}: {words}"] if words else []
         if whole := self.devices_on_node:
-            said.append(f"{device_hour_word} count whole nodes, {whole} devices each.")
-        return " ".join(said)
+            sentences.append(
+                f"{device_hour_word} count whole nodes, {whole} devices each."
+            )
+        return " ".join(sentences)
 
     def spending(
         self,
@@ -183,7 +185,9 @@ class Constraints:
                     f"{Option(resource.limit, resource.in_words(limit, units))} needs "
                     f"{resource.missing}"
                 )
-        return Spending({n: each for n, each in amounts.items() if each is not None})
+        return Spending(
+            {n: amount for n, amount in amounts.items() if amount is not None}
+        )
 
     def held(self, spent: Spending) -> np.ndarray:
         """Tell, draw by draw, whether every limit holds; shape of the spending."""

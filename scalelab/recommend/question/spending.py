@@ -66,15 +66,19 @@ class Spending:
 
     def medians(self) -> Spending:
         """Return the medians over draws, shape (n_rows,)."""
-        return Spending({n: np.median(of, axis=0) for n, of in self.amounts.items()})
+        return Spending(
+            {n: np.median(amount, axis=0) for n, amount in self.amounts.items()}
+        )
 
     def in_order(self, draws: np.ndarray) -> Spending:
         """Return the draws in another order."""
-        return Spending({n: of[draws] for n, of in self.amounts.items()})
+        return Spending({n: amount[draws] for n, amount in self.amounts.items()})
 
     def take(self, positions: np.ndarray) -> Spending:
         """Return the amounts of some of the rows."""
-        return Spending({n: of[..., positions] for n, of in self.amounts.items()})
+        return Spending(
+            {n: amount[..., positions] for n, amount in self.amounts.items()}
+        )
 
 
 def beating(spent: Spending, index: int, may_win: np.ndarray) -> np.ndarray:
@@ -84,9 +88,9 @@ def beating(spent: Spending, index: int, may_win: np.ndarray) -> np.ndarray:
     and by the medians at most 1% more of the other.
     """
     draws = [spent.time_s, spent.of(spent.cost)]
-    less = [(of < (1 - CLEARLY) * of[:, [index]]).mean(axis=0) for of in draws]
-    middles = [np.median(of, axis=0) for of in draws]
-    holds = [of <= (1 + _NO_WORSE) * of[index] for of in middles]
+    less = [(drawn < (1 - CLEARLY) * drawn[:, [index]]).mean(axis=0) for drawn in draws]
+    middles = [np.median(drawn, axis=0) for drawn in draws]
+    holds = [middle <= (1 + _NO_WORSE) * middle[index] for middle in middles]
     is_less = [share >= _SURELY for share in less]
     return np.asarray(may_win & (is_less[0] & holds[1] | is_less[1] & holds[0]))
 

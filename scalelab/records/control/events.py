@@ -157,7 +157,7 @@ def _kind_of(event: type[Event]) -> str:
 
 
 # The events by their name in the file.
-KINDS: dict[str, type[Event]] = {_kind_of(each): each for each in get_args(Event)}
+KINDS: dict[str, type[Event]] = {_kind_of(event): event for event in get_args(Event)}
 
 
 class EventLog:

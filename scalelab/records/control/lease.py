@@ -211,7 +211,9 @@ def signal_holder(path: Path, number: int) -> bool:
         return False
     try:
         pid, file_id = holder["pid"], _file_id(path)
-        opened = {_file_id(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
+        opened = {
+            _file_id(descriptor) for descriptor in Path(f"/proc/{pid}/fd").iterdir()
+        }
         if _start_of(pid) != holder.get("start") or file_id not in opened:
             return False
         signal.pidfd_send_signal(process, number)

@@ -56,27 +56,27 @@ class SubmissionBackoff:
         self, words: str, *, is_busy: bool = False, has_jobs: bool = False
     ) -> None:
         """Count a job that the batch system refused, or that can never start."""
-        said = f"The batch system refused a job: {words.rstrip('.')}."
+        sentence = f"The batch system refused a job: {words.rstrip('.')}."
         if not is_busy:
-            self._count(said, 1, 1)
+            self._count(sentence, 1, 1)
             return
-        self.words = said
+        self.words = sentence
         self._num_busy += 1
         self._num_in_vain = 0 if has_jobs else self._num_in_vain + 1
         self._pause(self._num_busy)
         if self._num_in_vain >= MAX_BUSY:
-            self._full = _in_a_row(said, self._num_in_vain)
+            self._full = _in_a_row(sentence, self._num_in_vain)
 
-    def failed_to_start(self, said: str, log: str) -> None:
+    def failed_to_start(self, reason: str, log: str) -> None:
         """Count a job whose nodes did not answer, with the end of its log."""
         self._num_failed += 1
         shown = f"\nThe end of its log:\n{log}" if log else "\nIts log is empty."
-        self._count(f"{said}.{shown}", self._num_failed, MAX_FAILED_STARTS)
+        self._count(f"{reason}.{shown}", self._num_failed, MAX_FAILED_STARTS)
 
-    def lost(self, said: str) -> None:
+    def lost(self, reason: str) -> None:
         """Count a job that ended while its nodes were in use."""
         self._num_lost += 1
-        self._count(f"{said}.", self._num_lost, MAX_LOST)
+        self._count(f"{reason}.", self._num_lost, MAX_LOST)
 
     def _count(self, words: str, number: int, at_most: int) -> None:
         self.words = words
@@ -122,9 +122,11 @@ class GroupDemand:
         """Return the nodes that the trials of the group can use."""
         group = self.site.group
         waiting = {} if is_stopped else pool.placers[group].queue.allocations()
-        num_devices = sum(each.world_size * count for each, count in waiting.items())
+        num_devices = sum(
+            request.world_size * count for request, count in waiting.items()
+        )
         num_devices += pool.num_held_in(group)
-        at_least = max((each.num_nodes for each in waiting), default=0)
+        at_least = max((request.num_nodes for request in waiting), default=0)
         if self.site.provision == "one_job":
             return at_least or min(1, num_devices)
         useful = math.ceil(num_devices / self.site.devices_per_node)

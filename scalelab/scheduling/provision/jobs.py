@@ -146,13 +146,19 @@ def why_waiting(pool: Pool, jobs: Sequence[JobLine]) -> list[str]:
     has_others = False
     for group, placer in pool.placers.items():
         waiting = placer.queue.allocations()
-        lacking = [each for each in waiting if not placer.has_room(each)]
+        lacking = [request for request in waiting if not placer.has_room(request)]
         has_others |= len(lacking) < len(waiting)
-        for each in sorted(lacking, key=lambda each: (each.world_size, each.num_nodes)):
-            nodes = counted(each.num_nodes, f"{group} node" if group else "node")
+        for request in sorted(
+            lacking,
+            key=lambda request_lacking: (
+                request_lacking.world_size,
+                request_lacking.num_nodes,
+            ),
+        ):
+            nodes = counted(request.num_nodes, f"{group} node" if group else "node")
             sentences.append(
-                f"{counted(waiting[each], 'trial')} for {nodes} x "
-                f"{counted(each.devices_per_node[0], 'device')}: "
+                f"{counted(waiting[request], 'trial')} for {nodes} x "
+                f"{counted(request.devices_per_node[0], 'device')}: "
                 f"{_what_there_is(pool, jobs, group)}."
             )
     if has_others:

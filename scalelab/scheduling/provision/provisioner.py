@@ -119,7 +119,7 @@ class Provision:
                     backoff = self._backoff_of(job)
                     before = backoff.words
                     has_jobs = any(
-                        each.job_id is not None for each in self._jobs.values()
+                        job.job_id is not None for job in self._jobs.values()
                     )
                     backoff.refused(words, is_busy=is_busy, has_jobs=has_jobs)
                     if is_busy and backoff.words != before:
@@ -196,15 +196,17 @@ class Provision:
         del self._jobs[job.name]
         if cause is EndCause.OTHER and job.is_over:
             cause = EndCause.TIME_LIMIT
-        said = f"job {job.job_id} ({job.name}) ended: {words}"
+        sentence = f"job {job.job_id} ({job.name}) ended: {words}"
         if not job.has_answered:
-            self._backoff_of(job).failed_to_start(said, self._batch.log_tail(job.name))
+            self._backoff_of(job).failed_to_start(
+                sentence, self._batch.log_tail(job.name)
+            )
         elif cause is not EndCause.TIME_LIMIT:
-            self._backoff_of(job).lost(said)
-        self._losses.endings[job.name] = JobEnding(cause, said)
+            self._backoff_of(job).lost(sentence)
+        self._losses.endings[job.name] = JobEnding(cause, sentence)
         for address in job.addresses:
             self._leave(address)
-        self._tell(f"{said}.")
+        self._tell(f"{sentence}.")
 
     def _drop(self, job: ProvisionedJob) -> None:
         del self._jobs[job.name]
@@ -279,7 +281,9 @@ class Provision:
             if sum(job.num_nodes for job in self._jobs_of(group)) < number
             and self._may_submit(group, now_s)
         ]:
-            group = min(lacking, key=lambda each: len(self._jobs_of(each)))
+            group = min(
+                lacking, key=lambda group_lacking: len(self._jobs_of(group_lacking))
+            )
             size = wanted[group] if self._site.provision == "one_job" else 1
             name = self._batch.request(size, group)
             self._jobs[name] = ProvisionedJob(name, size, now_s, group)
@@ -304,17 +308,19 @@ class Provision:
             if since_s is None:
                 continue
             up = f"{len(job.nodes)} of its {job.num_nodes} nodes"
-            said = f"job {job.job_id} ({job.name}) runs, but {up} answered within "
+            sentence = f"job {job.job_id} ({job.name}) runs, but {up} answered within "
             if not job.has_answered and now_s - since_s > self._site.start_timeout:
                 self._drop(job)
                 self._backoff_of(job).failed_to_start(
-                    f"{said}{self._site.start_timeout:g} s",
+                    f"{sentence}{self._site.start_timeout:g} s",
                     self._batch.log_tail(job.name),
                 )
             elif job.has_answered and now_s - since_s > RETURN_S:
                 # Without power, say: the batch system may know of it minutes later.
                 self._drop(job)
-                self._backoff_of(job).lost(f"{said}{RETURN_S:g} s after one was lost")
+                self._backoff_of(job).lost(
+                    f"{sentence}{RETURN_S:g} s after one was lost"
+                )
         # What runs goes on; what waits may fit on what it leaves.
         if self._pool.num_held_devices or not any(wanted.values()):
             self._idle_since_s = None

@@ -64,9 +64,9 @@ def unchanged(model: nn.Module, device: torch.device) -> Iterator[None]:
 @contextmanager
 def kept(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
     """Give the tensors back, after the block, the values that they have before it."""
-    own = [(tensor.detach(), tensor.detach().clone()) for tensor in tensors]
+    copies = [(tensor.detach(), tensor.detach().clone()) for tensor in tensors]
     yield
-    for tensor, value in own:
+    for tensor, value in copies:
         tensor.copy_(value)
 
 

@@ -159,11 +159,11 @@ class DdpEngine(TrainingEngine):
 
     def state(self) -> tuple[dict[str, Any], Any]:
         """Return the state for a checkpoint: the shared part and this rank's own."""
-        shared, own = super().state()
+        shared, rank_state = super().state()
         if self._power_sgd is None:
-            return shared, own
+            return shared, rank_state
         rights, errors = self._power_sgd.state()
-        return shared | {"power_sgd": rights}, (errors, own)
+        return shared | {"power_sgd": rights}, (errors, rank_state)
 
     def restore(self, step: int, state: dict[str, Any], rank_state: Any) -> None:
         """Restore a state, to continue after a step."""

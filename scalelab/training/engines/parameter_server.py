@@ -108,10 +108,10 @@ class ParameterServerEngine(TrainingEngine):
         self._num_unreported, self._has_asked = 0, True
 
     def _exchange(self, link: ServerLink) -> None:
-        own = flat(self._model.parameters())
-        message = self._rule.message(own, self._fetched)
+        weights = flat(self._model.parameters())
+        message = self._rule.message(weights, self._fetched)
         answer, self._versions = link.exchange(message, self._versions)
-        self._fetched = self._rule.adopt(own, answer)
+        self._fetched = self._rule.adopt(weights, answer)
         fill(self._model.parameters(), self._fetched)
 
     def halt(self, origin: int, cycle: int) -> None:
@@ -150,7 +150,7 @@ class ParameterServerEngine(TrainingEngine):
             self._last_loss = last.get(step, self._last_loss)
             losses.append(self._last_loss)
         self._num_drained = self._num_timed
-        return [each for each in losses if each is not None]
+        return [loss for loss in losses if loss is not None]
 
     def evaluate(self, step: int) -> dict[str, Any]:
         """Return metrics of the served parameters, and how stale messages were."""
@@ -172,8 +172,8 @@ class ParameterServerEngine(TrainingEngine):
 
     def state(self) -> tuple[dict[str, Any], Any]:
         """Return the servers' state, and all that is this worker's own."""
-        _, own = super().state()
-        rank_state = (*own, self._num_own_steps, self._fetched, self._versions)
+        _, own_state = super().state()
+        rank_state = (*own_state, self._num_own_steps, self._fetched, self._versions)
         if self._link is None:
             return {}, rank_state
         parameters, versions, _ = self._link.read(self._fetched)
@@ -181,8 +181,8 @@ class ParameterServerEngine(TrainingEngine):
 
     def restore(self, step: int, state: dict[str, Any], rank_state: Any) -> None:
         """Restore a state, to continue after a step."""
-        *own, num_own_steps, self._fetched, self._versions = rank_state
-        super().restore(step, state, own)
+        *engine_state, num_own_steps, self._fetched, self._versions = rank_state
+        super().restore(step, state, engine_state)
         if self._link is None:
             return
         self._num_own_steps = num_own_steps

@@ -148,7 +148,7 @@ class PipelineEngine(TrainingEngine):
         groups: dict[tuple[int, ...], ProcessGroup] = {}
         for pipeline in range(num_pipelines):
             for holders in dict.fromkeys(holders for _, holders in tied):
-                ranks = [pipeline * self._num_stages + each for each in holders]
+                ranks = [pipeline * self._num_stages + stage for stage in holders]
                 group = dist.new_group(ranks)
                 if self.context.rank in ranks:
                     groups[holders] = group
@@ -288,7 +288,9 @@ class PipelineEngine(TrainingEngine):
         if self.trial.data_parallel_size > 1:
             average(gradients, self._buffer_group)
         if self._scaler.is_enabled():
-            overflows = any(not bool(each.isfinite().all()) for each in gradients)
+            overflows = any(
+                not bool(gradient.isfinite().all()) for gradient in gradients
+            )
             if any(self.context.sum([overflows])):
                 # Every rank skips the step that one skips, and lowers its loss scale.
                 gradients[0].fill_(torch.inf)

@@ -175,16 +175,16 @@ class _Exchange:
         self._buffer = buffer
         self._group = group
         self._matrices = [
-            _CompressedGradient(gradient, own)
-            for gradient, own in zip(gradients, kept, strict=True)
-            if own is not None
+            _CompressedGradient(gradient, kept_state)
+            for gradient, kept_state in zip(gradients, kept, strict=True)
+            if kept_state is not None
         ]
         self._whole = [
             gradient
-            for gradient, own in zip(gradients, kept, strict=True)
-            if own is None
+            for gradient, kept_state in zip(gradients, kept, strict=True)
+            if kept_state is None
         ]
-        lefts = [each.own_left() for each in self._matrices]
+        lefts = [matrix.own_left() for matrix in self._matrices]
         self._first = _Mean([*map(_wide, self._whole), *lefts], group)
 
     def send_rights(self) -> None:
@@ -193,14 +193,14 @@ class _Exchange:
             gradient.copy_(mean)
         lefts = means[len(self._whole) :]
         rights = [
-            each.own_right(left)
-            for each, left in zip(self._matrices, lefts, strict=True)
+            matrix.own_right(left)
+            for matrix, left in zip(self._matrices, lefts, strict=True)
         ]
         self._second = _Mean(rights, self._group)
 
     def finish(self) -> None:
-        for each, right in zip(self._matrices, self._second.wait(), strict=True):
-            each.decompress(right)
+        for matrix, right in zip(self._matrices, self._second.wait(), strict=True):
+            matrix.decompress(right)
         self.future.set_result(self._buffer)
 
 

@@ -62,14 +62,14 @@ def _statistics(input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Return mean and variance of each channel over all ranks, and samples behind."""
     num_channels = input.size(1)
     channels = input.double().transpose(0, 1).reshape(num_channels, -1)
-    own = torch.cat(
+    sums_of_rank = torch.cat(
         [
             channels.sum(dim=1),
             channels.square().sum(dim=1),
             channels.new_tensor([channels.size(1)]),
         ]
     )
-    sums: torch.Tensor = _SumOverRanks.apply(own)  # type: ignore[no-untyped-call]
+    sums: torch.Tensor = _SumOverRanks.apply(sums_of_rank)  # type: ignore[no-untyped-call]
     count = int(sums[-1])
     mean, mean_square = torch.split(sums[:-1] / count, num_channels)
     return mean, mean_square - mean.square(), count
@@ -81,8 +81,8 @@ def _like(input: torch.Tensor, values: torch.Tensor, shape: list[int]) -> torch.
 
 class _SumOverRanks(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, own: torch.Tensor) -> torch.Tensor:
-        total = own.clone()
+    def forward(ctx: Any, sums: torch.Tensor) -> torch.Tensor:
+        total = sums.clone()
         dist.all_reduce(total)
         return total
 

@@ -361,7 +361,9 @@ class TrainingEngine:
     def gradient_noise_scale(self) -> float | None:
         """Return the gradient noise scale on rank 0; all ranks take part."""
         world_size = self.context.world_size
-        return self._probe.value(lambda own: self.context.sum([own])[0] / world_size)
+        return self._probe.value(
+            lambda local_value: self.context.sum([local_value])[0] / world_size
+        )
 
     def peak_memory_bytes(self) -> int | None:
         """Return the peak memory that torch held on the device; None on CPU."""

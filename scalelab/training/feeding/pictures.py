@@ -142,7 +142,7 @@ class PictureFiles:
         number = min(max(wanted, 1), len(pictures) - 1)
         return sorted(
             pictures,
-            key=lambda each: hashlib.sha256(os.fsencode(each.name)).digest(),
+            key=lambda path: hashlib.sha256(os.fsencode(path.name)).digest(),
         )[:number]
 
     def check(self, global_batch_size: int, data_parallel_size: int) -> None:
@@ -164,7 +164,7 @@ class PictureFiles:
 
 def check_pictures(parameters: Mapping[str, Any], demand: DataDemand) -> None:
     """Refuse parameters of ``image_folder`` that no trial could run with."""
-    names = {each.name for each in fields(PictureFiles)}
+    names = {field.name for field in fields(PictureFiles)}
     known = {name: value for name, value in parameters.items() if name in names}
     files = PictureFiles(**known)
     if demand.has_files:

@@ -130,14 +130,14 @@ class StreamBatches(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         process = get_worker_info()
-        own, count = (process.id, process.num_workers) if process else (0, 1)
+        worker_id, count = (process.id, process.num_workers) if process else (0, 1)
         per_step = self._share.gradient_accumulation_steps
         numbers = itertools.count(0)
         stored = self._stored()
         while True:
             drawn = list(itertools.islice(stored, self._order.samples_per_step))
             for micro_step in range(per_step):
-                if next(numbers) % count == own:
+                if next(numbers) % count == worker_id:
                     rows = drawn[self._share.rows(micro_step)]
                     yield default_collate(
                         [self._samples.decoded(*sample) for sample in rows]
@@ -175,7 +175,7 @@ class StreamBatches(IterableDataset[Any]):
             reader.skip_to(reading[done - 1])
         for number, index in enumerate(given[skipped:], start=skipped + 1):
             wanted = self._order.num_read(number, len(reading))
-            held |= {each: reader.onward(each) for each in reading[done:wanted]}
+            held |= {index: reader.onward(index) for index in reading[done:wanted]}
             done = wanted
             # What the buffer held where a resumed trial goes on is read by itself.
             yield index, held.pop(index) if index in held else reader.at(index)

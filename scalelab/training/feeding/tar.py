@@ -35,7 +35,7 @@ def members(file: BinaryIO, path: str) -> Iterator[Member]:
     """Yield the regular files of an archive in their order; contents are not read."""
     end = file.seek(0, os.SEEK_END)
     position = 0
-    told: dict[str, str] = {}
+    records: dict[str, str] = {}
     while True:
         file.seek(position)
         header = file.read(BLOCK)
@@ -43,8 +43,8 @@ def members(file: BinaryIO, path: str) -> Iterator[Member]:
             return
         size = _checked_size(header, path, position)
         kind, offset = header[156], position + BLOCK
-        if kind in _FILES and "size" in told:
-            size = int(told["size"])
+        if kind in _FILES and "size" in records:
+            size = int(records["size"])
         if offset + size > end:
             raise SpecError(
                 f"{path} is cut off at byte {end}: the file whose header is at byte "
@@ -52,15 +52,15 @@ def members(file: BinaryIO, path: str) -> Iterator[Member]:
             )
         position = offset + padded(size)
         if kind == _LONG_NAME:
-            told["path"] = _text(file.read(size))
+            records["path"] = _text(file.read(size))
         elif kind == _PAX:
-            told |= _pax_records(file.read(size), path, offset)
+            records |= _pax_records(file.read(size), path, offset)
         else:
             name = _text(header[:100])
             if header[257:263] == b"ustar\0" and header[345]:
                 name = f"{_text(header[345:500])}/{name}"
-            name = told.get("path") or name
-            told = {}
+            name = records.get("path") or name
+            records = {}
             if kind in _LINKS_AND_HOLES:
                 raise SpecError(
                     f"{path}: {name!r}, whose header is at byte {offset - BLOCK}, is a "

@@ -138,17 +138,17 @@ def passed_between_stages(
     gradient. torch can find it out as well, but sends objects that the receiving rank
     executes.
     """
-    own, received = dist.get_rank(group), inputs
+    rank, received = dist.get_rank(group), inputs
     for index in range(dist.get_world_size(group)):
         written = torch.zeros(_MOST_DIMENSIONS + 2, dtype=torch.int64, device=device)
-        if index == own:
+        if index == rank:
             output = stage(received)
             _check(output, len(received), index)
             shape = [*output.shape] + [0] * (_MOST_DIMENSIONS - output.dim())
             kind = _DTYPES.index(output.dtype)
             written.copy_(torch.tensor([kind, output.dim(), *shape]))
         dist.broadcast(written, dist.get_global_rank(group, index), group)
-        if index + 1 == own:
+        if index + 1 == rank:
             kind, num_dimensions, *shape = written.tolist()
             received = torch.zeros(
                 shape[:num_dimensions],

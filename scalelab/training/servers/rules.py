@@ -25,9 +25,9 @@ class Rule:
     messages have the shape (num_parameters,).
     """
 
-    def message(self, own: torch.Tensor, fetched: torch.Tensor) -> torch.Tensor:
+    def message(self, weights: torch.Tensor, fetched: torch.Tensor) -> torch.Tensor:
         """Return what a worker sends after a window: its change since it fetched."""
-        return own - fetched
+        return weights - fetched
 
     def serve(
         self, served: torch.Tensor, message: torch.Tensor, staleness: int
@@ -35,7 +35,7 @@ class Rule:
         """Change the served parameters in place and return the answer to the worker."""
         return served.add_(message).clone()
 
-    def adopt(self, own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
+    def adopt(self, weights: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
         """Return the parameters from which the worker goes on: those served."""
         return answer
 
@@ -64,9 +64,9 @@ class Adag(Rule):
 
     window: int
 
-    def message(self, own: torch.Tensor, fetched: torch.Tensor) -> torch.Tensor:
+    def message(self, weights: torch.Tensor, fetched: torch.Tensor) -> torch.Tensor:
         """Return the worker's change since its last exchange, over the window."""
-        return (own - fetched) / self.window
+        return (weights - fetched) / self.window
 
 
 class DynSgd(Rule):
@@ -96,9 +96,9 @@ class Elastic(Rule):
 
     moving_rate: float
 
-    def message(self, own: torch.Tensor, fetched: torch.Tensor) -> torch.Tensor:
+    def message(self, weights: torch.Tensor, fetched: torch.Tensor) -> torch.Tensor:
         """Return the worker's parameters."""
-        return own
+        return weights
 
     def serve(
         self, served: torch.Tensor, message: torch.Tensor, staleness: int
@@ -108,9 +108,9 @@ class Elastic(Rule):
         served.lerp_(message, self.moving_rate)
         return before
 
-    def adopt(self, own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
+    def adopt(self, weights: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
         """Move as far towards the servers as they moved."""
-        return torch.lerp(own, answer, self.moving_rate)
+        return torch.lerp(weights, answer, self.moving_rate)
 
 
 ELASTIC_PULL = 0.9
@@ -119,11 +119,11 @@ ELASTIC_PULL = 0.9
 
 def rule_of(options: Mapping[str, Scalar], num_workers: int) -> Rule:
     """Return the rule that the options of a trial name."""
-    own = ParameterServer.Options.of(options)
+    chosen = ParameterServer.Options.of(options)
     rules: dict[str, Rule] = {
         "downpour": Downpour(),
-        "adag": Adag(own.communication_window),
+        "adag": Adag(chosen.communication_window),
         "dynsgd": DynSgd(),
         "elastic": Elastic(ELASTIC_PULL / num_workers),
     }
-    return rules[own.rule]
+    return rules[chosen.rule]

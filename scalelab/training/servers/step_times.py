@@ -57,7 +57,7 @@ class StepTimes:
             return []
         num_ends, last_ns = len(self._ends_ns), self._ends_ns[-1]
         # One that a staleness bound has kept waiting has gone on until the last step.
-        until_ns = [max(each, self._step_began_ns) for each in self._last_ns]
+        until_ns = [max(last_ns, self._step_began_ns) for last_ns in self._last_ns]
         gone_on = [
             np.arange(of_worker + cycle, last_ns, cycle)
             for count, of_worker in zip(self._counts, until_ns, strict=True)
@@ -73,4 +73,4 @@ class StepTimes:
         del self._ends_ns[:num_ends]
         times_s = np.diff([self._step_began_ns, *ends_ns]) / 1e9
         self._step_began_ns = ends_ns[-1] if ends_ns else self._step_began_ns
-        return [float(each) for each in times_s]
+        return [float(time_s) for time_s in times_s]

@@ -43,7 +43,10 @@ def names_of_built_in(workload: BuiltInWorkload) -> WorkloadNames:
         if isinstance(method, ast.FunctionDef) and method.name == "__init__"
     )
     _, *parameters = constructor.args.args
-    types = {each.arg: ast.unparse(each.annotation or each) for each in parameters}
+    types = {
+        parameter.arg: ast.unparse(parameter.annotation or parameter)
+        for parameter in parameters
+    }
     return WorkloadNames(
         parameters=tuple(types),
         single=taking_one_value(types),

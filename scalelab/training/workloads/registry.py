@@ -40,11 +40,11 @@ def find_workload(name: str, code_directory: str | None = None) -> type[Workload
             "experiment, or list it under 'code'."
         ) from error
     found = {
-        name: each
-        for name, each in vars(module).items()
-        if isinstance(each, type)
-        and issubclass(each, Workload)
-        and each is not Workload
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and issubclass(value, Workload)
+        and value is not Workload
     }
     if class_name not in found:
         raise SpecError(
@@ -61,8 +61,8 @@ def workload_of(program: WorkloadProgram, trial: Trial) -> tuple[Workload, RankO
     axes = {
         name: value for name, value in trial.options.items() if name not in of_strategy
     }
-    own = names_of(find_workload(program.name, program.code_directory)).parameters
-    options, parameters = RankOptions.split({**program.parameters, **axes}, own)
+    known = names_of(find_workload(program.name, program.code_directory)).parameters
+    options, parameters = RankOptions.split({**program.parameters, **axes}, known)
     return build_workload(program.name, parameters, program.code_directory), options
 
 
@@ -78,8 +78,8 @@ def build_workload(
 def names_of(workload: type[Workload]) -> WorkloadNames:
     """Return names of a workload's parameters, and of its metrics if known."""
     # Asked about `object`, inspect copies sys.modules, which takes a fork 10 ms.
-    own = {name for each in workload.__mro__[:-1] for name in vars(each)}
-    has_own = bool(own & {"__init__", "__new__"})
+    names = {name for cls in workload.__mro__[:-1] for name in vars(cls)}
+    has_own = bool(names & {"__init__", "__new__"})
     declared = inspect.signature(workload).parameters.values() if has_own else ()
     named = [p for p in declared if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     metrics: tuple[str, ...] | None = None

@@ -37,7 +37,7 @@ class Text:
         if given is not None and not (
             isinstance(given, Sequence)
             and given
-            and all(isinstance(each, str) and each for each in given)
+            and all(isinstance(text, str) and text for text in given)
         ):
             raise SpecError(
                 f"data={self.data!r} must be the path of a file or a folder, or a list "

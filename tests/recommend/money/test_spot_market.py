@@ -35,13 +35,13 @@ def test_each_key_of_a_later_place_counts_for_more() -> None:
 
 def test_what_nobody_says_is_measured_or_assumed() -> None:
     found = market(terms(wait="2min"), start_up_s=12.0)
-    assert found.interruptions.restart_s == found.said["restart_s"] == 12.0
-    assert found.said["sources"] == {
+    assert found.interruptions.restart_s == found.terms["restart_s"] == 12.0
+    assert found.terms["sources"] == {
         "checkpoint": "assumed",
         "restart": "measured",
         "wait": "as given",
     }
-    assert market(terms()).said["sources"]["restart"] == "assumed"
+    assert market(terms()).terms["sources"]["restart"] == "assumed"
     assert found.interruptions.per_second == pytest.approx(np.full(400, 1 / 21600))
     assert found.price is None
 
@@ -50,7 +50,7 @@ def test_no_interruption_in_some_node_hours_says_at_most_three_of_them() -> None
     seen = SeenInterruptions(count=0, node_hours=24.0)
     assert seen.per_hour(np.array([0.95])) == pytest.approx(3 / 24, rel=0.01)
     found = market(Spot(), seen=seen)
-    assert found.said["at_most_per_hour"] == pytest.approx(3 / 24, rel=0.01)
+    assert found.terms["at_most_per_hour"] == pytest.approx(3 / 24, rel=0.01)
     per_hour = 3600 * found.interruptions.per_second
     assert np.mean(per_hour <= 3 / 24) == pytest.approx(0.95, abs=0.01)
 

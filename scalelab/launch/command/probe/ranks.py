@@ -45,7 +45,9 @@ def ranks_witness(
             "gradients. Where it averages weights now and then, write parallelism: "
             "local_sgd."
         )
-    batches = {each.loaders.get(loader, {}).get("first_batch") for each in processes}
+    batches = {
+        process.loaders.get(loader, {}).get("first_batch") for process in processes
+    }
     if None in batches:
         return None
     if len(batches) > 1:
@@ -99,8 +101,12 @@ def _compared(
     if trial.layout is not None or not is_whole or len(processes) < 2:
         return None
     ranks = [
-        {at: note for at, note in each.notes[optimizer].items() if "parameters" in note}
-        for each in processes
+        {
+            at: note
+            for at, note in process.notes[optimizer].items()
+            if "parameters" in note
+        }
+        for process in processes
     ]
     common = set.intersection(*map(set, ranks))
     if len(common) < 2 or not all(map(_is_plain, ranks)):

@@ -33,7 +33,7 @@ def samples_witness(
     """
     if trial.data_parallel_size != trial.world_size:
         return None  # ranks may see the same samples
-    drawing = [steps for steps in drawn if any(each.batches for each in steps)]
+    drawing = [steps for steps in drawn if any(step.batches for step in steps)]
     if not drawing:
         return None
     asked = trial.local_batch_size * trial.gradient_accumulation_steps
@@ -42,7 +42,7 @@ def samples_witness(
     if len(drawing) < len(drawn):  # some deal out to the others, of all nodes or of one
         shares |= {on_node / len(drawing), trial.global_batch_size / len(drawing)}
     for steps in drawing:
-        known = [each.samples for each in steps if each.samples is not None]
+        known = [step.samples for step in steps if step.samples is not None]
         if len(known) < max(_FEWEST_STEPS, len(steps)):
             return None
         if all(_is_off(known, share) for share in shares):
@@ -54,15 +54,15 @@ def samples_witness(
 
 
 def _is_off(samples: Sequence[float], share: float) -> bool:
-    more = sum(each >= WRONG_BEYOND * share for each in samples)
-    fewer = sum(each * WRONG_BEYOND <= share for each in samples)
+    more = sum(count >= WRONG_BEYOND * share for count in samples)
+    fewer = sum(count * WRONG_BEYOND <= share for count in samples)
     return max(more, fewer) >= _OFTEN * len(samples)
 
 
 def _wrong(trial: Trial, steps: Sequence[Draws], share: float) -> str:
     local, passes = trial.local_batch_size, trial.gradient_accumulation_steps
-    batches = median(each.batches for each in steps)
-    samples = median(each.samples or 0.0 for each in steps)
+    batches = median(step.batches for step in steps)
+    samples = median(step.samples or 0.0 for step in steps)
     size = samples / max(batches, 1)
     devices = share / (local * passes)
     shown = f" x {number(devices)} devices of a process" if devices != 1 else ""

@@ -88,7 +88,7 @@ class ProbedSteps:
     @property
     def num_stepping(self) -> int:
         """Processes that have made a step."""
-        return sum(any(each.steps.values()) for each in self._processes.values())
+        return sum(any(process.steps.values()) for process in self._processes.values())
 
     def columns(self) -> dict[str, Any]:
         """Return what the probe confirms of the measured steps, by column.
@@ -104,12 +104,15 @@ class ProbedSteps:
         check_group(trial, leader.note)
         warmup_steps = trial.measurement.warmup_steps
         trained = [
-            each for each in self._processes.values() if len(each.steps[optimizer]) > 1
+            process
+            for process in self._processes.values()
+            if len(process.steps[optimizer]) > 1
         ]
-        local = [each for each in trained if each.node == leader.node]
+        local = [process for process in trained if process.node == leader.node]
         source = self._source_that_fits()
         drawn = [
-            each.draws_of_steps(optimizer, {source}, warmup_steps) for each in local
+            process.draws_of_steps(optimizer, {source}, warmup_steps)
+            for process in local
         ]
         columns: dict[str, Any] = {
             "measured_by": INSIDE,
@@ -124,7 +127,7 @@ class ProbedSteps:
         if self._training and (
             waited := leader.draws_of_steps(optimizer, self._training, warmup_steps)
         ):
-            columns["data_wait_s"] = fmean(each.waited_s for each in waited)
+            columns["data_wait_s"] = fmean(draws.waited_s for draws in waited)
         return columns
 
     def _source_that_fits(self) -> Source:
@@ -137,7 +140,9 @@ class ProbedSteps:
 
         def distance(source: Source) -> float:
             drawn = self._leader.draws_of_steps(self._optimizer, {source}, 1)
-            return abs(fmean([each.samples or 0.0 for each in drawn] or [0.0]) - asked)
+            return abs(
+                fmean([draws.samples or 0.0 for draws in drawn] or [0.0]) - asked
+            )
 
         return min(sorted(self._training), key=distance, default=(-1, True))
 
@@ -150,20 +155,25 @@ class ProbedSteps:
             return False
         if len(processes) < self._num_processes:
             return True
-        own = self._leader.steps[self._optimizer]
-        began_s, ended_s = own[0].at_s, own[-1].at_s
+        steps_of_leader = self._leader.steps[self._optimizer]
+        began_s, ended_s = steps_of_leader[0].at_s, steps_of_leader[-1].at_s
         for process in processes:
             steps = process.steps[self._optimizer]
             within = [step.number for step in steps if began_s <= step.at_s <= ended_s]
             made = within[-1] - within[0] + 1 if within else 0
-            if made * WRONG_BEYOND < own[-1].number - own[0].number:
+            if (
+                made * WRONG_BEYOND
+                < steps_of_leader[-1].number - steps_of_leader[0].number
+            ):
                 return True
         return False
 
     def _look_for_steps(self, *, is_over: bool) -> None:
         self._processes.read()
         stepping = [
-            each for each in self._processes.values() if any(each.steps.values())
+            process
+            for process in self._processes.values()
+            if any(process.steps.values())
         ]
         if not stepping:
             return
@@ -187,7 +197,7 @@ class ProbedSteps:
         def distance(optimizer: int) -> tuple[float, int]:
             steps = self._leader.steps[optimizer]
             drawn = self._leader.draws_between(steps[0], steps[-1])
-            batches = sum(each.batches for each in drawn if each.source[1])
+            batches = sum(draws.batches for draws in drawn if draws.source[1])
             rate = batches / max(1, steps[-1].number - steps[0].number)
             return round(factor(rate, asked), 1) if rate else 1.0, -len(steps)
 
@@ -208,7 +218,7 @@ class ProbedSteps:
         for at in range(self._num_taken, len(steps)):
             before = steps[at - 1] if at else None
             drawn = self._leader.draws_between(before, steps[at])
-            if self._are_of_evaluation({each.source for each in drawn}):
+            if self._are_of_evaluation({draws.source for draws in drawn}):
                 log.names_evaluations = True
                 yield Report(step=None, is_evaluation=True)
             yield Report(step=steps[at].number, t=steps[at].at_s)

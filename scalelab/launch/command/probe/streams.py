@@ -53,7 +53,9 @@ class ProbedProcess:
     @property
     def note(self) -> Note:
         """What was written last of the process among the ranks."""
-        notes = {at: note for each in self.notes.values() for at, note in each.items()}
+        notes = {
+            at: note for notes in self.notes.values() for at, note in notes.items()
+        }
         return notes[max(notes)] if notes else {"rank": None}
 
     def draws_between(
@@ -67,22 +69,22 @@ class ProbedProcess:
     ) -> list[Draws]:
         """Return the means of what was drawn for each step, after a first few."""
         found = []
-        later = [each for each in self.steps[optimizer] if each.number >= after_step]
+        later = [step for step in self.steps[optimizer] if step.number >= after_step]
         for before, step in pairwise(later):
             drawn = [
-                each
-                for each in self.draws_between(before, step)
-                if each.source in sources
+                draw
+                for draw in self.draws_between(before, step)
+                if draw.source in sources
             ]
-            samples = [each.samples for each in drawn if each.samples is not None]
+            samples = [draw.samples for draw in drawn if draw.samples is not None]
             number = step.number - before.number
             is_known = len(samples) == len(drawn)
             found.append(
                 Draws(
                     source=drawn[0].source if drawn else (0, True),
-                    batches=sum(each.batches for each in drawn) / number,
+                    batches=sum(draw.batches for draw in drawn) / number,
                     samples=sum(samples) / number if is_known else None,
-                    waited_s=sum(each.waited_s for each in drawn) / number,
+                    waited_s=sum(draw.waited_s for draw in drawn) / number,
                 )
             )
         return found

@@ -71,7 +71,7 @@ class RankWitness:
         """
         if self._may_be_one_process and self._seen_step is None:
             is_driver = any(
-                has_loaded(pid, each) for pid in pids for each in _DRIVE_ALL
+                has_loaded(pid, library) for pid in pids for library in _DRIVE_ALL
             )
             self._may_be_one_process = not is_driver and num_stepping < 2
         if self._num_devices == 1 or self._witness is not None:

@@ -50,7 +50,7 @@ class Held:
 
     def meets(self, other: Held) -> bool:
         """Tell whether a connection or a segment leads from one to the other."""
-        reached = {(peer, own) for own, peer in self.links}
+        reached = {(peer, place) for place, peer in self.links}
         return bool(reached & other.links or self.memory & other.memory)
 
 
@@ -64,9 +64,9 @@ def _tcp_connections(pid: int) -> dict[str, Link]:
     for name in ("tcp", "tcp6"):
         # Nothing where the process has ended, or there is no IPv6.
         for line in text_of(Path(f"/proc/{pid}/net/{name}")).splitlines()[1:]:
-            _, own, peer, state, *_, inode = line.split()[:10]
+            _, place, peer, state, *_, inode = line.split()[:10]
             if state == _ESTABLISHED:
-                found[inode] = (_place(own), _place(peer))
+                found[inode] = (_place(place), _place(peer))
     return found
 
 
@@ -74,7 +74,9 @@ def _held_by(pids: Iterable[int], connections: Mapping[str, Link]) -> Held:
     links, memory, is_whole = set(), set(), True
     for pid in pids:
         try:
-            links |= {connections[each] for each in _sockets(pid) & connections.keys()}
+            links |= {
+                connections[inode] for inode in _sockets(pid) & connections.keys()
+            }
             maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
         except OSError:  # it has ended, or is another user's
             is_whole = False
@@ -235,7 +237,7 @@ class Connections:
 
     @property
     def _own_places(self) -> set[Place]:
-        return {own for rank in self.ranks for own, _ in rank.links}
+        return {place for rank in self.ranks for place, _ in rank.links}
 
     @property
     def _holds_store(self) -> bool:
@@ -247,7 +249,7 @@ class Connections:
     @property
     def _at_store(self) -> set[Place]:
         """Where others than these ranks are that are connected with the store."""
-        peers = {peer for own, peer in self.links.values() if own[1] == self.port}
+        peers = {peer for place, peer in self.links.values() if place[1] == self.port}
         return peers - self._own_places
 
     @property
@@ -261,9 +263,9 @@ class Connections:
         known = self._own_places
         # Connections to other nodes count as one to a further rank.
         outside = {
-            (peer, own)
+            (peer, place)
             for rank in self.ranks
-            for own, peer in rank.links
+            for place, peer in rank.links
             if peer[0] in self.awaited and peer not in known and peer[1] != self.port
         }
         elsewhere = Held(frozenset(outside), frozenset(), is_whole=True)
@@ -290,9 +292,9 @@ class Connections:
             return True
         have_arrived = len(self._at_store) >= self.awaited.total()
         leave = any(
-            own[0] != peer[0] and peer[1] != self.port
+            place[0] != peer[0] and peer[1] != self.port
             for rank in self.ranks
-            for own, peer in rank.links
+            for place, peer in rank.links
         )
         may_have_met = leave or (self._holds_store and have_arrived)
         return self.serves_store and not may_have_met
@@ -303,8 +305,8 @@ class Connections:
         places = (
             {
                 peer
-                for own, peer in rank.links
-                if peer[1] == self.port or peer[0] == own[0]
+                for place, peer in rank.links
+                if peer[1] == self.port or peer[0] == place[0]
             }
             for rank in self.ranks
         )
@@ -371,8 +373,10 @@ def _numbered(pids: Sequence[int]) -> list[list[int]]:
     """
     ranks: dict[str | None, list[int]] = defaultdict(list)
     for pid in pids:
-        told = environment_of(pid)
-        ranks[next((told[name] for name in _NUMBERS if name in told), None)].append(pid)
+        environment = environment_of(pid)
+        ranks[
+            next((environment[name] for name in _NUMBERS if name in environment), None)
+        ].append(pid)
     return [
         group
         for number, group in ranks.items()
