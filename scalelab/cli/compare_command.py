@@ -56,16 +56,19 @@ def run(
     from scalelab.session import compare, load
 
     words = _said(question)
+
     wanted = 2 if axis is None else 1
     if len(run_directories) != wanted:
         raise SpecError(
             f"compare takes two runs, or one with --axis, not {len(run_directories)}."
         )
+
     if axis is None:
         before, after = run_directories
         found = [compare(before, after, **words)]
     else:
         found = [*load(run_directories[0]).compare(axis, **words)]
+
     verdicts = [] if fail_if_slower is None else _verdicts(found, fail_if_slower)
     if as_json:
         about = {"command": "compare", "runs": run_directories, "axis": axis, **words}
@@ -75,6 +78,7 @@ def run(
         print_json(given, facts=[], text=[*text, *verdicts], comparisons=comparisons)
     else:
         typer.echo("\n\n".join([*map(repr, found), *verdicts]))
+
     if fail_if_slower is not None:
         if any(comparison.is_slower_by(fail_if_slower) for comparison in found):
             raise typer.Exit(SLOWER)

@@ -69,9 +69,11 @@ def _check_site(runs: Path, name: str, *, with_job: bool) -> None:
 
     site = find_site(name)
     groups = ", ".join(filter(None, site.groups))
+
     checks = [examine_site(site, runs)]
     if with_job:
         checks.append(try_nodes(site, runs, lambda text: typer.echo(text, err=True)))
+
     _report(
         checks,
         _SUBJECT_COLUMNS + min(len(groups), _GROUP_COLUMNS),
@@ -96,6 +98,7 @@ def _report(
         is_broken |= finding.health is Health.BROKEN
         text = one_line(finding.text)
         typer.echo(f"{finding.health:<7} {finding.subject:<{width}} {text}")
+
     typer.echo(ill if is_broken else well)
     if is_broken:
         raise typer.Exit(exit_code)

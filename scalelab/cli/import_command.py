@@ -80,10 +80,13 @@ def run(
         header_row=header_row,
         accept_doubts=accept_doubts,
     )
+
     rows = counted(len(run.observations), "observation")
+
     are = "is" if len(run.observations) == 1 else "are"
     for line in (f"{rows} {are} in {run.directory}", *run.import_notes):
         typer.echo(line)
+
     for doubt in run.import_doubts:
         typer.echo(f"Doubtful: {doubt}", err=True)
 

@@ -66,15 +66,18 @@ def run(
             f"--log {str(log)!r} needs --from: the script that printed it. Add --from "
             "SCRIPT."
         )
+
     if script is None:
         _write(path, TEMPLATE)
         typer.echo(f"Wrote {path}. Edit it. Next: scalelab try {path}")
         return
+
     if not path.parent.is_dir():  # before imports that take seconds
         raise SpecError(
             f"{path} cannot be written: there is no folder {path.parent}. Choose "
             "another folder, or make it first."
         )
+
     _propose(path, script, log)
 
 
@@ -102,11 +105,14 @@ def _propose(path: Path, script: Path, log: Path | None) -> None:
             python=interpreter(os.environ),
         )
     )
+
     _write(path, proposed.value)
     found = ", ".join(proposed.evidence) or "no options that a sweep would set"
     typer.echo(f"Wrote {path}. Found in {script}: {found}.")
+
     for lacking in proposed.doubts:
         typer.echo(f"Fill in {lacking}.")
+
     typer.echo(f"Next: scalelab try {path}")
 
 

@@ -74,10 +74,12 @@ def build_app(asked: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+
     app.callback()(_options)
     for name, summary in COMMANDS.items():
         command = _command(name, asked) if asked in (None, name) else _nothing
         app.command(name, short_help=summary)(command)
+
     is_needed = asked in (None, SITE)
     group = _module(SITE).app if is_needed else typer.Typer(callback=_nothing)
     app.add_typer(group, name=SITE, short_help=SITE_HELP)
@@ -155,6 +157,7 @@ def _run_in_pipe(arguments: Sequence[str]) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         # A path may hold what the terminal's encoding cannot show.
         sys.stdout.reconfigure(errors="backslashreplace")
+
     interrupt = _Interrupt()
     try:
         with interrupt:

@@ -68,10 +68,12 @@ class Tracker:
         now_s = time.monotonic()
         self.activity.take(event, now_s)
         self.is_stopping |= isinstance(event, Stopping)
+
         if isinstance(event, TrialStarted | TrialEnded):
             self.progress = event.progress
             self._count(event.progress.num_done)
             self._end_s = self._expected_end_s(now_s)
+
         if isinstance(event, TrialEnded) and event.samples_per_s:
             self.fastest = max(
                 self.fastest,
@@ -102,14 +104,17 @@ class Tracker:
         if progress is None:
             starts_nodes = self.source is None
             return self.activity.of_nodes(now_s) if starts_nodes else "starting trials"
+
         of_total = "" if self.total is None else f"/{self.total:,}"
         failed, unfitting = progress.num_failed, progress.num_out_of_memory
         # Always in hours: a figure in another unit would look like a fall.
         hours = progress.used_gpu_s / 3600
         used = number(hours) if hours >= 0.01 else f"{hours:.4f}"
+
         left = ""
         if self._end_s is not None and not (self.is_stopping or self.is_over):
             left = f"about {duration(max(0, round(self._end_s - now_s)))} left"
+
         parts = (
             f"{self.num_done:,}{of_total} done",
             f"{progress.num_running:,} running",
@@ -185,6 +190,7 @@ class LiveView(ProgressView):
         if text := problem(event):
             self._is_waiting = isinstance(event, Waiting | NodeSilent)
             self._problem = _on_one_line(one_line(text), style="yellow")
+
         progress = self._tracker.progress
         if self._tracker.is_stopping and progress and not progress.num_running:
             self._problem = None  # there is nothing left to end
@@ -203,6 +209,7 @@ class LiveView(ProgressView):
         counts = self._tracker.counts()
         self._longest = max(self._longest, len(counts))
         line: RenderableType = _on_one_line(counts)
+
         # A bar as wide as the longest line so far leaves: it does not change each time.
         width = min(BAR_WIDTH, self._console.width - self._longest - 1)
         if width >= SHORTEST_BAR:
@@ -212,9 +219,11 @@ class LiveView(ProgressView):
             )
             if self._console.no_color:  # where rich's bar is invisible while empty
                 bar = ("#" * (width * done // (total or 1))).ljust(width, ".")
+
             block = Table.grid(padding=(0, 1))
             block.add_row(bar, line)
             line = block
+
         rate, what = self._tracker.fastest
         fastest = f"Fastest here: {number(rate)} samples/s{what}"
         below = [_on_one_line(fastest if rate else ""), self._problem]

@@ -202,8 +202,10 @@ def run(
             "--site names the site whose job script is printed. Add --sbatch; give "
             "another price with --price."
         )
+
     found = load(run_directory)
     words = asked(**question)
+
     asks_more = sbatch or any(v and v != asked().get(n) for n, v in words.items())
     if (result := found.search_result) and not asks_more:
         if as_json:
@@ -225,6 +227,7 @@ def run(
         typer.echo(found.job_script(answer, site), nl=False)
     else:
         print_answer(answer, explain=explain)
+
     if not answer.meets_constraints:
         raise typer.Exit(NOTHING_MEETS)
 
@@ -280,8 +283,10 @@ def table(
         given = 1 if runs is None else runs
         typer.echo(run.scaling_table(given, **words).text(form or "md").rstrip())
         return
+
     if form is not None or runs is not None:
         raise SpecError("A card is Markdown of one run. Leave out --format and --runs.")
+
     typer.echo(run.card(**words))
 
 
@@ -303,6 +308,7 @@ def with_question(
         )
         for resource in resources
     ]
+
     *further, _ = inspect.signature(asked, eval_str=True).parameters.values()
 
     @functools.wraps(command)

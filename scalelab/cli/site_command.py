@@ -60,5 +60,6 @@ def init(
         scheduler=scheduler,
         force=force,
     )
+
     typer.echo(f"Wrote {path}: {nodes}.")
     typer.echo(f"Look through it, then: scalelab doctor --site {name or path.stem}")

@@ -18,11 +18,13 @@ def run(
 
     run = load(run_directory)
     status = run.status()
+
     text = run.status_lines(status, run_directory)
     if as_json:
         question = {"command": "status", "run": run_directory}
         print_json(question, facts=[], text=text, **asdict(status))
         return
+
     typer.echo("\n".join(text))
     if status.has_canaries:  # what tells of them takes longer to load than all above
         print_steadiness(run.observations)

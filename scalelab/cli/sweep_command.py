@@ -95,6 +95,7 @@ def run(
     if in_process:
         _run_in_process(experiment, site)
         return
+
     budget = parse_gpu_hours(sweep_budget) if sweep_budget is not None else None
     asked = Sweep.read(
         experiment,
@@ -106,6 +107,7 @@ def run(
     ).prepared(accept_changes=accept_changes)
     if not yes and (question := asked.question):
         _confirm(question)
+
     options = {
         "--site": site,
         "--run": str(asked.directory),
@@ -116,6 +118,7 @@ def run(
         "--trial": trial,
         "--quiet": quiet,
     }
+
     arguments = ["sweep", str(experiment), "--yes"]
     for name, value in options.items():
         if value:
@@ -127,6 +130,7 @@ def run(
         apart = detached.detach(asked, arguments)
         typer.echo(apart.text, err=bool(apart.exit_code))
         raise typer.Exit(apart.exit_code)
+
     interrupts = _Interrupts()
     job = arguments if as_driver_job else None
     end = _run(asked, budget, interrupts, is_quiet=quiet, job=job)
@@ -148,10 +152,12 @@ def _show_end(
     summary = end.summary
     if summary.stopped and not interrupts.count:
         say(f"The sweep ended early: {summary.stopped}.", err=True)
+
     if summary.unsound:
         from scalelab.cli.shown.first_trials import of_sweep
 
         typer.echo(of_sweep(asked, summary.unsound, experiment), err=True)
+
     for line in closing(end, asked.num_remaining):
         say(line, err=True)
 
@@ -160,6 +166,7 @@ def _show_end(
         meets_limits = _answer(asked.directory, is_quiet=is_quiet)
     if end.left_jobs:
         typer.echo(f"Error: {left_jobs(end.left_jobs)}", err=True)
+
     return EXIT[end.reason(meets_limits=meets_limits)]
 
 
@@ -188,6 +195,7 @@ def try_out(
     from scalelab.running import trying
 
     started_s = time.monotonic()
+
     sweep = trying.prepare(experiment, site=site)
     with view(Console(stderr=True), sweep.device_hour_word, is_quiet=quiet) as progress:
         tried = trying.try_out(
@@ -196,14 +204,17 @@ def try_out(
             on_event=progress,
             on_start=lambda running: progress.watch(running.source),
         )
+
     took = duration(time.monotonic() - started_s)
     count = counted(len(tried.trials), "trial")
     title = f"{sweep.experiment.name}: {count} of a few steps in {took}"
     typer.echo("\n".join([title, *table(tried), "", *verdict(tried)]))
+
     if tried.directory is not None:
         typer.echo(f"Records and logs: {tried.directory}")
     if not tried.is_well:
         raise typer.Exit(NOT_ALL_MEASURED)
+
     typer.echo(f"Next: scalelab sweep {experiment}")
 
 
@@ -222,8 +233,10 @@ def _run(
     from scalelab.running.execution import run_sweep
 
     started_s = time.monotonic()
+
     if not job:
         refuse_second_driver(asked.directory)
+
     console = Console(stderr=True)
     with (
         view(console, asked.device_hour_word, is_quiet=is_quiet) as progress,
@@ -242,6 +255,7 @@ def _run(
 
         for line in _opening(asked):
             say(line)
+
         return run_sweep(
             asked, budget_gpu_hours=budget, on_event=progress, on_start=started
         )
@@ -252,16 +266,20 @@ def _answer(directory: Path, *, is_quiet: bool) -> bool:
     from scalelab.session import load
 
     finished = load(directory)
+
     report, answer = finished.write_report(), finished.answer()
     if result := finished.search_result:
         typer.echo("\n".join(result.sentences))
     else:
         print_answer(answer)
+
     if isinstance(answer, Exception) and finished.accepted:
         typer.echo(finished.accepted)
+
     print_steadiness(finished.observations)
     if not is_quiet:
         say(f"Report: {report}")
+
     return isinstance(answer, Exception) or answer.meets_constraints
 
 
@@ -294,6 +312,7 @@ class _Interrupts:
         self.count += 1
         if self.count > (1 if self._running is None else 2):
             raise KeyboardInterrupt
+
         if self._running is None:
             # In a thread: the signal may have come in the middle of a print, and that
             # cannot be entered a second time.
@@ -309,6 +328,7 @@ def _opening(asked: Sweep) -> Iterator[str]:
         yield asked.crowding
     yield from (f"Changed: {change}." for change in asked.changes)
     num_done, where = asked.num_finished, asked.directory
+
     done, left = counted(num_done, "trial"), counted(asked.num_remaining or 0, "trial")
     if asked.num_remaining is None:
         verb = f"Continuing ({done} done)" if num_done else "Running"

@@ -152,14 +152,17 @@ class DaskNodes(ABC):
             logger = logging.getLogger(name)
             self._stack.callback(logger.setLevel, logger.level)
             logger.setLevel(SILENT)
+
         self._stack.enter_context(silence_logging_cmgr(SILENT))
         settings = {**DASK_SETTINGS, "temporary-directory": scratch}
         if not self._has_dashboard:
             settings["distributed.scheduler.http.routes"] = []
+
         self._stack.enter_context(dask.config.set(settings))
         runner = LoopRunner()
         with _ctrl_c_blocked():
             runner.start()
+
         self._stack.callback(runner.stop)
         scheduler = {
             "host": bracketed(host),
@@ -168,6 +171,7 @@ class DaskNodes(ABC):
             "dashboard": self._has_dashboard,
             "dashboard_address": f"{LOOPBACK}:0",
         }
+
         self._cluster = SpecCluster(
             loop=runner.loop,
             scheduler={"cls": Scheduler, "options": scheduler},
@@ -178,6 +182,7 @@ class DaskNodes(ABC):
             # starting; those that did start are closed by the stack.
             shutdown_on_close=False,
         )
+
         self._stack.callback(self._close_cluster)
         self.client = self._stack.enter_context(
             Client(self._cluster, set_as_default=False)
@@ -218,6 +223,7 @@ def cluster_of(
             preload += trainer.preload(name, parallelism)
         elif program.launcher_row().serves_store:
             preload.append("torch.distributed")
+
     agent_options = {"preload": tuple(dict.fromkeys(preload)), "entry": entry}
     cluster = imported(site.cluster)
     return cast(DaskNodes, cluster(site, run=run, max_nodes=max_nodes, **agent_options))

@@ -17,6 +17,7 @@ def local_devices(device_type: str) -> tuple[str, ...]:
     ids = listed_gpus()
     if ids is None:
         ids = tuple(map(str, range(_num_cuda_devices())))
+
     if not ids:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         raise ClusterError(
@@ -24,6 +25,7 @@ def local_devices(device_type: str) -> tuple[str, ...]:
             f"(CUDA_VISIBLE_DEVICES={visible!r}). Use device_type: cpu, or run where "
             "nvidia-smi lists a GPU."
         )
+
     return ids
 
 
@@ -32,12 +34,14 @@ def granted_devices(device_type: str, num_devices: int) -> tuple[str, ...]:
     present = local_devices(device_type)
     if device_type == "cpu":
         return tuple(present[index % len(present)] for index in range(num_devices))
+
     if len(present) < num_devices:
         raise ClusterError(
             f"The job asked for {num_devices} GPUs on each node and sees "
             f"{len(present)} here ({', '.join(present)}). Correct gpus_per_node or the "
             "GPU request in the site."
         )
+
     if "CUDA_VISIBLE_DEVICES" not in os.environ and len(present) > num_devices:
         raise ClusterError(
             f"The job asked for {num_devices} of this node's {len(present)} GPUs, and "
@@ -45,6 +49,7 @@ def granted_devices(device_type: str, num_devices: int) -> tuple[str, ...]:
             f"for whole nodes, gpus_per_node: {len(present)}, or set the variable in "
             "the site's prologue."
         )
+
     granted = tuple(map(_uuid, present[:num_devices]))
     if num_devices > 1 and any(device.startswith("MIG-") for device in granted):
         raise ClusterError(
@@ -52,6 +57,7 @@ def granted_devices(device_type: str, num_devices: int) -> tuple[str, ...]:
             "connects no ranks on slices. Write gpus_per_node: 1 in the site and run "
             "trials of one rank."
         )
+
     return granted
 
 

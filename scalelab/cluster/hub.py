@@ -76,11 +76,14 @@ class HubCluster(DaskNodes):
                 "driver_interface in the site to the one at which nodes reach this "
                 "machine."
             ) from error
+
         with storing(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
+
         tls_files = write_tls_files(security, self._directory)
         for file in tls_files.values():
             self._stack.callback(Path(file).unlink, missing_ok=True)
+
         for site in self.site.groups.values():
             options = NodeOptions(
                 scheduler=self.address,
@@ -91,6 +94,7 @@ class HubCluster(DaskNodes):
                 interface=site.interface,
                 **self._agent_options,
             )
+
             path = self._directory / options_file(site.group)
             options.write(path)
             self._stack.callback(path.unlink, missing_ok=True)
@@ -125,6 +129,7 @@ class AllocationNodes(HubCluster):
         )
         with storing(self._log):
             output = self._stack.enter_context(self._log.open("ab"))
+
         launcher = subprocess.Popen(
             ["bash", "-c", command],
             stdin=subprocess.DEVNULL,
@@ -133,7 +138,9 @@ class AllocationNodes(HubCluster):
             # A Ctrl-C at the driver's terminal is the driver's.
             start_new_session=True,
         )
+
         self._stack.callback(self._end, launcher)
+
         deadline_s = time.monotonic() + self.site.start_timeout
         while (num_up := len(self.workers)) < self._num_nodes:
             if launcher.poll() is not None or time.monotonic() > deadline_s:

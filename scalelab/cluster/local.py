@@ -52,9 +52,11 @@ class LocalNodes(DaskNodes):
                 own_session=True,
                 **self._agent_options,
             )
+
             options = nanny_options(plugin, LOOPBACK, security, scratch)
             options["silence_logs"] = SILENT
             workers[f"node-{index}"] = {"cls": Nanny, "options": options}
+
         try:
             self._start_dask(LOOPBACK, scratch, security, workers)
             self.client.wait_for_workers(len(workers), timeout=START_UP_TIMEOUT_S)
@@ -77,6 +79,7 @@ def divide_devices(
             f"machine offers {len(present)} ({', '.join(present)}). "
             "Ask for fewer nodes or devices."
         )
+
     slots = [present[index % len(present)] for index in range(num_nodes * per_node)]
     return [
         tuple(slots[first : first + per_node])

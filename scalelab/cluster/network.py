@@ -22,6 +22,7 @@ def address_of_interface(name: str) -> str:
     addresses = _addresses()
     if found := addresses.get(name):
         return found[0]
+
     known = ", ".join(
         f"{interface} ({', '.join(has)})" for interface, has in addresses.items()
     )
@@ -60,13 +61,16 @@ def own_address(interface: str | None) -> str:
     candidates = {address for address in firsts if not ip_address(address).is_loopback}
     if len(candidates) == 1:
         return candidates.pop()
+
     with suppress(ClusterError):
         # An address of documentation, to which nothing is sent.
         if (guess := address_towards("tls://192.0.2.1:1")) in candidates:
             return guess
+
     with suppress(OSError):
         if (guess := socket.gethostbyname(socket.gethostname())) in candidates:
             return guess
+
     known = ", ".join(sorted(candidates)) or "none but loopback"
     raise ClusterError(
         f"Which address of {socket.gethostname()} do nodes reach? It has {known}. Set "
@@ -98,6 +102,7 @@ def link_to_nodes(address: str, rdma: Path = _RDMA) -> tuple[str, float] | None:
     ]
     if ports:
         return counted(len(ports), "RDMA port"), sum(ports)
+
     names = (name for name, has in _addresses().items() if address in has)
     name = next(names, "")
     speed = psutil.net_if_stats()[name].speed if name else 0

@@ -42,12 +42,14 @@ def run_security() -> Security:
         .public_bytes(serialization.Encoding.PEM)
         .decode()
     )
+
     secret = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     ).decode()
     roles = ("client", "scheduler", "worker")
+
     return Security(
         require_encryption=True,
         tls_ca_file=certificate,

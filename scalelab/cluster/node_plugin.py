@@ -91,6 +91,7 @@ class NodePlugin(WorkerPlugin):
         else:
             # A batch system sends it to every process of a job; the nanny decides.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
         # What the agent puts on the local disk goes with the worker, however it ends.
         tempfile.tempdir = worker.local_directory
         self.agent = NodeAgent(
@@ -101,6 +102,7 @@ class NodePlugin(WorkerPlugin):
             address=get_address_host(worker.address),
             search_path=self.search_path,
         )
+
         self.is_ready = threading.Event()
         threading.Thread(target=self._get_ready, daemon=True).start()
 
@@ -141,6 +143,7 @@ def describe_node() -> Node:
     worker, plugin = get_worker(), _plugin()
     plugin.is_ready.wait()
     plugin.agent.device_name = device_name(plugin.device_type, plugin.device_ids)
+
     return Node(
         name=str(worker.name),
         address=worker.address,

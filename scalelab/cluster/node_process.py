@@ -41,6 +41,7 @@ async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
         preload=options.preload,
         entry=options.entry,
     )
+
     security = Security(require_encryption=True, **options.tls_files)
     nanny = Nanny(
         options.scheduler,
@@ -50,8 +51,10 @@ async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
         silence_logs=logging.WARNING,
         **nanny_options(plugin, host, security, str(scratch)),
     )
+
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+
     async with nanny:
         finished = asyncio.ensure_future(nanny.finished())
         ending = asyncio.ensure_future(ended.wait())
@@ -65,6 +68,7 @@ def main() -> None:
     """Run a node with the options file and job that the command line names."""
     path, job_name = sys.argv[1:]
     scratch = make_scratch()
+
     settings = {**DASK_SETTINGS, "temporary-directory": str(scratch)}
     try:
         with dask.config.set(settings):

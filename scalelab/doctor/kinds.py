@@ -42,6 +42,7 @@ def _examined(subject: str, registry: Registry[Any], name: str) -> Finding:
             return broken(subject, f"{origin}: {error}. {_MEND}")
         install = f"pip install 'scalelab[{getattr(row, 'extra', '') or 'run'}]'"
         return note(subject, f"{origin}; {error}. To use it: {install}")
+
     return ok(subject, origin)
 
 
@@ -54,6 +55,7 @@ def _check(row: Any, source: str) -> None:
     ]
     if lacking := sorted(name for name in declared if not hasattr(row, name)):
         raise SpecError(f"{source} has no {', '.join(lacking)}. {_MEND}")
+
     for name in declared:
         value = getattr(row, name)
         if isinstance(value, str) and _PATH.fullmatch(value):

@@ -75,9 +75,11 @@ def examine(runs: Path) -> Iterator[Finding]:
     gpus, cores = num_visible_gpus(), num_cores()
     on_cores = "" if gpus else "; trials run on cores, one thread per rank"
     yield ok("devices", f"{gpus} GPUs, {cores} cores this process may use{on_cores}")
+
     for trainer in TRAINERS:
         if trainer.framework:
             yield _package(trainer.framework, trainer.extra, is_needed=False)
+
     yield _package("distributed", "run", is_needed=True)
     yield _frameworks()
     yield from _mpi_as_root()
@@ -121,6 +123,7 @@ def _mpi_as_root() -> Iterator[Finding]:
     is_set = all(os.environ.get(name) == "1" for name in _OPEN_MPI_AS_ROOT)
     if os.geteuid() != 0 or is_set or not shutil.which("mpirun"):
         return
+
     version = answered(["mpirun", "--version"]).output
     if "Open MPI" in version:
         wanted = ", ".join(f"{name}: 1" for name in _OPEN_MPI_AS_ROOT)
@@ -145,6 +148,7 @@ def run_directory_finding(runs: Path) -> Finding:
             "run directory",
             f"{place} cannot be written: {error.strerror}. Sweep from elsewhere.",
         )
+
     find = ok if free >= MIN_FREE_BYTES else note
     text = f"{place} can be written, {free / 2**30:.1f} GiB free"
     return find("run directory", text)
@@ -166,6 +170,7 @@ def _two_ranks(trainer: Trainer) -> str:
 
     if trainer.framework:
         import_module(trainer.framework)
+
     prefix = "" if trainer.name == DEFAULT_TRAINER else f"{trainer.name}/"
     workload = f"{prefix}{trainer.self_test}"
     trial = Trial(
@@ -175,6 +180,7 @@ def _two_ranks(trainer: Trainer) -> str:
         local_batch_size=1,
         measurement=Measurement(warmup_steps=0, steps=2),
     )
+
     share = NodeShare(node="doctor", device_ids=("0", "0"))
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -191,7 +197,9 @@ def _two_ranks(trainer: Trainer) -> str:
             known=KnownWorkload.named(workload),
         )
         result = agent.run(spec, 0, None)
+
     if result.outcome is not Outcome.COMPLETED:
         raise LaunchError(f"{result.outcome}: {result.reason}")
+
     start_up_s = result.measurements["start_up_s"]
     return f"2 ranks met, stepped and ended; start-up {start_up_s:.2f} s"

@@ -68,9 +68,11 @@ def _examined(site: RemoteSite, runs: Path) -> Iterator[Finding]:
         )
     elif programs:
         yield ok("programs", f"{', '.join(programs)} found")
+
     yield from _folder(site, runs)
     yield from of_each_group(site, _interpreter)
     yield _network(site)
+
     if not isinstance(site, BatchSite):
         try:
             _, name, num_nodes = held_allocation(os.environ)
@@ -119,10 +121,12 @@ def _folder(site: Site, runs: Path) -> Iterator[Finding]:
     except SpecError as error:
         yield broken("run directory", str(error))
         return
+
     finding = run_directory_finding(runs)
     yield finding
     if finding.health is Health.BROKEN:
         return
+
     here = existing_place(runs.absolute())
     if (kind := _file_system(here)) in _LOCAL_FILE_SYSTEMS:
         yield note(
@@ -132,6 +136,7 @@ def _folder(site: Site, runs: Path) -> Iterator[Finding]:
         )
     else:
         yield ok("shared folder", f"{here} lies on {kind or 'a file system'}")
+
     # The time of a file is that of the clock of the file system's server.
     with tempfile.NamedTemporaryFile(dir=here) as file:
         before_s = time.time()
@@ -139,6 +144,7 @@ def _folder(site: Site, runs: Path) -> Iterator[Finding]:
         file.flush()
         os.fsync(file.fileno())
         written_s = os.stat(file.name).st_mtime
+
     yield clock_finding("file clock", written_s - before_s)
 
 
@@ -197,6 +203,7 @@ def _queue(site: BatchSite) -> Iterator[Finding]:
     except ClusterError as error:
         yield broken(_SILENT, str(error))
         return
+
     noun = inventory.noun
     if (queue := asked_queue(site, inventory)) is None:
         wanted = f"{noun} {site.queue_name!r}" if site.queue_name else f"default {noun}"
@@ -213,6 +220,7 @@ def _queue(site: BatchSite) -> Iterator[Finding]:
                 f"{site.walltime:g} s is more than the {limit_s:g} s of {noun} "
                 f"{queue.name}. Shorten walltime.",
             )
+
     if site.account in inventory.accounts:
         yield ok("account", f"{site.account} may be charged")
     elif site.account is not None and inventory.accounts:
@@ -230,9 +238,11 @@ def _capacity(site: BatchSite, queue: Queue, noun: str) -> Iterator[Finding]:
     if why := why_no_node_fits(site, queue):
         yield broken(noun, why)
         return
+
     routes = f" routes to {', '.join(queue.routes_to)}" if queue.routes_to else ""
     groups = "; ".join(map(str, queue.groups)) or "nodes not said"
     yield ok(noun, f"{queue.name}{routes}: {groups}")
+
     if queue.groups and queue.num_away == queue.num_nodes:
         yield note(
             noun,
@@ -249,6 +259,7 @@ def _submissions(site: BatchSite, runs: Path) -> Iterator[Finding]:
             f"{site.scheduler} does not say beforehand; --job submits a job",
         )
         return
+
     largest = 1 if site.provision == "pool" else site.nodes or 2
     for count in sorted({*(2**n for n in range(largest.bit_length())), largest}):
         script = node_job_script(
@@ -297,6 +308,7 @@ def _submission_from_nodes(site: BatchSite) -> Finding:
         return ok(subject, f"allowed by the configuration{hint}")
     if site.driver_job is None:
         return note(subject, "forbidden: sweep --detach runs as a process here")
+
     return broken(
         subject,
         "the configuration forbids it: remove driver_job from the site, and sweep "

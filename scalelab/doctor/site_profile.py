@@ -90,11 +90,13 @@ def _nodes(inventory: Inventory, queue: Queue, kind: DeviceType) -> Iterator[str
     group = queue.kinds[0]
     are_cores = "  # devices, here cores" if kind is DeviceType.CPU else ""
     yield f"gpus_per_node: {group.gpus or f'{group.cores}{are_cores}'}"
+
     if group.gpus:
         yield from _gpu_settings(inventory, kind)
     if group.gpus and group.gpu_type:
         types = {group.gpu_type for group in queue.groups if group.gpus}
         yield f"{'' if len(types) > 1 else '# '}gpu_type: {_word(group.gpu_type)}"
+
     yield from _of_one_node(group)
     yield f"# nodes: {group.num_nodes}  # at most; default: those of the largest trial"
     if len(queue.groups) > 1:
@@ -111,6 +113,7 @@ def _unlike_nodes(
     }
     yield f"# Experiments choose, node_group: [{', '.join(names)}]; else the first."
     yield "node_groups:"
+
     for name, node_kind in names.items():
         yield from (
             f"  {_word(name)}:  # {node_kind}",
@@ -167,6 +170,7 @@ def write_profile(text: str, name_or_path: str, *, force: bool = False) -> Path:
         raise SpecError(
             f"{path} exists. Give another name, or replace it with --force."
         )
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -174,4 +178,5 @@ def write_profile(text: str, name_or_path: str, *, force: bool = False) -> Path:
         raise SpecError(
             f"{path} cannot be written: {error.strerror}. Choose another place."
         ) from error
+
     return path

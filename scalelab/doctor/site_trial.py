@@ -56,6 +56,7 @@ def try_nodes(site: Site, runs: Path, say: Callable[[str], None]) -> Iterator[Fi
             f"--job submits a job, and site {site.name!r} uses one that is held "
             "already. Leave it out."
         )
+
     # Reported each at once: the job of the next group may wait long in its queue.
     return (
         of_groups([name], finding)
@@ -133,6 +134,7 @@ def _visited(
         "device_type": site.device_type.value,
         "num_devices": site.devices_per_node,
     }
+
     write_atomically(folder / TASK, encode_json(task))
     words = [site.python or sys.executable, "-m", "scalelab.cluster.survey.visit"]
     script = job_script(
@@ -143,8 +145,10 @@ def _visited(
         walltime_s=min(site.walltime or JOB_WALLTIME_S, JOB_WALLTIME_S),
         log=folder / _LOG,
     )
+
     record = submit_script(site.scheduler, _NAME, script)
     say(f"job {record.job_id} is submitted")
+
     try:
         return _answer(record, folder, say)
     finally:
@@ -178,7 +182,9 @@ def _answer(
             ended_s = ended_s or now_s
             how = f"ended ({view.reason})" if view else "ended"
             _require_answer(folder, now_s - ended_s, f"job {record.job_id} {how}")
+
         time.sleep(_LOOK_AGAIN_S)
+
     found = json.loads((folder / ANSWER).read_bytes())
     return {**found, "queued_s": queued_s, "job_id": record.job_id}
 
@@ -213,6 +219,7 @@ def _findings(
     )
     yield ok("shared folder", f"{host} read and wrote what this machine did")
     yield from _calls(found, listener)
+
     if "torch" in found:
         yield ok("torch", f"{found['torch']}, {found['python']}")
     else:
@@ -221,6 +228,7 @@ def _findings(
             f"{found.get('torch_error')}. Set python in the site to an interpreter "
             "that has it, or load it in prologue.",
         )
+
     yield _devices(site, found)
     num_cores, asked = found["num_cores"], site.cores_per_node or 0
     if num_cores < asked and num_cores == found["num_cores_of_node"]:
@@ -235,6 +243,7 @@ def _findings(
             f"the job may use {num_cores} of the {asked} cores it asked for. Look for "
             "what binds it in the site's directives.",
         )
+
     yield _submission(site, found)
     if site.links is None and site.nodes != 1 and found.get("link"):
         by, gbit_per_s = found["link"]
@@ -255,6 +264,7 @@ def _calls(found: Mapping[str, Any], listener: _Listener) -> Iterator[Finding]:
             "interface in the site, or ask for these ports to be opened.",
         )
         return
+
     yield ok("node to driver", f"{found['address']} reached {listener.url}")
     if not found["is_called_back"]:
         yield broken(
@@ -264,6 +274,7 @@ def _calls(found: Mapping[str, Any], listener: _Listener) -> Iterator[Finding]:
         )
     else:
         yield ok("driver to node", f"reached {found['address']}")
+
     yield clock_finding("node's clock", listener.skew_s)
 
 
@@ -277,6 +288,7 @@ def _devices(site: BatchSite, found: Mapping[str, Any]) -> Finding:
         return ok(
             "devices", f"{cores}{visible_in_words}" if site.asks_for_gpus else cores
         )
+
     if found["num_torch_devices"] < site.devices_per_node:
         return broken(
             "devices",
@@ -284,6 +296,7 @@ def _devices(site: BatchSite, found: Mapping[str, Any]) -> Finding:
             f"{site.devices_per_node}{visible_in_words}. Correct the GPU request, or "
             "install a torch that fits the nodes' driver.",
         )
+
     return ok("devices", f"{', '.join(found['names'])}{visible_in_words}")
 
 

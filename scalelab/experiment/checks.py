@@ -25,28 +25,34 @@ def check_program(experiment: ExperimentKeys) -> None:
             "optimizer belongs to a workload. For a command write options: "
             "{optimizer: [...]}, and {optimizer} where its command line names it."
         )
+
     check_commands(experiment)
     workload = experiment.workload
     if workload is None:
         return
+
     name = workload.name
     for key in ("env", "env_from", "stop", "uses", "metrics", "layout"):
         if getattr(experiment, key):
             raise SpecError(
                 f"{key} belongs to a command, not to a workload. Remove it."
             )
+
     if found := find_trainer(name):
         trainer, own_name = found
         trainer.check_name(own_name)
         trainer.check_keys(own_name, workload.parameters, experiment.axes)
+
     facts = facts_of(name)
     if facts is None or not _evaluates(experiment):
         return
+
     if not facts.metrics:
         raise SpecError(
             f"workload={name} has no held-out data, so no trial of it reaches a "
             "metric. Remove everything but throughput from measure.kind."
         )
+
     needed = facts.convergence_needs
     if needed and needed not in workload.parameters:
         raise SpecError(
@@ -75,6 +81,7 @@ def check_kinds(experiment: ExperimentKeys) -> None:
                     f"itself, so it cannot fill in {{{min(used)}}}. Let the program "
                     "ask its framework for its rank."
                 )
+
     if experiment.workload:
         for strategy in experiment.parallelism:
             _check_strategy(STRATEGIES[strategy], experiment, experiment.workload)
@@ -85,12 +92,15 @@ def _check_reported(experiment: ExperimentKeys) -> None:
     target = experiment.job.target if experiment.job else None
     if metrics is None or not metrics.groups or not _evaluates(experiment):
         return
+
     wanted = {}
     if target is not None:
         wanted[target.metric] = "the metric of job.target, so no trial would reach it"
+
     for objective in experiment.objective:
         if not objective.is_time:
             wanted[objective.metric] = "an objective, so no trial would be the best"
+
     for metric, why in wanted.items():
         if metric not in metrics.groups:
             raise SpecError(
@@ -108,16 +118,20 @@ def check_workload(asked: ExperimentKeys, site: Site, code_directory: Path) -> N
     is_run_by_other = any(
         settings.python or settings.prologue for settings in site.groups.values()
     )
+
     names = trainer.names(own_name, None if is_run_by_other else code_directory)
     if names is None:
         return
+
     of_strategies = {o for name in asked.parallelism for o in STRATEGIES[name].options}
     name, given = asked.workload.name, asked.workload.parameters
     axes = {axis: values[0] for axis, values in asked.axes.items()}
     given |= {axis: value for axis, value in axes.items() if axis not in of_strategies}
     names.check_parameters(name, given, trainer.process_parameters)
+
     if _evaluates(asked) and asked.job and asked.job.target:
         names.check_metric(name, asked.job.target.metric)
+
     wanted = [
         *(
             (objective.metric, "objective")
@@ -144,6 +158,7 @@ def check_trials(asked: ExperimentKeys, site: Site, trials: Iterable[Trial]) -> 
             max(batch, trial.global_batch_size if is_epochal else 1),
             max(ranks, trial.data_parallel_size),
         )
+
     for axes, (batch, ranks) in sizes.items():
         demand = DataDemand(
             global_batch_size=batch,
@@ -158,6 +173,7 @@ def _check_strategy(
 ) -> None:
     trainer_of(workload.name)[0].check_strategy(strategy.name)
     strategy.check_options(experiment.options)
+
     facts = facts_of(workload.name)
     if facts and not facts.trains_model:
         serves = strategy.num_servers(2, {}) > 0
@@ -167,6 +183,7 @@ def _check_strategy(
                 f"workload={workload.name} trains no model, so parallelism="
                 f"{strategy.name} has no {what}. Leave it out."
             )
+
     if strategy.splits_model and isinstance(experiment.local_batch_size, AutoBatch):
         raise SpecError(
             f"local_batch_size=auto does not go with parallelism={strategy.name}, "

@@ -115,13 +115,16 @@ def check_commands(experiment: ExperimentKeys) -> None:
 def _check_command(experiment: ExperimentKeys) -> None:
     _check_placeholders(experiment)
     _check_variables(experiment)
+
     received = values_received(experiment)
     if experiment.layout:
         _check_layout(experiment, experiment.layout, received)
+
     _check_axes(experiment, received)
     has_rate = experiment.rate_settings[0] is not None
     if RATE in experiment.tune and not received & _OF_RATE:
         raise _changes_nothing(f"tune.{RATE}", RATE)
+
     if not has_rate and (rates := sorted(received & _OF_RATE)):
         raise SpecError(
             f"learning_rate is missing, but the command uses {{{rates[0]}}}. Add, for "
@@ -132,6 +135,7 @@ def _check_command(experiment: ExperimentKeys) -> None:
 def _check_placeholders(experiment: ExperimentKeys) -> None:
     valid = known_placeholders(experiment)
     templates = {"command": experiment.command or ""}
+
     templates |= {f"env.{name}": value for name, value in experiment.env.items()}
     for field, template in templates.items():
         for placeholder in {*placeholders_in(template)} - {*valid}:
@@ -151,6 +155,7 @@ def _check_variables(experiment: ExperimentKeys) -> None:
                 f"{name} is under env and under env_from. Keep it in env_from to take "
                 "the value from the driver's environment, or in env to write it here."
             )
+
     variables = readable_variables(experiment)
     for variable in experiment.uses:
         if variable not in variables:
@@ -182,6 +187,7 @@ def _check_layout(
             "node may see the same samples. Use {local_batch_size}, the samples per "
             "replica, or {global_batch_size}."
         )
+
     if layout.micro_batches is MicroBatches.SPLIT and isinstance(
         experiment.local_batch_size, AutoBatch
     ):
@@ -189,6 +195,7 @@ def _check_layout(
             "local_batch_size=auto does not go with layout.micro_batches=split, where "
             "each stage of the pipeline needs a sample of it. List local batches."
         )
+
     for axis, values in layout.axes().items():
         names = _DEGREES[axis]
         if len(values) > 1 and not received & {*names}:
@@ -224,6 +231,7 @@ def _check_values(experiment: ExperimentKeys, trials: Sequence[Trial]) -> None:
     _check_batches(experiment, trials, received)
     for axis in ("precision", "parallelism", "seed"):
         _check_axis(axis, (getattr(trial, axis) for trial in trials), [axis], received)
+
     _check_rates(trials, received)
 
     names, first = _local_batch(experiment), dict[object, Trial]()
@@ -248,9 +256,11 @@ def _check_batches(
                 f"the command uses none of {_listed(_ACCUMULATION)}. Add one, or "
                 "change the batch sizes."
             )
+
     names = _local_batch(experiment)
     if isinstance(experiment.local_batch_size, AutoBatch) and not received & {*names}:
         raise _not_received("local_batch_size", ["auto"], names)
+
     if len({trial.global_batch_size for trial in trials}) > 1:
         # of one global batch, a program may take its ranks' shares by itself
         local = (trial.local_batch_size for trial in trials)
@@ -260,12 +270,14 @@ def _check_batches(
 def _check_rates(trials: Sequence[Trial], received: Set[str]) -> None:
     rates = [trial.learning_rate for trial in trials if trial.learning_rate]
     has_one_rule = len({rate.rule for rate in rates}) == 1
+
     are_timed = all(trial.kind is TrialKind.THROUGHPUT for trial in trials)
     if not (has_one_rule and are_timed):  # else no time depends on the rate
         # The command may apply the one rule by itself.
         base = ["base_learning_rate"] if has_one_rule else []
         rated = (rate.value for rate in rates)
         _check_axis("learning_rate", rated, ["learning_rate", *base], received)
+
     warmups = {rate.warmup for rate in rates}
     _check_axis("warmup_samples", warmups, ["warmup_samples"], received)
 
@@ -310,6 +322,7 @@ def placeholder_values(
     replicas = trial.data_parallel_size
     # At least one: a replica may be spread over nodes.
     on_node = max(1, devices_on_node * replicas // trial.world_size)
+
     values: dict[str, object] = {
         "local_batch_size": trial.local_batch_size,
         "global_batch_size": trial.global_batch_size,
@@ -331,8 +344,10 @@ def placeholder_values(
         del values["batch_size_per_node"]  # a replica may be spread over nodes
         values |= layout.sizes(trial.world_size)
         values["micro_batch_size"] = layout.micro_batch_size(trial.local_batch_size)
+
     if rate := trial.learning_rate:
         values["learning_rate"] = rate.value
         values["base_learning_rate"] = rate.base
         values["warmup_samples"] = rate.warmup_samples
+
     return values

@@ -84,10 +84,12 @@ def _from_first_difference(before: Any, after: Any) -> tuple[Any, Any]:
     pairs = zip(before, after, strict=False)
     common = next((i for i, (a, b) in enumerate(pairs) if a != b), len(before))
     begin = common - _IN_COMMON
+
     # Where the next word begins, so that none is cut.
     space = before.find(" ", max(begin, 0), begin + _IN_COMMON)
     if begin <= 0 or space < 0:
         return before, after
+
     return f"...{before[space:]}", f"...{after[space:]}"
 
 

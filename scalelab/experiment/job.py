@@ -56,22 +56,27 @@ class Job(Section):
                 f"{' and '.join(map(key, given))} both say how long the job is.",
                 "Keep one.",
             )
+
         if not given and self.target is None:
             raise SpecError(
                 "does not say how long the job is. Add one of epochs, steps, samples "
                 "and tokens, or a target such as 'val_loss <= 2.9'."
             )
+
         if self.epochs and not self.samples_per_epoch:
             raise SpecError(
                 f"{key('epochs')} needs {key('samples_per_epoch')}. Add it."
             )
+
         if self.tokens and not self.sequence_length:
             raise SpecError("tokens needs sequence_length, tokens per sample. Add it.")
+
         if self.flops_per_sample and self.device_peak_flops is None:
             raise SpecError(
                 "flops_per_sample and device_peak_flops together say how much of a "
                 "device is used. Give both, or neither."
             )
+
         return self
 
     def num_samples(self, global_batch_size: int) -> int | None:

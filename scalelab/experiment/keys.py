@@ -249,6 +249,7 @@ class ExperimentKeys(TuneKeys):
             return values
         source = values.get("source")
         rates = values.get("learning_rate")
+
         is_tuned = isinstance(rates, Mapping) and rates.get("rule") in (
             Rule.TUNED,
             [Rule.TUNED],
@@ -258,16 +259,19 @@ class ExperimentKeys(TuneKeys):
             return {**values, "source": found.name}
         if source is None:
             return values
+
         given = source if isinstance(source, Mapping) else {"name": source}
         name = str(given.get("name"))
         if name not in SOURCES.names or SOURCES[name].chooses != "settings":
             return values
+
         keys = {key: value for key, value in given.items() if key != "name"}
         for key in keys:
             if key in values:
                 raise SpecError(
                     f"{key} stands under source and beside it. Keep one of the two."
                 )
+
         return {**values, **keys, "source": name}
 
     @model_validator(mode="after")
@@ -283,6 +287,7 @@ class ExperimentKeys(TuneKeys):
                 f"exactly one: a workload ({', '.join((*known, 'module:Class'))}), "
                 "a command, or several programs."
             )
+
         return self
 
     @model_validator(mode="after")
@@ -293,16 +298,19 @@ class ExperimentKeys(TuneKeys):
                 "program is empty. List programs, such as program: [{name: torch, "
                 "command: ...}, {name: jax, command: ...}], or write one command."
             )
+
         if twice := [name for name in names if names.count(name) > 1]:
             raise SpecError(
                 f"program: the name {twice[0]} stands there twice, but it tells curves "
                 "apart. Rename one."
             )
+
         if self.program and PROGRAM in self.options:
             raise SpecError(
                 f"options.{PROGRAM} has the name of the axis of programs. Rename the "
                 "option."
             )
+
         return self
 
     @model_validator(mode="after")
@@ -312,14 +320,17 @@ class ExperimentKeys(TuneKeys):
                 "gpus and nodes x gpus_per_node both say which devices a trial gets. "
                 "Keep gpus (packed on nodes), or nodes with gpus_per_node."
             )
+
         if bool(self.nodes) != bool(self.gpus_per_node):
             names = ["nodes", "gpus_per_node"]
             given, missing = names if self.nodes else reversed(names)
             raise SpecError(f"{given} needs {missing}. Add it, or write gpus instead.")
+
         if not self.gpus and not self.nodes:
             raise SpecError(
                 "gpus is missing. Add the devices per trial, such as gpus: [1, 2, 4]."
             )
+
         return self
 
     @model_validator(mode="after")
@@ -330,21 +341,25 @@ class ExperimentKeys(TuneKeys):
                 "local_batch_size and global_batch_size are both missing. Add at least "
                 "one, such as local_batch_size: [32, 64]."
             )
+
         if self.gradient_accumulation_steps and total and local:
             raise SpecError(
                 "gradient_accumulation_steps follows from global_batch_size and "
                 "local_batch_size. Remove one of the three."
             )
+
         if self.scaling == "strong" and total is None:
             raise SpecError(
                 "scaling=strong holds global_batch_size fixed, but there is none. Add "
                 "it, or write scaling: weak."
             )
+
         if self.scaling == "weak" and total is not None:
             raise SpecError(
                 "scaling=weak holds local_batch_size fixed, so global_batch_size "
                 "follows from the number of devices. Remove global_batch_size."
             )
+
         return self
 
     @model_validator(mode="after")
@@ -365,18 +380,21 @@ class ExperimentKeys(TuneKeys):
     def _agrees_with_the_job(self) -> Self:
         job = self.job
         warmups = self.learning_rate.warmup if self.learning_rate else ()
+
         has_epochs = any(warmup and warmup.epochs for warmup in warmups)
         if has_epochs and not (job and job.samples_per_epoch):
             raise SpecError(
                 "learning_rate.warmup.epochs needs job.samples_per_epoch. Add it, "
                 "or give the warm-up in samples."
             )
+
         if self.accept and {*self.measure.kind} == {TrialKind.THROUGHPUT}:
             raise SpecError(
                 f"accept: {self.accept[0]} judges trained models, and throughput "
                 "trials evaluate none. Add end_to_end to measure.kind, or remove "
                 "accept."
             )
+
         self.measure.check(job, needs_target=not self.tune)
         return self
 

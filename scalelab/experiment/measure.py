@@ -114,8 +114,10 @@ class Measure(Section):
             raise SpecError(
                 "measure: max_samples and max_epochs both cap a trial. Keep one."
             )
+
         if self.max_epochs and not (job and job.samples_per_epoch):
             raise SpecError("measure.max_epochs needs job.samples_per_epoch. Add it.")
+
         for kind in self.kind:
             if kind is TrialKind.THROUGHPUT:
                 continue
@@ -126,11 +128,13 @@ class Measure(Section):
                     "measure.kind=convergence needs a metric to reach. Add, for "
                     "example, job.target: 'val_acc >= 0.75'."
                 )
+
             if found.max_samples is None:
                 raise SpecError(
                     f"measure.kind={kind} needs an end. Add measure.max_samples, or an "
                     "amount such as epochs to the job."
                 )
+
             if found.target and found.evaluate_every_samples is None:
                 raise SpecError(
                     f"measure.kind={kind} needs evaluations to see the target reached. "
@@ -151,9 +155,11 @@ class Measure(Section):
         )
         if kind is TrialKind.THROUGHPUT or job is None:
             return shared
+
         cap = self.max_samples
         if self.max_epochs and job.samples_per_epoch:
             cap = math.ceil(self.max_epochs * job.samples_per_epoch)
+
         return replace(
             shared,
             target=job.target,
@@ -235,19 +241,23 @@ class Metrics(Section):
             raise SpecError(
                 "must have exactly one of jsonl, regex, csv and tensorboard."
             )
+
         if self.jsonl is not None and self.jsonl.endswith(".csv"):
             raise SpecError(
                 f"jsonl={shown(self.jsonl)} names a CSV file. Write csv in place of "
                 "jsonl."
             )
+
         if self.columns and self.csv is None:
             raise SpecError("columns names columns of metrics.csv. Add that file.")
+
         return self
 
     def check_counts(self, *, is_probed: bool) -> None:
         """Refuse expressions that count no steps where nothing else shows them."""
         of_epoch = {BATCH_OF_EPOCH, STEP_OF_EPOCH, SAMPLES_OF_EPOCH, SAMPLES_OF_RANK}
         counts = {"step", "samples", *of_epoch}
+
         wanted = self.groups if is_probed else self.groups & counts
         if self.regex and not wanted:
             raise SpecError(

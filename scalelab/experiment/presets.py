@@ -189,12 +189,14 @@ def expanded(values: Mapping[str, Any]) -> dict[str, Any]:
             f"preset={shown(name)} is not known. {one_of(PRESETS, str(name))} For any "
             r"other output write {regex: 'step (?P<step>\d+)'}."
         )
+
     for file in ("jsonl", "csv", "tensorboard"):
         if values.get(file) is not None:
             raise SpecError(
                 f"preset={name} reads the output of the command, so it cannot stand "
                 f"beside {file}. Remove one of the two."
             )
+
     row = PRESETS[name]
     return {
         **values,

@@ -91,6 +91,7 @@ class RateSetting:
         length = 0
         if self.warmup:
             length = self.warmup.num_samples(global_batch_size, samples_per_epoch)
+
         return LearningRate(
             base=self.base,
             at_batch=self.at_batch,
@@ -159,6 +160,7 @@ class Rates(Section):
         listed = value if isinstance(value, list) else [value]
         if all(type(rate) in (int, float) for rate in listed):
             return {"base": value}
+
         raise SpecError(
             f"{shown(value)} is no learning rate. Write a number, a list of them, or "
             "{base: [0.05, 0.1], at_batch: 256, rule: [linear, sqrt], warmup: [none, "
@@ -173,6 +175,7 @@ class Rates(Section):
                 "rule=tuned searches the rate from one base, and the answer says what "
                 "linear and sqrt would have come to. Leave one base and no other rule."
             )
+
         of_batch = (LearningRateRule.LINEAR, LearningRateRule.SQRT, tuned)
         scaling = [rule for rule in self.rule if rule in of_batch]
         if scaling and self.at_batch is None:
@@ -180,11 +183,13 @@ class Rates(Section):
                 f"rule={scaling[0]} scales base from the batch it was tuned at. Add "
                 "at_batch, a global batch size."
             )
+
         if self.at_batch is not None and "rule" not in self.model_fields_set:
             raise SpecError(
                 f"at_batch={self.at_batch} does nothing without a rule. Add rule: "
                 "linear, sqrt or none."
             )
+
         return self
 
     def settings(self) -> Sequence[RateSetting]:

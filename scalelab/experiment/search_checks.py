@@ -19,6 +19,7 @@ def check_search(experiment: ExperimentKeys) -> None:
     asked = {"tune": "settings"} if experiment.tune else {}
     if rates and Rule.TUNED in rates.rule:
         asked["rule: tuned"] = "rates"
+
     chooses = SOURCES[name].chooses if name in SOURCES.names else ""
     if chooses and not asked:
         raise SpecError(
@@ -26,12 +27,14 @@ def check_search(experiment: ExperimentKeys) -> None:
             "{weight_decay: {log: [1.0e-5, 0.1]}}, or learning_rate: {base: 0.1, "
             "at_batch: 32, rule: tuned}."
         )
+
     if asked and [*asked.values()] != [chooses]:
         first, other, *_ = [*asked, f"source: {name}"]
         raise SpecError(
             f"{first} and {other} both propose trials, each its own. "
             f"{_two_runs(experiment, other)}"
         )
+
     if experiment.tune:
         _check_names(experiment)
         _check_place(experiment)
@@ -74,6 +77,7 @@ def _check_names(experiment: ExperimentKeys) -> None:
                 "a search compares trials of one such value. List it under its own key "
                 "in a run without tune."
             )
+
     for name in (RATE, "optimizer"):
         if name in experiment.tune and getattr(experiment, name) is not None:
             raise SpecError(
@@ -90,12 +94,14 @@ def _check_place(experiment: ExperimentKeys) -> None:
             "tune compares what training comes to, so it needs measure: {kind: "
             f"convergence}} and nothing else. {_two_runs(experiment, other)}"
         )
+
     if isinstance(experiment.local_batch_size, AutoBatch):
         raise SpecError(
             "local_batch_size=auto is looked for by throughput trials, which tune has "
             "none of. Make two runs: one without tune, under another name, which finds "
             "the largest; then this one with that number."
         )
+
     for name, values in _axes(experiment).items():
         if len(values) > 1:
             other = f"{name}: {_listed(values)}"
@@ -104,6 +110,7 @@ def _check_place(experiment: ExperimentKeys) -> None:
                 "allocation, one batch and one value of every other axis. "
                 f"{_two_runs(experiment, other)}"
             )
+
     target = experiment.job.target if experiment.job else None
     if not experiment.objectives(target):
         raise SpecError(
@@ -120,6 +127,7 @@ def _axes(experiment: ExperimentKeys) -> Mapping[str, Sequence[Any]]:
     layout, rates = experiment.layout, experiment.learning_rate
     degrees = layout.axes() if layout else {}
     of_rates = ("base", "rule", "warmup") if rates else ()
+
     return {
         **{name: getattr(experiment, name) or () for name in names},
         "program": [program.name for program in experiment.program or ()],

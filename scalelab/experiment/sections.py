@@ -192,6 +192,7 @@ class DataRanks(Section):
             return {
                 name: None if share == REST else share for name, share in value.items()
             }
+
         raise SpecError(
             f"{shown(value)} is not known. Write rest: the number of data-parallel "
             "ranks follows from gpus and the other degrees. Or say how they are "
@@ -282,6 +283,7 @@ class ConfirmAbove(Section):
                 f"This sweep runs {num_trials:,} trials; confirm_above.trials is "
                 f"{self.trials:,}. Go on?"
             )
+
         if gpu_hours and gpu_hours > self.gpu_hours:
             hours = f"{gpu_hours:,.1f}" if gpu_hours >= 10 else f"{gpu_hours:.2g}"
             return (

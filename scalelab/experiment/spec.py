@@ -120,6 +120,7 @@ class Experiment(ExperimentKeys):
                 code_directory=None if self.facts else directory,
             )
             return {None: workload}
+
         return {
             name: CommandProgram(
                 command=alone.command or "",
@@ -160,6 +161,7 @@ class Experiment(ExperimentKeys):
             "code_hash": code_hash,
             "device_type": device_type,
         }
+
         alone = self.by_program()
         for program in self.program or ():
             fingerprint[program_key(program.name)] = {
@@ -169,14 +171,17 @@ class Experiment(ExperimentKeys):
                 "metrics": alone[program.name]._fingerprint_of_metrics(),
                 "code_hash": (code_of_programs or {}).get(program.name),
             }
+
         if self.probe != PROBED:
             fingerprint["probe"] = self.probe
         if self.accept:
             fingerprint[ACCEPT] = list(map(str, self.accept))
         if self.env_from:
             fingerprint["env_from"] = sorted(self.env_from)
+
         for kind in self.measure.kind:
             fingerprint[f"measure.{kind}"] = self._fingerprint_of(kind)
+
         return fingerprint
 
     def _fingerprint_of_metrics(self) -> dict[str, Any]:

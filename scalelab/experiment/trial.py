@@ -184,11 +184,14 @@ class Trial:
             name: getattr(self, name) for name in self.__slots__
         }
         del configuration["measurement"]
+
         for name in ("node_group", "layout", "program"):
             if configuration[name] is None:  # as in runs without such a key
                 del configuration[name]
+
         if self.layout is not None:
             configuration["layout"] = asdict(self.layout)
+
         configuration["options"] = dict(self.options)
         configuration["allocation"] = {"devices_per_node": allocation.devices_per_node}
         configuration["learning_rate"] = rate and {
@@ -207,9 +210,11 @@ class Trial:
         rate, layout = values.get("learning_rate"), values.get("layout")
         measurement = dict(values["measurement"])
         measurement["judged_by"] = tuple(measurement.get("judged_by", ()))
+
         if target := measurement.get("target"):
             mode = MetricMode(target["mode"])
             measurement["target"] = Target(**{**target, "mode": mode})
+
         typed = {
             "kind": TrialKind(values["kind"]),
             "allocation": Allocation(
@@ -249,6 +254,8 @@ def with_canaries(trials: Sequence[Trial], every: int) -> list[Trial]:
     )
     if not every or len(trials) < every or cheapest is None:
         return planned
+
     for moment in (len(trials), *range(0, len(trials) - every + 1, every)[::-1]):
         planned.insert(moment, replace(cheapest, repeat=FIRST_CANARY + moment))
+
     return planned

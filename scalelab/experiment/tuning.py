@@ -71,20 +71,24 @@ class TunedValues(Section):
         ranges = [r for r in (self.log, self.between, self.whole) if r is not None]
         if len(ranges) + bool(self.choices) != 1:
             raise SpecError("must have exactly one of log, float, int and choices.")
+
         if self.choices and len(self.choices) < 2:
             raise SpecError(
                 f"{shown(self.choices[0])} is the only choice. Write at least two, or "
                 "set it under options."
             )
+
         for low, high in ranges:
             if low >= high:
                 raise SpecError(
                     f"from {low:g} to {high:g} is no range. Write the smaller first."
                 )
+
         if self.log and self.log[0] <= 0:
             raise SpecError(
                 f"log: {self.log[0]:g} has no logarithm. Begin above 0, or write float."
             )
+
         return self
 
     @property
@@ -199,6 +203,7 @@ class TuneKeys(Section):
                     f"{name} belongs to a search. Add what it chooses, such as tune: "
                     f"{{weight_decay: {{log: [1.0e-5, 0.1]}}}}, or remove {name}."
                 )
+
         if self.sampler != "grid":
             return self
 
@@ -208,12 +213,14 @@ class TuneKeys(Section):
                     f"sampler=grid tries every combination, and tune.{name} is a range "
                     f"({values}). List its values, or use sampler: random."
                 )
+
         if self.trials and self.trials != self.num_combinations:
             raise SpecError(
                 f"sampler=grid tries all {self.num_combinations:,} combinations; "
                 f"trials={self.trials:,} says otherwise. Remove trials, or use "
                 "sampler: random."
             )
+
         return self
 
     @property

@@ -111,11 +111,13 @@ def read_document(path: Path) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise paragraph(f"{path} cannot be read: {reason}. Check the path.") from error
+
     if content is None:
         raise paragraph(
             f"{path} is larger than {MAX_BYTES} bytes and cannot be a file written by "
             "hand. Check the path."
         )
+
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -130,14 +132,17 @@ def parse_document(text: str, *, source: str) -> dict[str, Any]:
     values = _loaded(text, source)
     if values is None:
         raise paragraph(f"{source} is empty. Write at least one 'key: value' line.")
+
     if not isinstance(values, dict):
         raise paragraph(
             f"{source} holds a {type(values).__name__}. It must be a mapping: "
             "'key: value' lines."
         )
+
     for key in values:
         if not isinstance(key, str):
             raise paragraph(f"{source}: the key {key!r} is not a word. Rename it.")
+
     return values
 
 
@@ -169,6 +174,7 @@ def with_values(text: str, path: Sequence[str | int], values: Mapping[str, str])
     found = yaml.compose(text, Loader=_Loader)
     for part in path:
         found = _child(found, part)
+
     places = [
         (node.start_mark.index, node.end_mark.index, values[name.value])
         for name, node in (found.value if isinstance(found, yaml.MappingNode) else ())
@@ -178,6 +184,7 @@ def with_values(text: str, path: Sequence[str | int], values: Mapping[str, str])
         end = start + len(text[start:end].rstrip())  # a block's text ends in a blank
         quoted = value.replace("'", "''")
         text = f"{text[:start]}'{quoted}'{text[end:]}"
+
     return text
 
 

@@ -129,12 +129,15 @@ def _environment_value(value: Any) -> str:
             f"{str(value).lower()} is ambiguous in an environment variable. Write 0, 1 "
             "or the quoted text."
         )
+
     # The value may be a secret, and messages go to logs.
     if not isinstance(value, str | int | float):
         raise SpecError("the value of an environment variable is a text or a number.")
+
     text = "" if value == "" else str(_scalar(value))
     if "\0" in text:
         raise SpecError("an environment variable cannot hold a NUL character.")
+
     return text
 
 
@@ -154,11 +157,13 @@ def _amount(parse: Callable[[str], float], noun: str, examples: str) -> PlainVal
             return parse(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise SpecError(f"{shown(value)} is not a {noun}. Write {examples}.")
+
         if not 0 < value < MAX_AMOUNT:
             raise SpecError(
                 f"{shown(value)} is not a {noun}: it must be greater than 0 and less "
                 f"than {MAX_AMOUNT:.0e}."
             )
+
         return float(value)
 
     return PlainValidator(read)

@@ -120,6 +120,7 @@ class Layout:
                 f"{counted(world_size, 'device')}. Use a multiple of "
                 f"{self.replica_size} devices, or smaller degrees."
             )
+
         groups = {
             "expert": self.expert,
             "data.replicate": self.replicate,
@@ -133,6 +134,7 @@ class Layout:
                     f"{self.replica_size} of a replica. Use a multiple of "
                     f"{self.replica_size * (size or 1)} devices, or another {name}."
                 )
+
         return parallel
 
     def check_nodes(self, allocation: Allocation) -> None:

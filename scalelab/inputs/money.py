@@ -74,9 +74,11 @@ def parse_money(text: str) -> Money:
             f"{text[:60]!r} is not a price. Write a positive number and a currency, "
             "such as '20usd', '$2.50' or '3eur'."
         )
+
     currency = _SIGNS.get(found[1], "")
     if found[3]:
         currency = known_currency(found[3])
+
     return positive_money(float(found[2].replace(",", "")), currency)
 
 

@@ -109,12 +109,15 @@ def _explain(
 
     # A misspelt required key is both unknown and missing: the unknown one tells more.
     details = sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
+
     paths = [_path(item["loc"], values) for item in details]
     if isinstance(source, Call):
         paths = [source.argument(path) for path in paths]
+
     sentence = _sentence(details[0], paths[0], model)
     if others := [p for p in dict.fromkeys(paths) if p not in ("", paths[0])]:
         sentence += f" Also wrong: {', '.join(others[:5])}."
+
     where = source if isinstance(source, Call) else f"{source}: "
     return paragraph(f"{where}{sentence}")
 
@@ -126,29 +129,36 @@ def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:
     parts = _parts(field.annotation) if field else ()
     is_listed = any(typing.get_origin(part) is tuple for part in parts)
     brackets = bracketed(detail["input"]) if is_listed else ""
+
     if kind == "value_error":
         return f"{path}: {context['error']}" if path else str(context["error"])
     if kind == "missing":
         return f"{path} is missing.{meaning}"
+
     if detail["loc"][-1:] == ("[key]",):
         parent = path.removesuffix(f".{detail['loc'][-2]}.[key]")
         return (
             f"{parent}: the key {shown(detail['input'])} is no word. {_LIST_OF_WORDS}"
         )
+
     if kind == "extra_forbidden":
         wrong = str(detail["loc"][-1])
         hint = f" {_LIST_OF_WORDS}" if detail["input"] is None else ""
         return f"unknown key {shown(path)}. {one_of(owner.model_fields, wrong)}{hint}"
+
     if kind in ("enum", "literal_error"):
         valid = context["expected"].replace(" or ", ", ").replace("'", "").split(", ")
         hint = brackets or one_of(valid, str(detail["input"]))
         return f"{path}={shown(detail['input'])} is not known. {hint.lstrip()}"
+
     if brackets:
         return f"{path}={shown(detail['input'])} is one text.{brackets}{meaning}"
+
     rule = _RULES.get(kind, "has the wrong form").format(**context)
     # A field without repr may hold secrets, and messages go to logs.
     if field is None or field.repr:
         path += f"={shown(detail['input'])}"
+
     return f"{path} {rule}.{meaning}"
 
 
@@ -181,6 +191,7 @@ def _owner(
         if word in owner.model_fields:
             field = owner.model_fields[word]
             inside = field.annotation
+
     return owner, field
 
 

@@ -56,10 +56,12 @@ class Option(NamedTuple):
             if value is None:
                 return self.name
             return f"{self.name}={ {self.key: value} if self.key else value!r}"
+
         name = self.name.removeprefix("job.")
         option = f"--{_SHORTER.get(name, name).replace('_', '-')}"
         if value is None or value is True:
             return option
+
         text = shlex.quote(str(value[0] if isinstance(value, list) else value))
         return f"{option} {self.key}={text}" if self.key else f"{option} {text}"
 
@@ -85,6 +87,7 @@ class Command(NamedTuple):
             words = [self.name, *map(shlex.quote, subjects)]
             options = (_options(*option) for option in self.options.items())
             return " ".join(["scalelab", *words, *chain(*options)])
+
         given = {
             name: argument
             for name, argument in self.options.items()
@@ -97,6 +100,7 @@ class Command(NamedTuple):
             if "sbatch" in self.options:
                 return f"run = {run}; print(run.job_script(run.{answer}))"
             return f"{run}.{answer}"
+
         name = {"import": "import_table"}.get(self.name, self.name)
         return f"scalelab.{name}({', '.join([*map(repr, subjects), *arguments])})"
 
@@ -112,8 +116,10 @@ def _options(name: str, value: Any) -> list[str]:
             )
             for key, entry in value.items()
         ]
+
     if name == "gpus" and not isinstance(value, int):
         return [str(Option(name, ",".join(map(str, value))))]
+
     several = value if isinstance(value, list | tuple) else [value]
     return [str(Option(name, _plain(entry))) for entry in several]
 

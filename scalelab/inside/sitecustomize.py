@@ -24,6 +24,7 @@ def _start_probe() -> None:
 def _run_hidden() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     others = [folder for folder in sys.path if os.path.abspath(folder) != here]
+
     spec = PathFinder.find_spec(__name__, others)
     if spec is None or spec.loader is None:
         return

@@ -184,6 +184,7 @@ def _options(directive: str, flags: frozenset[str]) -> Iterator[tuple[str, str]]
         words = iter(shlex.split(directive))
     except ValueError:  # a quote that is not closed
         words = iter(directive.split())
+
     for word in words:
         name, _, value = word.partition("=")
         if word.startswith("--"):
@@ -372,6 +373,7 @@ def held_allocation(environment: Environment) -> tuple[BatchSystem, str, int]:
             f"scheduler=allocation: {system.name} does not say which nodes job "
             f"{number} has. Write scheduler: {system.name}."
         )
+
     variables = " or ".join(system.job_variable for system in BATCH_SYSTEMS)
     raise ClusterError(
         f"scheduler=allocation, but this process runs in no batch job: no {variables} "

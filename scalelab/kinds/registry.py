@@ -101,12 +101,14 @@ class Registry(Generic[R]):
             raise SpecError(
                 f"{self.key}={shown(name)} is not known. {one_of(self.names, name)}"
             )
+
         if len({entry.value for entry in offers}) > 1:
             offered = ", ".join(sorted(entry.value for entry in offers))
             raise SpecError(
                 f"{self.key}={name} is offered {len(offers)} times: {offered}. "
                 "Uninstall all but one of these distributions."
             )
+
         (entry, *_) = offers
         try:
             found = entry.load()
@@ -116,12 +118,14 @@ class Registry(Generic[R]):
                 f"{self.key}={name} cannot be loaded from {entry.value}: "
                 f"{type(error).__name__}: {error}. Mend or uninstall the distribution."
             ) from error
+
         is_named = getattr(row, "name", None) == name
         if not isinstance(row, self._row_type) or not is_named:
             raise SpecError(
                 f"{self.key}={name}: {entry.value} is no {self._row_type.__name__} of "
                 f"that name but {shown(row)}. Mend or uninstall the distribution."
             )
+
         return row
 
 

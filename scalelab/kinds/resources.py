@@ -315,10 +315,12 @@ def _limit(resource: Resource, key: str, value: object) -> float:
             return resource.parse(value)
         except SpecError as error:
             raise SpecError(f"{Option(key)}: {error}") from error
+
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     amount = float(value) if is_number else math.nan  # type: ignore[arg-type]
     if is_number and (key == resource.max_field or amount >= resource.bare_from):
         return resource.exact(amount)
+
     problem = "has no unit" if is_number else "is neither text nor a number"
     number_of = f"{resource.max_field}={shown(value) if is_number else 20}"
     raise SpecError(

@@ -105,6 +105,7 @@ class Ddp(SlowRankStrategy):
         """
         super().check(sizes)
         passes = sizes.gradient_accumulation_steps
+
         is_static = self.Options.of(sizes.options).static_graph
         if is_static and min(sizes.allocation.world_size, passes) > 1:
             raise SpecError(
@@ -238,12 +239,14 @@ class Pipeline(Strategy):
         size, stages = options.split_size, options.stages or sizes.allocation.world_size
         if size is None:
             return
+
         if local % size:
             raise SpecError(
                 f"parallelism=pipeline: options.split_size={size} does not divide "
                 f"local_batch_size={local} into equal micro-batches. Use a divisor, or "
                 "another local batch."
             )
+
         if options.schedule == "1f1b" and local // size < stages:
             raise SpecError(
                 "parallelism=pipeline: options.schedule=1f1b needs a micro-batch for "

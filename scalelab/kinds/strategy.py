@@ -105,6 +105,7 @@ class Strategy:
                 raise SpecError(
                     f"parallelism={self.name} needs options.{name}. {meaning}"
                 )
+
         lists = {name: listed[name] for name in self.options if name in listed}
         for number in range(max(map(len, lists.values()), default=0)):
             row = {

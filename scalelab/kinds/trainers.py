@@ -104,6 +104,7 @@ class WorkloadNames:
                 f"{workload!r}. It takes: {', '.join(self.parameters) or 'none'}; "
                 f"every workload takes: {', '.join(of_every) or 'none'}."
             )
+
         for name in self.single:
             if isinstance(values.get(name), list | tuple):
                 raise SpecError(
@@ -111,6 +112,7 @@ class WorkloadNames:
                     f"{workload!r} takes one value. To try each of them, write "
                     f"options: {{{name}: {shown(values[name])}}}."
                 )
+
         missing = [name for name in self.required if name not in values]
         if missing:
             raise SpecError(
@@ -126,6 +128,7 @@ class WorkloadNames:
                 "held-out data. Measure throughput alone, or train a workload that "
                 "has some."
             )
+
         if self.metrics is not None and metric not in self.metrics:
             raise SpecError(
                 f"{key} metric {metric!r} is not measured by {workload}. It measures: "

@@ -121,9 +121,11 @@ class NodeAgent:
             running = list(self._running.values())
         for cancellation in running:
             cancellation.request(f"node {self.node} was closed", saves=True)
+
         deadline_s = time.monotonic() + CLOSE_WITHIN_S
         for cancellation in running:
             cancellation.is_over.wait(max(0.0, deadline_s - time.monotonic()))
+
         self._stores.close()
         self._servers.close()
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -155,12 +157,15 @@ class NodeAgent:
                     else Outcome.FAILED,
                     reason=f"node {self.node} cannot run this trial: {error}",
                 )
+
         if has_lost_connection(result) and self._stores.has_died(spec.attempt_id):
             reason = f"the rendezvous store ended, and then {result.reason}"
             result = replace(result, outcome=Outcome.NODE_FAIL, reason=reason)
+
         result = timing.complete(spec, node_rank, result)
         if node_rank != 0:
             return result
+
         result = with_evidence(spec.trial, result)
         try:
             write_result(spec.files, result)
@@ -168,6 +173,7 @@ class NodeAgent:
             raise
         except StoreError as error:
             return replace(result, outcome=Outcome.FAILED, reason=str(error))
+
         return result
 
     def cancel(
@@ -186,6 +192,7 @@ class NodeAgent:
                 # The oldest have ended long ago, or never come.
                 for name in list(self._cancelled)[:-_MAX_AWAITED]:
                     del self._cancelled[name]
+
         if running is not None:
             running.request(reason, outcome, saves=saves)
         else:
@@ -209,6 +216,7 @@ class NodeAgent:
         except OSError:
             self._stores.end(attempt_id)
             raise
+
         return tcp_rendezvous(address, *store, *ports)
 
     def close_rendezvous(self, attempt_id: str) -> None:
@@ -229,6 +237,7 @@ class NodeAgent:
             self._running[attempt_id] = cancellation
             if attempt_id in self._cancelled:
                 cancellation.request(self._cancelled.pop(attempt_id))
+
         try:
             yield cancellation
         finally:
@@ -253,9 +262,11 @@ class NodeAgent:
                     f"{self._device_type}. Set device_type in the site profile."
                 ),
             )
+
         server = self._servers.current()
         if cancellation.reason is not None:
             return AttemptResult(outcome=Outcome.CANCELLED, reason=cancellation.reason)
+
         with ExitStack() as stack:
             processes, watch_with = self._prepared(spec, node_rank, rendezvous, stack)
             board = ProgressBoard(len(processes))
@@ -273,19 +284,24 @@ class NodeAgent:
                 device_type=spec.device_type,
                 watch=watch,
             )
+
             heed = partial(_end_cancelled, cancellation, supervisor, watch)
             supervisor.listen(cancellation.descriptor, heed)
+
             store = self._stores.descriptor(spec.attempt_id)
             if store is not None:
                 supervisor.listen(
                     store, partial(_end_without, store, supervisor, watch)
                 )
+
             result = watch.explained(supervisor.supervise())
             timing.ready_s = watch.ready_s
+
         is_command = isinstance(spec.program, CommandProgram)
         if is_command and self.device_name and result.outcome.is_measurement:
             columns = {**result.measurements, "device_name": self.device_name}
             return replace(result, measurements=columns)
+
         return result
 
     def _prepared(
@@ -311,6 +327,7 @@ class NodeAgent:
                 address=self._address,
             )
             return ranks, Watch
+
         command, address = CommandAttempt(spec, node_rank), self._address
         if rendezvous is None:
             address = LOOPBACK
@@ -321,9 +338,11 @@ class NodeAgent:
                 serves_store=command.serves_store,
                 num_ports=command.num_ports,
             )
+
         meeting = Meeting.parse(rendezvous)
         if not command.launcher.holds_ports:
             self._ports.release(spec.attempt_id)
+
         # Any node may be the first to write there.
         command.output_directory.mkdir(exist_ok=True)
         (spec.files.probe / str(command.node_rank)).mkdir(parents=True, exist_ok=True)

@@ -131,9 +131,11 @@ def oom_kill_count(cgroups: Path = _CGROUPS, proc: Path = Path("/proc")) -> int:
             files.append(cgroups / path.lstrip("/") / "memory.events")
         elif "memory" in controllers.split(","):
             files.append(cgroups / "memory" / path.lstrip("/") / "memory.oom_control")
+
     for file in (*files, proc / "vmstat"):
         if found := re.search(r"^oom_kill (\d+)$", text_of(file), re.MULTILINE):
             return int(found[1])
+
     return 0
 
 

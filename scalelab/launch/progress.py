@@ -94,6 +94,7 @@ class Reporter:
                 row[_NUM_INTERVALS] = count + 1
             row[_STEP_AT] = now
             row[_STEP] = step
+
         row[_LAST] = now
 
 
@@ -121,6 +122,7 @@ class StreamWriter:
             if value is not None
             and not (isinstance(value, float) and not math.isfinite(value))
         }
+
         self._lines.append(json.dumps(known, separators=(",", ":")) + "\n")
         if time.monotonic() - self._written_at >= FLUSH_INTERVAL_S:
             self.flush()

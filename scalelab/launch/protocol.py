@@ -145,5 +145,6 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     if packet == b"large":
         with os.fdopen(descriptors.pop(), "rb") as file:
             packet = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+
     message: dict[str, Any] = json.loads(packet)
     return message, descriptors

@@ -111,6 +111,7 @@ def _bound(address: str, count: int, taken: Collection[int]) -> list[socket.sock
                 others.enter_context(listener)
             else:
                 bound.append(listener)
+
         at_failure.pop_all()
         return bound
 
@@ -134,6 +135,7 @@ def serve_store(address: str) -> int:
             wait_for_workers=False,
             master_listen_fd=listener.detach(),
         )
+
     _served.append(store)
     return port
 
@@ -161,6 +163,7 @@ def interface_of(address: str) -> str:
     import psutil
 
     wanted = ipaddress.ip_address(address)
+
     # IPv6 addresses carry their zone: fe80::1%eth0.
     known = [
         (address.address.partition("%")[0], name)
@@ -171,8 +174,10 @@ def interface_of(address: str) -> str:
     for numeric, name in known:
         if ipaddress.ip_address(numeric) == wanted:
             return name
+
     if wanted.is_loopback:
         return "lo"
+
     has = ", ".join(f"{numeric} ({name})" for numeric, name in known)
     raise LaunchError(
         f"address={address} is no address of {socket.gethostname()}. "
@@ -216,8 +221,10 @@ class RendezvousStores:
         )
         with closing(ProgressBoard(1)) as board:
             channel = self._servers.current().launch((process,), board)
+
         with self._lock:
             self._channels[attempt_id] = channel
+
         try:
             channel.settimeout(_STORE_PATIENCE_S)
             answer: dict[str, int] = {}
@@ -235,6 +242,7 @@ class RendezvousStores:
                         raise OSError(failure["summary"])
                     case None:
                         raise OSError("the rank server has ended")
+
             return answer["store"]
         except OSError as error:
             self.end(attempt_id)

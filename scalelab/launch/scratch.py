@@ -28,16 +28,20 @@ def make_scratch() -> Path:
     for owner in disk.glob(f"{_PREFIX}*/{_OWNER}"):
         if _is_left(owner):
             shutil.rmtree(owner.parent, ignore_errors=True)
+
     with storing(disk):
         scratch = Path(tempfile.mkdtemp(prefix=_PREFIX))
         # Locked for as long as this process lives: nobody closes it.
         owner = scratch / _OWNER
         descriptor = os.open(owner, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+
         identity = {**_this_process(), "is_locked": False}
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             identity["is_locked"] = True
+
         write_all(descriptor, encode_json(identity))
+
     return scratch
 
 
@@ -55,8 +59,10 @@ def _is_left(owner: Path) -> bool:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return True
             return False
+
         if has_ended(process):
             return True
+
         # It ended where this machine has booted since it ran here.
         is_here = all(process[name] == here[name] for name in ("host", "machine"))
         return is_here and boot != boot_here and all((here["machine"], boot, boot_here))

@@ -123,14 +123,17 @@ class StallWatch:
         """
         limit_s = self.limit_s()
         silent = [rank for rank in live if now - self._last_sign_s(rank) > limit_s]
+
         signs = map(self._last_sign_s, self.rows)
         if now - max(self.time.of(heard_s), *signs) <= limit_s:
             ahead = max(self.board.step(row) for row in self.rows.values())
             silent = [
                 rank for rank in silent if ahead - self._step(rank) >= _BEHIND_STEPS
             ]
+
         if not silent:
             return None
+
         lateness = {
             rank: (
                 not is_stopped(live[rank].pid),
@@ -139,8 +142,10 @@ class StallWatch:
             )
             for rank in silent
         }
+
         silent.sort(key=lateness.__getitem__)
         rank, limits = silent[0], self.limits
+
         limit = (
             f"{limits.stall_factor:g} median steps, at least "
             f"measure.stall_timeout={limits.stall_floor_s:g} s"
@@ -149,6 +154,7 @@ class StallWatch:
             limit = (
                 f"measure.start_up_timeout={limits.start_up_s:g} s to the first step"
             )
+
         places = ", ".join(self._place(rank, live[rank]) for rank in sorted(live))
         silence = f"no progress for {now - self._last_sign_s(rank):.1f} s"
         return AttemptResult(
@@ -189,6 +195,7 @@ class StallWatch:
                 signal.pidfd_send_signal(
                     silent[rank].descriptor, self.stack_dump_signal
                 )
+
         time.sleep(_STACK_DUMP_S)
         stacks = {rank: _read(log, sizes[rank]) for rank, log in logs.items()}
         return "\n".join(

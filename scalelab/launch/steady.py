@@ -35,6 +35,7 @@ def mean_interval(
     n = len(step_times_s)
     if n < 4:
         return float("nan"), float("nan")
+
     block = round(np.sqrt(n))
     m = -(-n // block)
     circle = np.concatenate([step_times_s, step_times_s[:block]])
@@ -99,6 +100,7 @@ def interval_columns(
     halves = unlike_halves(step_times_s)
     if halves is not None:
         ends += [*halves, halves[1] ** 2 / halves[0]]
+
     scale = step_time_s / float(step_times_s.mean())
     return {
         "step_time_lo_s": min(ends) * scale,

@@ -140,6 +140,7 @@ class Processes:
                     signal.pidfd_send_signal(process.descriptor, number)
             self._due.append((now_s + stop.grace_s, signal.SIGTERM))
             kill_at_s += stop.grace_s
+
         self._due.append((kill_at_s, signal.SIGKILL))
 
     def send(self, number: signal.Signals) -> None:
@@ -197,6 +198,7 @@ class Supervisor:
             log=log,
             stack_dump_signal=watch.stack_dump_signal,
         )
+
         self._started_s = self._heard_s = time.monotonic()
         self._oom_kills = oom_kill_count()
         self._processes = Processes(ranks, limits.grace_s)
@@ -239,9 +241,11 @@ class Supervisor:
             self._channel.close()
             for process in self._processes.started.values():
                 os.close(process.descriptor)
+
         result = self._result()
         for reason in sorted(self._validity):
             result = with_validity(result, reason)
+
         return result
 
     def end(
@@ -318,13 +322,16 @@ class Supervisor:
     def _exited(self, rank: int, status: int) -> None:
         self._processes.expected.discard(rank)
         self._ended.add(rank)
+
         has_failed = any(failure.rank == rank for failure in self._failures)
         if has_failed or self._processes.ending_since_s is not None:
             return
+
         if status == 0 and (rank in self._returned or self._watch.may_exit):
             if result := self._watch.conclude(rank):
                 self.end(result)
             return
+
         rose, log = oom_kill_count() - self._oom_kills, self._log(rank)
         now_s, device_type = time.monotonic(), self._device_type
         self._failed(
@@ -347,14 +354,18 @@ class Supervisor:
         if self._channel.fileno() in self._selector.get_map():
             self._selector.unregister(self._channel)
             self._hear_all()
+
         self._processes.expect_no_more()
         is_ending = self._processes.ending_since_s is not None
+
         is_over = is_ending and not self._processes.expected
         if is_over or self._ended == set(self._rows):
             return
+
         reason = self._explain_death()
         self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason), grace_s=0)
         self._processes.send(signal.SIGKILL)
+
         for rank, member in self._processes.live.items():
             self.listen(member.descriptor, partial(self._notice, rank, member))
 
@@ -369,6 +380,7 @@ class Supervisor:
         waking_s, now_s = self._time.look(), time.monotonic()
         if self._time.paused_s > paused_s and self._stall_watch.has_begun:
             self._validity.add("host_paused")
+
         processes, limits = self._processes, self._limits
         if processes.ending_since_s is not None:
             if processes.send_in_time(now_s):
@@ -402,6 +414,7 @@ class Supervisor:
         if not left:
             self._kill_server()
             return
+
         reason = f"processes do not end after SIGKILL: {', '.join(left)}"
         self._cause = AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason)
         self._processes.expected.clear()
@@ -414,6 +427,7 @@ class Supervisor:
     def _patience_s(self) -> float:
         now_s = time.monotonic()
         waking_s = self._time.of(now_s)
+
         left_s = min(
             self._time.left_s(self._started_s, self._limits.timeout_s),
             self._limits.deadline_s - now_s,
@@ -422,6 +436,7 @@ class Supervisor:
         )
         if self._processes.ending_since_s is not None:
             left_s = self._processes.deadline_s - now_s
+
         return max(0.0, min(_LOOK_EVERY_S, left_s))
 
     def _result(self) -> AttemptResult:

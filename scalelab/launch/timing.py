@@ -52,6 +52,7 @@ class Limits:
         floor_s, stop, deadline_s = _STALL_FLOOR_S, None, math.inf
         # Ranks that can save do not die of SIGTERM, and need not live on after it.
         grace_s = 0.0 if spec.trial.saves_checkpoints else _GRACE_S
+
         start_up_s = measurement.start_up_timeout_s or max(
             _START_UP_S, spec.stall_floor_s or 0.0
         )
@@ -66,6 +67,7 @@ class Limits:
                 deadline_s = spec.deadline_s - stop.grace_s
         elif spec.trial.saves_checkpoints:
             stop = _STOP
+
         return cls(
             timeout_s=measurement.timeout_s or math.inf,
             stall_factor=spec.stall_factor,
@@ -94,6 +96,7 @@ class Timing:
         """Return the result with hosts, times and held device-seconds added."""
         ended_at = datetime.now(UTC)
         elapsed_s = time.monotonic() - self._started_s
+
         known: dict[str, Any] = {"hosts": [socket.gethostname()]}
         if node_rank == 0:
             known |= {
@@ -103,6 +106,7 @@ class Timing:
             }
             if self.ready_s is not None:
                 known["start_up_s"] = self.ready_s - self._started_s
+
         result = replace(result, measurements={**result.measurements, **known})
         drift_s = (ended_at - self._started_at).total_seconds() - elapsed_s
         is_steady = abs(drift_s) <= _CLOCK_TOLERANCE_S

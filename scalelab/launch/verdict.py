@@ -173,6 +173,7 @@ class RankFailure:
         reason = f"rank {self.rank} {self.summary}"
         has_traceback = self.traceback is not None and "\n" in self.traceback
         tail = "" if has_traceback else last_lines(log)
+
         return AttemptResult(
             outcome=self.outcome,
             reason=f"{reason}; last lines of {log.name}: {tail}" if tail else reason,
@@ -220,6 +221,7 @@ def from_exception(
     is_told = isinstance(error, ScaleLabError)
     place = None if is_told else _place_of(text.rpartition(TRACEBACK_START)[2], code)
     message = str(error).strip().splitlines()
+
     return RankFailure(
         rank=rank,
         at_s=at_s,
@@ -240,6 +242,7 @@ def from_exit(
         known = {member.value: member.name for member in signal.Signals}
         name = known.get(-status, f"signal {-status}")
         summary = f"was killed by {name}"
+
     if -status == signal.SIGKILL and oom_kills > 0:
         outcome = Outcome.HOST_OUT_OF_MEMORY
         summary = "was killed by the kernel: the node ran out of memory"
@@ -251,6 +254,7 @@ def from_exit(
     ):
         outcome = _host_memory_outcome(device_type)
         summary = f"ran out of memory and aborted ({name})"
+
     return RankFailure(
         rank=rank, at_s=at_s, outcome=outcome, summary=summary, traceback=name
     )
@@ -276,6 +280,7 @@ def merge(
     heard = results[:1] if decided else results
     troubled = [result for result in heard if result.outcome in _PRECEDENCE]
     causes = [result for result in troubled if not _only_echoes(result)]
+
     verdict = min(causes or troubled or results[:1], key=_weight)
     for result_of_rank in results:
         # The rank that a signal has stopped, which its node has named, is to blame.
@@ -289,6 +294,7 @@ def merge(
                 verdict, reason=reason, rank=result_of_rank.rank, log=result_of_rank.log
             )
             break
+
     measurements = dict(results[0].measurements)
     for name in ("hosts", "validity"):
         values = [
@@ -296,6 +302,7 @@ def merge(
         ]
         if values:
             measurements[name] = values if name == "hosts" else sorted(set(values))
+
     return replace(verdict, measurements=measurements)
 
 
@@ -337,9 +344,11 @@ def _lacking(trial: Trial, measured: Mapping[str, Any]) -> str | None:
             f"{held} measured steps. At least {needed} are needed, and measure.steps="
             f"{measurement.steps} were asked for"
         )
+
     held, asked = measured.get("num_samples", 0), measurement.max_samples
     if asked is None or measured.get("reached_target") or held >= _WHOLE * asked:
         return None
+
     return f"{held} training samples, and {asked} were asked for"
 
 
@@ -354,12 +363,15 @@ def _meaning(
             return outcome
         if _DEVICE_MEMORY.search(text):
             return Outcome.OUT_OF_MEMORY
+
         if isinstance(cause, MemoryError) or (
             isinstance(cause, RuntimeError | OSError) and _HOST_MEMORY.search(text)
         ):
             return _host_memory_outcome(device_type)
+
         if isinstance(cause, OSError) and cause.errno in NO_SPACE:
             return Outcome.NODE_FAIL
+
         cause = cause.__cause__ or cause.__context__
     return Outcome.FAILED
 

@@ -72,12 +72,14 @@ def paired(before: FitRows, after: FitRows) -> Paired:
     """
     names = _telling_apart(before.frame, after.frame)
     sides = [_logs(rows.frame, names) for rows in (before, after)]
+
     shared = [key for key in sides[0] if key in sides[1]]
     if not shared:
         raise SpecError(
             "No configuration was measured in both: the same devices, nodes and batch. "
             "Run a trial of one in the other."
         )
+
     runs = [[side[key] for key in shared] for side in sides]
     scatter = Scatter.of([*chain(*runs)])
     counts = np.array([[len(values) for values in side] for side in runs])
@@ -98,7 +100,9 @@ def paired(before: FitRows, after: FitRows) -> Paired:
         runs_after=counts[1],
         **dict(zip(("change", "change_lo", "change_hi"), ends, strict=True)),
     )
+
     of_mean = len(shared) - 1 if is_uneven else freedoms.sum()
+
     return Paired(
         table=table.sort_values([*CONFIGURATION], ignore_index=True),
         log_change=log_change,
@@ -139,10 +143,12 @@ def _mean(changes: np.ndarray, variances: np.ndarray) -> tuple[float, float, boo
     between = max(0.0, excess / scale) if scale > 0 else 0.0
     weights = 1 / (variances + between)
     mean = np.average(changes, weights=weights)
+
     variance = 1 / weights.sum()
     if between > 0:
         squares = (weights * (changes - mean) ** 2).sum() / weights.sum()
         variance = max(variance, squares / (len(changes) - 1))
+
     return float(mean), float(variance), between > 0
 
 
@@ -150,9 +156,11 @@ def _drift(rows: FitRows, names: list[str]) -> float:
     """Return the variance of the mean of a set by how its thirds differ in time."""
     frame = rows.frame
     started = rows.observations.get("started_at", pd.Series(dtype=object))
+
     order = started.reindex(frame.index).dropna().sort_values().index
     if len(order) < _BLOCKS * _LEAST_IN_A_BLOCK:
         return 0.0
+
     logs = np.log(frame["step_time_s"])
     keys = frame.reindex(columns=names).astype(str).agg("/".join, axis=1)
     residuals = (logs - logs.groupby(keys).transform("median")).loc[order]

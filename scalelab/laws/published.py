@@ -172,6 +172,7 @@ def paleo(time: np.ndarray, at: Configurations) -> Fitted:
     values = _coefficients(features(at), time)
     if not at.crosses.any():
         values[3] = values[2]
+
     names = ("fixed", "per_sample", "local_ring", "node_ring")
     return _linear(features, names, values)
 
@@ -245,6 +246,7 @@ class PublishedCurve(FittedCurve):
         freedom = max(len(residuals) - used, 1)
         scatter = float(np.sqrt((residuals**2).sum() / freedom))
         between, beyond = _left_out(learn, passes, points.at)
+
         return cls(
             fitted=fitted,
             scatter=scatter,
@@ -263,6 +265,7 @@ class PublishedCurve(FittedCurve):
         is_measured = self.points.repeats_of(frame) > 0
         near = np.where(is_measured, self.scatter, self.between)
         far = self.coverage.distance(Configurations.of(frame)) * self.beyond
+
         return Mixture(
             weights=np.ones((1, 1)),
             means=middle[None],
@@ -299,6 +302,7 @@ def _left_out(
     for values in (at.world_size, at.samples):
         levels = np.unique(values)
         between = levels[1 : -1 : len(levels) // (_MOST_LEVELS + 1) + 1]
+
         ends = [2 * values > levels[-1] + TINY, values < 2 * levels[0] - TINY]
         for held in (*ends, *(values == level for level in between)):
             if not held.all():
@@ -307,6 +311,7 @@ def _left_out(
                 errors.append(np.log(predicted / time[held]))
                 known = Coverage(at=kept, informed=frozenset())
                 distances.append(known.distance(asked))
+
     error, (devices, batch) = np.concatenate(errors), np.concatenate(distances).T
     inside, on_more = (devices == 0) & (batch == 0), devices > 0
     of_batch = (batch > 0) & ~on_more

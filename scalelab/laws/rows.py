@@ -125,6 +125,7 @@ def group_rows(
             if not _is_missing(value)
         )
         curves.setdefault(key, []).append(position)
+
     return {key: frame.iloc[curves[key]] for key in sorted(curves, key=str)}
 
 
@@ -190,8 +191,10 @@ def configurations(frame: pd.DataFrame) -> pd.DataFrame:
             "needs world_size and one of local_batch_size and global_batch_size. Map "
             "the table's own columns to these names."
         )
+
     world = numbers(frame, "world_size")
     accumulation = known_or(numbers(frame, "gradient_accumulation_steps"), 1.0)
+
     local, total = (numbers(frame, name) for name in batches)
     with np.errstate(divide="ignore", invalid="ignore"):
         full_nodes = known_or(np.ceil(world / numbers(frame, "gpus_per_node")), 1.0)
@@ -200,6 +203,7 @@ def configurations(frame: pd.DataFrame) -> pd.DataFrame:
         parallel = known_or(numbers(frame, "data_parallel_size"), parallel)
         local = known_or(local, total / (parallel * accumulation))
         total = local * parallel * accumulation
+
     return pd.DataFrame(
         {
             "world_size": world,
@@ -229,6 +233,7 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
         _why_unfit(*row) for row in zip(*columns, is_possible, is_timed, strict=True)
     ]
     held_fixed = observations[curve_columns(observations)]
+
     return FitRows(
         observations=observations,
         completed=pd.concat([held_fixed, completed], axis=1).assign(
@@ -291,6 +296,7 @@ def checked_configurations(frame: pd.DataFrame) -> pd.DataFrame:
         if name == "local_batch_size":
             known, rule = values > 0, "a positive number"
         _refuse(completed, name, ~(np.isfinite(values) & known), rule)
+
     idle = (completed["num_nodes"] > completed["world_size"]).to_numpy()
     _refuse(completed, "num_nodes", idle, "world_size at most: every node has a device")
     return completed

@@ -57,11 +57,13 @@ class Coverage:
         if not at.is_shared.any():
             why = "within a node no more than one device was measured"
             found.append(self._gap(_INTRA, why, "1 node x 2", (2, 1), batch))
+
         if not at.crosses.any():
             why = "no devices were measured on more than one node"
             per_node = int(at.per_node.max())
             place = (2 * per_node, 2)
             found.append(self._gap(_INTER, why, f"2 nodes x {per_node}", place, batch))
+
         if len(np.unique(at.samples)) == 1:
             why = f"only the local batch {batch} was measured"
             other = batch // 2 if batch > 1 else 2
@@ -69,6 +71,7 @@ class Coverage:
             place = (size, int(at.num_nodes[at.world_size == size].min()))
             trial = f"local batch {other} on {counted(size, 'device')}"
             found.append(self._gap(_COMPUTE, why, trial, place, other))
+
         return tuple(gap for gap in found if self.informed.isdisjoint(gap.parameters))
 
     def _gap(
@@ -111,11 +114,13 @@ class Coverage:
         accumulated = self.at.accumulation[self.at.is_parallel].max(initial=1) > 1
         outside |= query.is_parallel & (query.accumulation > 1) & (not accumulated)
         kind = np.where(outside, Support.EXTRAPOLATED.value, Support.INTERPOLATED.value)
+
         open_at = self._open_at(query)
         for gap in self.gaps():
             if gap.parameters != _COMPUTE:
                 unknown = open_at[gap.parameters]
                 kind = np.where(unknown, Support.NOT_MEASURED.value, kind)
+
         return np.where(measured, Support.MEASURED.value, kind)
 
     def distance(self, query: Configurations) -> np.ndarray:

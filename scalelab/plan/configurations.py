@@ -63,6 +63,7 @@ class BatchRequest:
             accumulation = total // one_pass
         else:
             local = _share(total, data_parallel_size, accumulation)
+
         return local, accumulation
 
 
@@ -108,12 +109,14 @@ class Setup:
             if not self.tensor_across_nodes:
                 self.layout.check_nodes(allocation)
             return parallel
+
         size = self.strategy.data_parallel_size(allocation.world_size, self.options)
         if size < 1:
             raise SpecError(
                 f"parallelism={self.parallelism} needs more devices than gpus="
                 f"{allocation.world_size}: no rank would see samples. Use more devices."
             )
+
         return size
 
     def on(
@@ -124,6 +127,7 @@ class Setup:
         local, accumulation = request.at(parallel, largest)
         if self.layout is not None:
             self.layout.check_local_batch(local)
+
         self.strategy.check(
             TrialSizes(
                 allocation=allocation,
@@ -150,6 +154,7 @@ class Setup:
         tried = sorted(places, key=lambda place: place.world_size)
         if not self.strategy.shards_state and self.layout is None:
             tried.insert(0, Allocation(devices_per_node=(1,)))
+
         for place in tried:
             try:
                 self.on(place, request)
@@ -157,6 +162,7 @@ class Setup:
                 refused = error
             else:
                 return place
+
         raise refused
 
     def __str__(self) -> str:
@@ -215,6 +221,7 @@ def configurations(
     searched_on: dict[Setup, Allocation] = {}
     feasible: list[Configuration] = []
     problems: dict[tuple[str, Scalar | None], SpecError] = {}
+
     used: set[tuple[str, Scalar | None]] = set()
     for setup, places in every:
         largest = None
@@ -245,9 +252,11 @@ def configurations(
             else:
                 used.update(values)
                 feasible.append(found)
+
     for value, problem in problems.items():
         if value not in used:
             raise problem
+
     search = AutoBatchSearch(at_most=most, allocations=searched_on)
     return feasible, list(dict.fromkeys(left_out)), search
 
@@ -320,14 +329,17 @@ def _axes(
         foreign = {name for options in listed.values() for name in options} - {
             *values_of_strategy
         }
+
     listed_axes = experiment.axes
     names = sorted(listed_axes.keys() - foreign)
+
     axes = [
         tuple(zip(names, values, strict=True))
         for values in product(*(listed_axes[name] for name in names))
     ]
     if not experiment.workload:
         return axes
+
     effective = strategy_of(parallelism).effective_options
     return dict.fromkeys(tuple(effective(dict(axis)).items()) for axis in axes)
 
@@ -340,6 +352,7 @@ def _allocations(
         *product(experiment.nodes or (), experiment.gpus_per_node or ()),
     ]
     found: dict[str | None, list[Allocation]] = {}
+
     problems: dict[tuple[int | None, int], list[SpecError]] = defaultdict(list)
     for name in _node_groups(experiment, site):
         found[name] = []
@@ -350,10 +363,12 @@ def _allocations(
                 problems[allocation].append(error)
         if not found[name]:
             raise problems[asked[0]][-1]
+
     for errors in problems.values():
         if len(errors) == len(found):
             raise errors[0]
         left_out += map(str, errors)
+
     return found
 
 
@@ -362,6 +377,7 @@ def _allocation(
 ) -> Allocation:
     site = site.in_group(node_group)
     limit, per_node = site.num_devices, site.devices_per_node
+
     word = "GPUs" if site.device_type == "cuda" else "cores"
     if nodes is None:
         if limit is not None and devices > limit:
@@ -371,17 +387,20 @@ def _allocation(
                 "site that it has more (nodes, gpus_per_node)."
             )
         return Allocation.packed(devices, per_node)
+
     if devices > per_node:
         raise SpecError(
             f"gpus_per_node={devices} is more than a node of site {site.name!r} has: "
             f"{per_node} {word}. Use at most that many, or change gpus_per_node in the "
             "site."
         )
+
     if site.num_nodes is not None and nodes > site.num_nodes:
         raise SpecError(
             f"nodes={nodes} is more than site {site.name!r} has: {site.num_nodes}. Use "
             "at most that many, or change nodes in the site."
         )
+
     return Allocation(devices_per_node=(devices,) * nodes)
 
 
@@ -396,6 +415,7 @@ def _largest(
     auto, job = experiment.local_batch_size, experiment.job
     at_most = auto.at_most if isinstance(auto, AutoBatch) else None
     epoch = job.samples_per_epoch if job else None
+
     limits = [at_most or DEFAULT_LARGEST_LOCAL_BATCH, epoch]
     if experiment.global_batch_size:
         sizes = []
@@ -405,4 +425,5 @@ def _largest(
                     sizes.append(setup.data_parallel_size(place))
         smallest = min(sizes, default=1)
         limits.append(max(1, max(experiment.global_batch_size) // smallest))
+
     return min(filter(None, limits))

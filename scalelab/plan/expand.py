@@ -69,6 +69,7 @@ def plan(
         (kind, _varied(experiment, kind, feasible)) for kind in experiment.measure.kind
     ]
     refuse_above_limit(sum(math.prod(map(len, axes)) for _, axes in families))
+
     distinct: dict[str, Trial] = {}
     for kind, axes in families:
         for repeat, seed, configuration, rate in product(*axes):
@@ -76,9 +77,11 @@ def plan(
                 experiment, configuration, kind, rate=rate, seed=seed, repeat=repeat
             )
             distinct.setdefault(trial.trial_id, trial)
+
     trials = with_canaries([*distinct.values()], experiment.measure.canary_every)
     check_received(experiment, trials)
     is_auto = isinstance(experiment.local_batch_size, AutoBatch)
+
     return Plan(
         trials=tuple(trials),
         left_out=tuple(left_out),
@@ -113,8 +116,10 @@ def _where_convergence_runs(
     of_setup: dict[Setup, dict[Allocation, None]] = {}
     for found in feasible:
         of_setup.setdefault(found.setup, {})[found.allocation] = None
+
     parameters = experiment.workload.parameters if experiment.workload else {}
     limit = experiment.measure.convergence_gpus or 1
+
     chosen: dict[tuple[Setup, int, int | None, int | None], Configuration] = {}
     # The largest local batch first: without batch norm it stands for the others.
     for found in sorted(feasible, key=lambda item: -item.local_batch_size):
@@ -128,6 +133,7 @@ def _where_convergence_runs(
             if total % (local * setup.data_parallel_size(place)) == 0
         ]
         allowed = [place for place in fitting if place.world_size <= limit]
+
         place = allowed[-1] if allowed else fitting[0]
         if {**parameters, **setup.options}.get("sync_batch_norm", False):
             place = found.allocation
@@ -135,9 +141,11 @@ def _where_convergence_runs(
         if not setup.strategy.factorises:
             place = found.allocation
             workers = setup.data_parallel_size(place)
+
         request = BatchRequest(local_batch_size=local, global_batch_size=total)
         anywhere = replace(setup, node_group=None, layout=None)
         chosen.setdefault((anywhere, total, held, workers), setup.on(place, request))
+
     return sorted(
         chosen.values(),
         key=lambda item: (item.global_batch_size, item.local_batch_size),
@@ -157,12 +165,14 @@ def trial_of(
     setup, allocation = configuration.setup, configuration.allocation
     total = configuration.global_batch_size
     job, rate = experiment.job, rate or experiment.rate_settings[0]
+
     measurement = experiment.measure.measurement(kind, job, global_batch_size=total)
     if kind is not TrialKind.THROUGHPUT:
         judged_by = tuple(
             dict.fromkeys(condition.metric for condition in experiment.accept)
         )
         measurement = replace(measurement, judged_by=judged_by)
+
     return Trial(
         kind=kind,
         workload=experiment.workload_name,

@@ -128,6 +128,7 @@ def _of_no_measurement(row: Observation, outcome: Outcome) -> Finding:
         sign, advice = Sign.DOES_NOT_FIT, _halved(row)
     elif row["world_size"] > 1:
         sign, advice = Sign.SEVERAL_RANKS_FAIL, {"gpus": [1], "launcher": "none"}
+
     return Finding(sign=sign, stops=True, advice=advice)
 
 
@@ -140,6 +141,7 @@ def _of_rates(row: Observation) -> Iterator[Finding]:
     ours, printed = row["step_time_s"], row["reported_step_time_s"]
     if not (ours and printed) or factor(ours, printed) <= DOUBTED_BEYOND:
         return
+
     is_confirmed = row["samples_witness"] == LOADER
     yield Finding(
         sign=Sign.LOG_DISAGREES if is_confirmed else Sign.RATES_DISAGREE,
@@ -168,9 +170,11 @@ def _doubts(row: Observation, losses: Sequence[float]) -> Iterator[Finding]:
     for sign, column, value in UNCONFIRMED:
         if row[column] == value:
             yield doubt(sign)
+
     ends = loss_ends(losses)
     if ends is not None and not ends[1] < ends[0]:
         yield doubt(Sign.LOSS_NOT_FALLING, first=ends[0], last=ends[1])
+
     wait, step = row["data_wait_s"], row["step_time_s"]
     if wait and step and wait >= MUCH_WAITING * step:
         yield doubt(Sign.WAITS_FOR_INPUT, share=wait / step)
@@ -265,11 +269,13 @@ class FirstTrials(TrialSource):
             return None
         if first := self._next_first():
             return self._begin(first)
+
         while (trial := self._source.ask()) is not None:
             if trial.trial_id in self._first or trial.program in self.failures:
                 continue
             is_unchecked = _group_of(trial) in self._unchecked
             return self._begin(trial) if is_unchecked else trial
+
         return None
 
     def tell(self, observation: Observation) -> None:
@@ -281,6 +287,7 @@ class FirstTrials(TrialSource):
                 program = observation.get(f"options.{PROGRAM}")
                 self._pass((observation["world_size"] > 1, program))
             return
+
         self._release(trial)
         found = findings(observation)
         if any(finding.sign is Sign.LOST for finding in found):

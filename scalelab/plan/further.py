@@ -42,33 +42,41 @@ def further_trial(
     if experiment.tune:
         why = f"{experiment.name} is a search, which chooses its trials by itself"
         raise _refused(why, "Leave it out.")
+
     words = _words(text)
     counts = {name: _count(name, words.pop(name)) for name in _COUNTS if name in words}
+
     missing = [name for name in ("gpus", "local_batch_size") if name not in counts]
     if missing:
         raise _refused(f"{shown(text)} says no {missing[0]}")
+
     kind = TrialKind(_known("kind", words.pop("kind", "throughput"), [*TrialKind]))
     rate = _rate(experiment, words.pop(_RATE, None))
     setup = _setup(experiment, site, words)
     size = counts["gpus"]
+
     nodes = counts.get("nodes", -(-size // site.devices_per_node))
     if nodes > size:
         raise _refused(f"nodes={nodes} is more than gpus={size}")
+
     allocation = Allocation.spread(size, nodes)
     if -(-size // nodes) > site.devices_per_node or nodes > (site.num_nodes or nodes):
         have = f"{counted(site.num_nodes, 'node')} x " if site.num_nodes else ""
         devices = counted(site.devices_per_node, "device")
         raise _refused(f"{allocation} does not fit the site, {have}{devices} on a node")
+
     request = BatchRequest(
         local_batch_size=counts["local_batch_size"],
         gradient_accumulation_steps=counts.get("gradient_accumulation_steps", 1),
     )
     configuration = setup.on(allocation, request)
+
     repeat = 0
     while (
         trial := trial_of(experiment, configuration, kind, rate=rate, repeat=repeat)
     ).trial_id in known:
         repeat += 1
+
     return trial
 
 

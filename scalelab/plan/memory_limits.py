@@ -37,6 +37,7 @@ class MemoryLimit:
             else f"{name.removeprefix(_OPTION)} {value}"
             for name, value in self.settings.items()
         )
+
         fitting = f"; {self.largest_fitting:,} did" if self.largest_fitting else ""
         return (
             f"Local batch {self.local_batch_size:,} did not fit into memory{fitting}"
@@ -57,6 +58,7 @@ def memory_limits(rows: Iterable[Observation]) -> tuple[MemoryLimit, ...]:
                 names.append("world_size")
             known = ((name, row[name]) for name in names if row.get(name) is not None)
             groups[tuple(known)].append(row)
+
     every = [dict(group) for group in groups]
     limits = []
     for setting, group in zip(every, groups.values(), strict=True):
@@ -64,8 +66,10 @@ def memory_limits(rows: Iterable[Observation]) -> tuple[MemoryLimit, ...]:
         for row in group:
             is_failed = row["outcome"] == Outcome.OUT_OF_MEMORY
             sizes[is_failed].append(int(row["local_batch_size"]))
+
         if not sizes[True]:
             continue
+
         limit = min(sizes[True])
         limits.append(
             MemoryLimit(
@@ -81,6 +85,7 @@ def memory_limits(rows: Iterable[Observation]) -> tuple[MemoryLimit, ...]:
                 num_trials=len(sizes[True]),
             )
         )
+
     return tuple(limits)
 
 

@@ -43,6 +43,7 @@ class PlannedTrials(TrialSource):
         self._searches: dict[Setup, LargestFit] = {}
         # Batch arithmetic that cannot work is refused before anything runs.
         self._expand()
+
         auto, search = experiment.local_batch_size, self._plan.search
         if search is not None and isinstance(auto, AutoBatch):
             self._searched_on: Mapping[Setup, Allocation] = search.allocations
@@ -60,8 +61,10 @@ class PlannedTrials(TrialSource):
             if trial_id not in self._told and trial_id not in self._proposed:
                 self._proposed.add(trial_id)
                 return trial
+
         if is_searching and self._proposed <= self._told.keys():
             raise self._unresolved()
+
         return None
 
     def tell(self, observation: Observation) -> None:
@@ -104,11 +107,13 @@ class PlannedTrials(TrialSource):
         self._plan = plan(self._experiment, self._site, local_batch_sizes)
         if self._plan.assumes_local_batch:
             return
+
         for trial in self._plan.trials:
             if (moment := trial.canary_after) is not None:
                 self._canaries.append((moment, trial))
             else:
                 self._waiting.append(trial)
+
         if self._canaries:
             self._paced_by = {trial.trial_id for trial in self._waiting}
             self._num_finished = len(self._paced_by & self._told.keys())
@@ -128,6 +133,7 @@ class PlannedTrials(TrialSource):
                 if outcome not in _FITS | _DOES_NOT_FIT:
                     break
                 search.tell(size, fits=outcome in _FITS)
+
         if not any(self._probes()) and (sizes := self.local_batch_sizes):
             self._expand(sizes)
 
@@ -149,6 +155,7 @@ class PlannedTrials(TrialSource):
                 "fits into the memory of a device. Use a smaller model or a larger "
                 "device."
             )
+
         row = self._told[probe.trial_id]
         return paragraph(
             f"local_batch_size=auto cannot be resolved: trial {probe.trial_id}, with "

@@ -81,6 +81,7 @@ class Durations:
         )
         if work in self._seconds:
             return self._seconds[work]
+
         alike = [known for known in self._seconds if known[0] == work[0]]
 
         def distance(known: tuple[Any, ...]) -> tuple[int, float]:
@@ -260,6 +261,7 @@ class TrackedSource(TrialSource):
         else:
             valid = one_of(names, str(trial.program))
             rule = f"The experiment has none of that name. {valid}"
+
         return SpecError(
             f"source={self._name} proposed a trial with program="
             f"{shown(trial.program)}. {rule} {_CORRECT}"
@@ -288,6 +290,7 @@ def source_of(
     """Return the trial source that an experiment names, after the trials that ended."""
     check_kinds(experiment)
     name, parameters = experiment.source.name, experiment.source.parameters
+
     path = SOURCES[name].factory
     try:
         factory = imported(path)
@@ -306,14 +309,17 @@ def source_of(
             f"source={name} cannot be made by {path}: {type(error).__name__}: {error}. "
             "Correct the source, or choose another."
         ) from error
+
     if not isinstance(source, TrialSource):
         raise SpecError(
             f"source={name}: {path} returned {type(source).__name__}, which is no "
             "TrialSource. Derive it from scalelab.plan.source.TrialSource."
         )
+
     tracked = TrackedSource(
         name, source, Durations(rows), programs=[*experiment.by_program()]
     )
     for row in finished:
         tracked.tell_again(row)
+
     return tracked

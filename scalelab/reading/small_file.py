@@ -16,10 +16,13 @@ def read_small_file(path: Path, *, most_bytes: int, remedy: str) -> bytes:
             f"{shown(str(path))} cannot be read: {error.strerror}. Give the path of a "
             "file."
         ) from error
+
     if len(content) > most_bytes:
         raise SpecError(
             f"{shown(str(path))} is larger than {most_bytes >> 20} MiB. {remedy}"
         )
+
     if not content.strip():
         raise SpecError(f"{shown(str(path))} is empty. {remedy}")
+
     return content

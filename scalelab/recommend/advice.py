@@ -131,9 +131,11 @@ def consider(
     others = {n: value for n, value in (select or {}).items() if n not in among}
     subject = choose_subject(every.observations, others, device)
     _check_sequence_length(subject, job)
+
     rows = every.take(subject.frame.index)
     if rows.frame.empty:
         raise UnmeasuredError(why_no_answer(rows))
+
     rest = every.take(every.observations.index.drop(subject.frame.index))
     named = law_named(law)
     fitted, learned = fit_step_times(named, rows, rest, history=history, link=link)
@@ -162,23 +164,29 @@ def consider(
         memory=MemoryRoom.of(subject.frame),
         accuracy=Accuracy.of(subject.everywhere, rows.curves, limits),
     )
+
     if not gpus and runs_as_one_process(rows):
         gpus = [1]
+
     where = places(rows.frame, gpus, devices_on_node)
     if whole_runs is not None:  # which tell nothing of accumulation
         untold = {**untold, None: {*untold.get(None, ()), Untold.ACCUMULATION}}
+
     asked = candidates(rows.curves, where, knowledge.rule, untold, bool(whole_runs))
     for name, value in among.items():
         asked = with_value(asked, name, value)
+
     asked = knowledge.memory.fitting(asked, rows.frame, knowledge.rule)
     every_row = look_ahead(asked, knowledge, limits, accept_unmeasured)
     comparison = Comparison.of(
         every_row, knowledge, limits, gpus, accepts_unmeasured=accept_unmeasured
     )
     wanted = sorted({*gpus})
+
     if within is not None:
         has_devices = asked["world_size"] <= within.world_size
         asked = asked[has_devices & (asked["num_nodes"] <= within.num_nodes)]
+
     return Considered(
         knowledge=knowledge,
         comparison=comparison,
@@ -234,6 +242,7 @@ class Considered:
         every = interrupted(self.comparison.every, found.limits, market.interruptions)
         if not every.is_eligible.any():
             return None
+
         comparison = Comparison.of(
             every,
             found.knowledge,
@@ -270,6 +279,7 @@ class Considered:
         limit_words = limits.in_words(self._units)
         if self.knowledge.need.uses_law:
             limit_words = (*limit_words, str(self.knowledge.need.target))
+
         return AskedPart(
             workload=subject.workload,
             device_name=subject.device_name,
@@ -291,6 +301,7 @@ class Considered:
         knowledge, limits = self.knowledge, self.limits
         choice, outlook = self.comparison.choice, self.comparison.printed
         row, config = table[choice.index], self._config
+
         return ChosenPart(
             rows=table,
             meets_constraints=choice.meets and bool(config["is_accurate"]),
@@ -314,9 +325,11 @@ class Considered:
         measured = knowledge.rows.observations
         spent_s = numbers(subject.everywhere, "allocated_gpu_s")
         known_s = spent_s[np.isfinite(spent_s)]
+
         parameters = _parameters("step time", law.parameters(interval))
         if need.law is not None:
             parameters += _parameters("convergence", need.law.parameters(interval))
+
         return BasisPart(
             facts=facts,
             left_out=knowledge.rows.left_out,
@@ -353,8 +366,10 @@ class Considered:
         yield from why_not(comparison, rows, rule, beside, units)
         yield from grounds(knowledge, comparison, config)
         yield from failures(measured)
+
         if knowledge.compares_counts:
             yield from against_cheapest(rows)
+
         yield from compared(comparison.programs())
         yield from self._about_limits()
         yield from named(beside, asked.limits, knowledge, units)
@@ -375,8 +390,10 @@ class Considered:
         yield from not_chosen(
             rule, rows, is_proposed=is_proposed, is_accepted=is_accepted
         )
+
         if not choice.meets:
             yield considered(rule, rows, self.wanted)
+
         yield from not_considered(knowledge, rows, self.wanted)
         yield from not_identifiable(self.gaps, subject.is_emulated)
         if self.within is None and law == StepTimeLaw.name:

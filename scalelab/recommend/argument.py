@@ -33,6 +33,7 @@ def why_not(
     if len(rows) == 1:
         yield Fact.of("only_count", world_size=chosen.world_size)
         return
+
     other = _runner_up(comparison, rows, named)
     row, spent = rows[other], printed.spent.medians()
     cost = spent.of(spent.cost)
@@ -75,22 +76,27 @@ def _runner_up(
     for kind, one, _ in named:
         if kind == "faster":
             return sizes.index(int(one.sizes[0]))
+
     places = [place for place in range(len(rows)) if place != at]
     if limits.limited:
         chances = comparison.printed.probability
         spent = comparison.printed.spent.medians()
         amounts = spent.of(limits.minimised(spent.known))
+
         is_better = chances > chances[at]
         if comparison.choice.meets:
             is_better = (amounts < amounts[at]) & ~comparison.printed.meets(limits)
+
         better = [place for place in places if is_better[place]]
         if better:
             apart = np.abs(np.log(np.array(sizes) / sizes[at]))
             chances = np.round(chances, 2)
             return max(better, key=lambda place: (chances[place], -apart[place]))
+
     following = rows[at].next_world_size
     if following in sizes:
         return sizes.index(following)
+
     return at + 1 if at + 1 < len(rows) else at - 1
 
 
@@ -105,20 +111,24 @@ def _reason(
     at, limits = comparison.choice.index, comparison.limits
     row, chosen = rows[other], rows[at]
     is_larger = row.world_size >= 2 * chosen.world_size
+
     if ineligible := _why_ineligible(row, rule):
         return ineligible
     if (row.probability is not None) and row.probability < limits.confidence:
         return "unlikely"
+
     if limits.limited:
         spent = comparison.printed.spent.medians()
         amounts = spent.of(limits.minimised(spent.known))
         return "takes_more" if amounts[at] <= amounts[other] else "compared"
+
     if row.time_s.value >= chosen.time_s.value and row.world_size > chosen.world_size:
         return "slower"
     if is_larger and not pays:
         return "pays_too_little"
     if is_larger and not may_be_chosen(comparison.printed)[other]:
         return "not_measured"
+
     return "more_pay" if row.world_size < chosen.world_size else "compared"
 
 
@@ -144,9 +154,11 @@ def grounds(
 def _step_time(knowledge: Knowledge, printed: Outlook, at: int) -> Fact:
     frame, chosen = knowledge.rows.frame, printed.frame.iloc[[at]]
     times_s = frame["step_time_s"][is_among(frame, chosen)].to_numpy(float)
+
     apart = None
     if len(times_s) > 1:
         apart = float(np.abs(times_s / np.median(times_s) - 1).max())
+
     doubted = frame.loc[[*knowledge.doubted.index, *knowledge.uneven]]
     contradicted = is_among(chosen, knowledge.contradicted) | is_among(chosen, doubted)
     return Fact.of(
@@ -175,6 +187,7 @@ def _in_draws(comparison: Comparison) -> Iterator[Fact]:
     else:
         is_same = _last_known(printed, printed.expected_s, limits) == at
         is_chosen_so = _last_known(printed, printed.time_s[None], limits) == at
+
     if is_chosen_so.all():
         same, drawn = int(is_same.sum()), len(is_same)
         yield Fact.of("choice_in_draws", num_same=same, num_draws=drawn)
@@ -205,6 +218,7 @@ def _reached(knowledge: Knowledge, config: Mapping[Any, Any]) -> Iterator[Fact]:
     need = knowledge.need
     if not need.uses_law:
         return
+
     key, batch = need.keys[int(config["samples_curve"])], config["global_batch_size"]
     runs = need.tried[key].runs
     runs = runs[runs["global_batch_size"] == batch]

@@ -56,9 +56,11 @@ def answer(
     """Answer for each kind of device that was measured, and choose among them all."""
     rows = prepared(observations)
     select = {n: v for n, v in question.select.items() if n not in DEVICE_COLUMNS}
+
     kinds = _kinds(rows.observations, question.select)
     if len(kinds) > 1:
         refuse_several(selected(rows.observations, select))
+
     places = {kind.label: sites.get(kind.node_group or None) for kind in kinds}
     known = {n: place.site if place else None for n, place in places.items()}
     limits = {
@@ -72,14 +74,17 @@ def answer(
     }
     every = _kinds(rows.observations, {})
     check_prices(prices, question.quotes, every, question.limits.currency)
+
     for name, watts in question.power:
         refuse_unmeasured(name, Option("power", f"{watts:g}W", key=name), every)
+
     found, problems = _considered(
         replace(question, select=select), rows, limits, places, kinds, history, untold
     )
     terms = {label: site.spot if site else None for label, site in known.items()}
     terms |= {label: price.terms for label, price in prices.items()}
     compared, pairs, not_compared = beside_each_other(found, terms, question.spot)
+
     further = [*_old_prices(question, prices), *_electricity(found), *not_compared]
     if len(kinds) == 1 and not pairs:
         (alone,) = compared.values()
@@ -93,8 +98,10 @@ def answer(
             Fact.of("device_not_compared", name=label, why=str(problem))
             for label, problem in problems.items()
         ]
+
     if question.asks_scaling:
         answered = _with_scaling(answered, compared)
+
     facts = (*answered.facts, *further)
     return replace(answered, facts=facts, sweep_spent=_by_the_sweep(found))
 
@@ -122,6 +129,7 @@ def _considered(
         kind for kind in kinds if history and history.informs(rows_of_kind[kind])
     }
     found: dict[str, Considered] = {}
+
     problems: dict[str, FitError | SpecError] = {}
     for kind in kinds:
         # that informs no kind is said by its own message, for every kind
@@ -138,8 +146,10 @@ def _considered(
             )
         except (FitError, SpecError) as error:
             problems[kind.label] = error
+
     if not found:
         raise next(iter(problems.values()))
+
     return found, problems
 
 
@@ -159,6 +169,7 @@ def _kinds(
     """Return the kinds of devices on which what was selected was timed."""
     chosen_kind = {name: v for name, v in select.items() if name in DEVICE_COLUMNS}
     frame = selected(observations, chosen_kind)
+
     of_no_device = {*RATE_SETTINGS, *CONFIGURATION, *chosen_kind}
     for name, value in select.items():
         column = name if name in frame.columns else OPTION_PREFIX + name
@@ -166,6 +177,7 @@ def _kinds(
             is_chosen = has_value(frame, column, value)
             # what is nowhere is refused later, with what is there
             frame = frame[is_chosen] if is_chosen.any() else frame
+
     timed = frame[np.isfinite(numbers(frame, "world_size"))]
     return kinds_of(timed if len(timed) else frame)
 
@@ -182,8 +194,10 @@ def _consider(
     for name, value in question.select.items():
         if name in frame.columns:
             frame = frame[has_value(frame, name, value)]
+
     site, link = run_site.site if run_site else None, question.between_nodes
     on_node, within = site.gpus_per_node if site else None, None
+
     known = [*numbers(frame, "gpus_per_node"), *numbers(frame, "devices_of_node")]
     if (most := int(np.nanmax([1.0, *known]))) > 1:
         on_node = max(most, on_node or 1)
@@ -193,6 +207,7 @@ def _consider(
     if not link and run_site and question.law == StepTimeLaw.name:
         links = run_site.site.links
         link = links.between_nodes.link if links else run_site.logged_link
+
     return consider(
         rows,
         question.job,
@@ -220,6 +235,7 @@ def limits_of(
         whole = site.devices_per_node if site.exclusive else None
         pue = site.pue if pue is None else pue
         carbon = site.carbon_g_per_kwh if carbon is None else carbon
+
     return replace(
         question.limits,
         price=price_of(kind, question.quotes, site),
@@ -261,6 +277,7 @@ def _electricity(kinds: Mapping[str, Considered]) -> Iterator[Fact]:
             alike.setdefault(key, []).append(
                 {"name": label, "device_word": word, "watts": ends.tolist()}
             )
+
     for (source, said_by, pue, carbon), devices in alike.items():
         yield Fact.of(
             "electricity",
@@ -315,6 +332,7 @@ def _joined(
     ]
     chosen = answers[best]
     facts = [*joint.notes(best), *chosen.facts]
+
     facts += spot_facts(pairs, best, chosen.chosen.world_size)
     if not joint.are_alike:
         facts += [*_accuracy(joint, answers, best), Fact("efficiency_within")]
@@ -322,6 +340,7 @@ def _joined(
         facts.append(Fact.of("by_time_alone", devices=unpriced))
     if any(fact.kind == "nearest" for fact in facts):
         facts = [joint.nearest(words), *(f for f in facts if f.kind != "nearest")]
+
     return replace(
         chosen,
         rows=joint.rows(answers, best),
@@ -358,6 +377,7 @@ def _accuracy(
         for fact in answer_of_kind.facts:
             if fact.kind in ("accuracy_gap", "ruled_out"):
                 alike.setdefault(repr(fact), (fact, []))[1].append(label)
+
     for fact, names in alike.values():
         if fact.kind == "accuracy_gap":
             yield Fact.of("accuracy_elsewhere", **fact.values, names=names)

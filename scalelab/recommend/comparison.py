@@ -67,17 +67,22 @@ class Comparison:
                 "Ask for another batch, or accept what was not measured: "
                 f"{Option('accept_unmeasured', True)}.",
             )
+
         is_shown = is_printed(best.sizes, knowledge.rows.frame, gpus)
         is_shown |= not is_shown[best.is_eligible].any()
         word = knowledge.subject.device_word
+
         if not limits.limited:
             best, is_shown = best.take(is_shown), is_shown[is_shown]
+
         choice = _choose(best, limits, word)
         is_shown[choice.index] = True
         printed, at = best.take(is_shown), int(is_shown[: choice.index].sum())
+
         names_measured = not (knowledge.compares_counts or accepts_unmeasured)
         if names_measured and (choice.meets or not limits.limited):
             choice = replace(choice, rule=f"no other {word} count was measured")
+
         return cls(
             printed=printed,
             choice=replace(choice, index=at),
@@ -133,6 +138,7 @@ def _choose(best: Outlook, limits: Constraints, device_word: str) -> Choice:
     index = unbeaten(best.spent, choice.index, best.meets(limits))
     if index == choice.index:
         return choice
+
     first = counted(int(best.sizes[choice.index]), device_word)
     rule = f"clearly faster or cheaper than {first}, and not worse in the other"
     rule += f" ({first}: {choice.rule})"
@@ -144,6 +150,7 @@ def _largest_known(best: Outlook, limits: Constraints, device_word: str) -> Choi
     rows, time_s = np.arange(len(best.sizes)), best.time_s
     last = int(last_paying(time_s[None], best.sizes, limits.min_marginal_return)[0])
     is_known = may_be_chosen(best)
+
     pays = is_known & (rows <= last)
     if not pays.any():
         fewest = (is_known if is_known.any() else best.is_eligible).argmax()
@@ -152,6 +159,7 @@ def _largest_known(best: Outlook, limits: Constraints, device_word: str) -> Choi
     choice = largest_paying(pays, best.meets(limits), limits, device_word)
     if choice.index >= last:
         return choice
+
     more = "more were not measured"
     rule = f"{choice.rule}; {more}" if choice.index else f"{more}, though they pay"
     return replace(choice, rule=rule)
@@ -172,6 +180,7 @@ def _nearly_paying(best: Outlook, at: int, limits: Constraints) -> Iterator[Name
     last = last_paying(best.expected_s, best.sizes, limits.min_marginal_return)
     pays = last[:, None] >= rows
     chance = pays.mean(axis=0)
+
     may_be = (best.frame["support"] != Support.EXTRAPOLATED) & best.is_eligible
     for sure in (least, limits.confidence)[: 1 + (chance[at] < _EVEN + _EDGE)]:
         found = rows[may_be & (chance >= sure)][-1:]
@@ -191,6 +200,7 @@ def _named(
         is_same = found and found.questions.equals(chosen.questions)
         if found and found.probability[0] < sure and not is_same:
             yield "not_sure_enough", found, chosen
+
         step = min(_NEAR, (1 - sure) / 2)
         for near in (sure - step, sure + step):
             found = _picked(every, replace(limits, confidence=near), word)
@@ -198,12 +208,15 @@ def _named(
                 yield "on_the_edge", found, chosen
     else:
         yield from _nearly_paying(best, at, limits)
+
     if chosen.probability[0] < sure:
         return
+
     time_s, amount = best.time_s, best.spent.medians().of(best.spent.cost)
     drawn_s = best.spent.time_s
     is_much_faster = (MUCH_FASTER * drawn_s <= drawn_s[:, [at]]).mean(axis=0) >= sure
     is_worth = best.meets(limits) & is_much_faster
+
     is_worth &= amount <= (1 + LITTLE_MORE) * amount[at]
     if is_worth.any():
         fastest = int(np.where(is_worth, time_s, np.inf).argmin())
@@ -211,6 +224,7 @@ def _named(
     if not chosen.is_measured[0]:
         yield "to_submit_now", _picked(measured, limits, word) or chosen, chosen
         return
+
     allowed = every.frame.assign(is_eligible=every.is_allowed_batch)
     better = _picked(replace(every, frame=allowed), even, word)
     if better and (better.frame["support"] == Support.NOT_MEASURED).all():

@@ -91,10 +91,12 @@ def ways(observations: pd.DataFrame) -> tuple[WayRow, ...]:
     frame = with_accuracy_gaps(observations)[np.array(measured, dtype=bool)]
     if "parallelism" not in frame.columns:
         return ()
+
     options = sorted(_strategy_options(frame) & {*map(str, frame.columns)})
     by_way = group_rows(frame, ["parallelism", *options])
     if len(by_way) < 2:
         return ()
+
     varied = _varied(by_way)
     # numbers by size, texts by their letters
     in_order = sorted(
@@ -125,6 +127,7 @@ def _rows(
 ) -> Iterator[WayRow]:
     name, period = str(way.get("parallelism", "")), way.get(_PERIOD)
     options = {axis.removeprefix(OPTION_PREFIX): value for axis, value in way.items()}
+
     settings = {
         option.removeprefix(OPTION_PREFIX): value
         for option, value in way.items()
@@ -238,12 +241,14 @@ class Accuracy:
         """Read the evaluations of trained models."""
         frame = with_accuracy_gaps(observations[~is_spoilt(observations)])
         found = cls(columns=[name for name in map(str, frame.columns) if _parts(name)])
+
         evaluated = group_rows(frame, [*found.columns]) if len(frame) else {}
         for key in curves:
             way = found.way(dict(key))
             rows = evaluated.get(way, frame.iloc[:0])
             found.gaps[way] = gap = _largest_loss(rows)
             accepted = numbers(rows, "accepted")
+
             why = ""
             if limits.accept and not (accepted == 1).any():
                 judged = counted(int(np.isfinite(accepted).sum()), "trained model")
@@ -252,17 +257,20 @@ class Accuracy:
                 why = "no accuracy gap measured"
             elif limits.max_gap is not None and gap["lost"] > limits.max_gap:
                 why = f"{gap['metric']} {gap['mean']:+.3f}"
+
             if why:
                 name = curve_label(key, curves)
                 if len(curves) == 1:
                     name = str(dict(key).get("parallelism", name))
                 found.refused[way] = found.reasons[name] = why
+
         if limits.max_gap is not None and not any(found.gaps.values()):
             raise SpecError(
                 f"{Option('max_gap', limits.max_gap)} needs a measured accuracy gap: "
                 f"the final metric of a run minus that of {BASELINE}.",
                 "Add end-to-end trials without a target, on one device and on several.",
             )
+
         return found
 
     def way(self, config: Mapping[Any, Any]) -> CurveKey:
@@ -312,4 +320,5 @@ def _largest_loss(rows: pd.DataFrame) -> dict[str, Any]:
                 "count": len(gap),
             }
         )
+
     return max(found, key=lambda loss: loss["lost"], default={})

@@ -62,6 +62,7 @@ class Joint:
             found = best_within(self._allocations, self.limits)
         else:
             found = self._best_of_chosen()
+
         if self.has_money:
             index = unbeaten(self.spent, found.index, self.meets)
             if index != found.index:
@@ -69,11 +70,14 @@ class Joint:
                 found = Choice(
                     index=index, meets=True, rule=f"{rule}worse in the other"
                 )
+
         label, at = self._places[found.index]
         choice = self.kinds[label].comparison.choice
+
         rule = f"{found.rule}; all devices are compared"
         if choice.index == at:
             rule = f"{choice.rule}; of the devices, {self._why(found)}"
+
         self.kinds[label] = self.kinds[label].choosing(
             Choice(index=at, meets=found.meets, rule=rule)
         )
@@ -107,9 +111,11 @@ class Joint:
         """Return all rows; where all have prices, Pareto is of time and money."""
         rows = [row for answer in answers.values() for row in answer.rows]
         medians = self.spent.medians()
+
         is_front = np.array([row.is_pareto for row in rows])
         if self.has_money:
             is_front = pareto(medians.time_s, medians.of(MONEY))
+
         return tuple(
             replace(
                 row,
@@ -130,6 +136,7 @@ class Joint:
         """Note how surely the choice is better than that of each other kind."""
         index = self.at(best)
         others = {label: self.at(label) for label in self.others(best)}
+
         chances = {
             word: {
                 label: float((amounts[:, index] < amounts[:, at]).mean())
@@ -141,10 +148,12 @@ class Joint:
         if others:
             yield self._why_not(best, others)
             yield Fact.of("against_devices", name=best, chances=chances)
+
         medians = self.spent.medians()
         time_s, amount = medians.time_s, medians.of(self.spent.cost)
         is_elsewhere = np.array([label != best for label, _ in self._places])
         is_worth = self.meets & is_elsewhere & (MUCH_FASTER * time_s <= time_s[index])
+
         is_worth &= amount <= (1 + LITTLE_MORE) * amount[index]
         if self.has_money and self.meets[index] and is_worth.any():
             at = int(np.where(is_worth, time_s, np.inf).argmin())
@@ -166,11 +175,13 @@ class Joint:
         at = others[label]
         row, chosen_row = (self._row(place) for place in (at, chosen))
         limits = self.limits
+
         reason: WhyNot = "compared"
         if limits.limited and not self.meets[at]:
             reason = "unlikely"
         elif self.meets[at] and least[at] > least[chosen]:
             reason = "takes_more"
+
         units = limits.units(self.kinds[best].knowledge.subject.device_hour_word)
         spent = self.spent.cost if self.spent.cost.is_spent else None
         return Fact.of(
@@ -219,6 +230,7 @@ def _side_by_side(kinds: Sequence[Considered], *, are_alike: bool) -> Spending:
         if (row.compares_devices or are_alike)
         and all(row in spending.known for spending in spent)
     ]
+
     rng = np.random.default_rng(_SEED)
     known = dict.fromkeys(considered.kind for considered in kinds)
     orders = {kind: rng.permutation(NUM_DRAWS) for kind in known}

@@ -80,6 +80,7 @@ def choose_subject(
     is_emulated = _only(frame, "emulated") == "True"
     kind = device or kinds_of(frame)[0]
     words = device_words(kind.device_type, is_emulated=is_emulated)
+
     return AskedCurves(
         frame=frame,
         everywhere=everywhere,
@@ -101,10 +102,12 @@ def selected(observations: pd.DataFrame, select: Mapping[str, Scalar]) -> pd.Dat
         if name in DEVICE_COLUMNS:
             # what tells samples alone holds on any device
             chosen = chosen.union(frame.index[frame[name].isna()])
+
         is_timed = is_equal(frame, "kind", TrialKind.THROUGHPUT)
         if name in RATE_SETTINGS and not chosen.isin(frame.index[is_timed]).all():
             # what tells times alone holds at any rate
             chosen = chosen.union(frame.index[is_timed])
+
         frame = frame.loc[chosen]
     return frame
 
@@ -117,6 +120,7 @@ def refuse_several(frame: pd.DataFrame, names: Iterable[str] = _ONE_VALUE) -> No
         # Any other column may be missing in trials that failed early.
         if name == "workload" and counts and unnamed:
             counts["none"] = unnamed
+
         if len(counts) > 1:
             rows = [f"{value} ({counted(counts[value], 'row')})" for value in counts]
             more = len(counts) - _MAX_LISTED
@@ -147,16 +151,19 @@ def with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
         option = f"{OPTION_PREFIX}{name}"
         if option in frame.columns:
             return with_value(frame, option, value)
+
         options = [n for n in frame.columns if str(n).startswith(OPTION_PREFIX)]
         listed = ", ".join(["workload", "device_name", "world_size", *options])
         raise SpecError(
             f"{name!r} is no column of the observations, so nothing can be selected by "
             f"it. Select by {listed}, or any other stored column."
         )
+
     counts = _counts(frame, name)
     if str(value) not in counts:
         listed = ", ".join(list(counts)[:_MAX_LISTED]) or "none"
         raise SpecError(f"No observation has {name}={value}. Measured: {listed}.")
+
     return frame[has_value(frame, name, value)]
 
 
@@ -190,11 +197,14 @@ def whole_run_law(
         rows_of_need = rows_of_need.loc[
             with_value(rows_of_need, name, value).index.union(alone)
         ]
+
     names = ("throughput_samples_per_s", "samples_to_target", "time_to_target_s")
     speed, samples, seconds = (numbers(rows_of_need, name) for name in names)
+
     is_given = np.isfinite(speed) & (speed != samples / seconds)
     if is_given.any() and any(way.factorises for way in strategies(rows_of_need)):
         rows_of_need = frame
+
     return measured_whole_runs(rows_of_need, need.target)
 
 
@@ -234,6 +244,7 @@ class History:
                 for device in cells(frame, "device_name")
             ]
             frames.append(frame.assign(device_name=devices, run=name))
+
         rows = step_time_rows(pd.concat(frames, ignore_index=True))
         return cls(rows=rows, is_asked=is_asked)
 
@@ -273,14 +284,17 @@ def fit_step_times(
                 f"Leave out {Option('law')}, or the link.",
             )
         return law.fit(rows), None
+
     asked, note = tuple(rows.curves), None
     prior = StepTimePrior.shipped().with_links(link)
     if rest is not None:
         others = {k: v for k, v in rest.curves.items() if k not in rows.curves}
         prior = prior.updated(others, asked)
+
     if history is not None and asked:
         known = len(prior.relatives)
         prior = prior.updated(history.rows.curves, asked)
+
         curves = [relative.key for relative in prior.relatives[known:]]
         if history.is_asked and not curves:
             raise SpecError(
@@ -289,9 +303,11 @@ def fit_step_times(
                 "node_group and parallelism, or is the same workload in everything but "
                 "the device. Name runs that share one."
             )
+
         if curves:
             runs = history.names(curves)
             note = Fact.of("learned_from", num_curves=len(curves), runs=runs)
+
     return law.fit(rows, prior), note
 
 

@@ -59,19 +59,24 @@ def assumptions(
         yield knowledge.learned
     if knowledge.factorisation is not None:
         yield Fact("off_the_product", knowledge.factorisation.figures())
+
     contents = contents_of_times(knowledge.rows)
     if knowledge.whole_runs is not None and contents == "given":
         contents = "whole_runs"
     elif knowledge.whole_runs is not None:
         yield Fact("whole_runs")
+
     outcomes = map(str, cells(knowledge.rows.observations, "outcome"))
     if pruned := list(outcomes).count("pruned"):
         yield Fact.of("pruned", num_attempts=pruned)
+
     yield from contradicting(knowledge.contradicted)
     yield from _doubts(knowledge)
     yield from [*knowledge.uneven.values()][:_MOST_NAMED]
+
     for noted in (unknown_scatter, not_witnessed, disagreeing_rates, equal_losses):
         yield from noted(knowledge.rows)
+
     yield from _not_measured(knowledge, chosen.batch.global_batch_size)
     beside_s = knowledge.overhead.by_part(chosen.samples.value, config)
     parts = _BESIDE_STEPS.get(contents, ["start-up"])
@@ -85,16 +90,20 @@ def assumptions(
             knowledge.rows, knowledge.need.job, chosen.batch.global_batch_size
         ),
     )
+
     known = _known_by_convergence(knowledge, chosen, config["samples_curve"])
+
     known |= LAYOUT_PLACEHOLDERS.keys()
     if any(fact.kind == "accuracy_gap" for fact in accuracy):
         settings = {**knowledge.held, **chosen.settings}
         known |= {"parallelism", *strategy_of(settings.get("parallelism")).options}
     if pooled := knowledge.need.pooled:
         yield Fact.of("pooled", settings=pooled)
+
     for name, value in chosen.settings.items():
         if name not in known:
             yield Fact.of("accuracy_alike", setting=name, value=value)
+
     if knowledge.law.is_flat:
         rows = knowledge.rows.frame
         yield Fact.of(
@@ -104,6 +113,7 @@ def assumptions(
             least=int(rows["local_batch_size"].min()),
             most=int(rows["local_batch_size"].max()),
         )
+
     if chosen.basis in (Support.EXTRAPOLATED, Support.NOT_MEASURED):
         size, local = chosen.world_size, chosen.batch.local_batch_size
         yield Fact.of(
@@ -170,6 +180,7 @@ def _known_by_convergence(
     need = knowledge.need
     if not need.uses_law or need.law is None:
         return set()
+
     settings = {**knowledge.held, **chosen.settings}
     known_settings = {
         name.removeprefix(OPTION_PREFIX): value for name, value in need.keys[curve]
@@ -178,9 +189,11 @@ def _known_by_convergence(
         name for name, value in known_settings.items() if settings.get(name) == value
     }
     known |= {*need.pooled}
+
     strategy = strategy_of(settings.get("parallelism"))
     if strategy.is_synchronous:
         return {*RATE_SETTINGS, *known, *strategy.altering_options(settings)}
+
     return {*RATE_SETTINGS, *known, "parallelism", *strategy.options}
 
 
@@ -257,6 +270,7 @@ def unknown_scatter(rows: FitRows) -> Iterator[Fact]:
     is_short = np.isfinite(numbers(measured, "num_steps"))
     is_short &= ~np.isfinite(numbers(measured, "step_time_lo_s"))
     is_trial = np.array([kind in {*TrialKind} for kind in cells(measured, "kind")])
+
     is_alone = ~frame.duplicated([*curve_columns(frame), *CONFIGURATION], keep=False)
     if not is_trial.any() and is_alone.all():
         yield Fact("no_repeats")
@@ -316,6 +330,7 @@ def not_chosen(
             why=rule.why_largest,
             may_ask=rule.why_largest != ONE_EPOCH,
         )
+
     guessed = [row.world_size for row in shown if row.basis == Support.NOT_MEASURED]
     if guessed and not is_accepted:
         yield Fact.of(
@@ -339,9 +354,11 @@ def about_efficiency(rows: Sequence[OutlookRow], smallest: int) -> Iterator[Fact
             scaling=scaling,
             other_settings=next(others, {}),
         )
+
     above = [row for row in rows if row.scaling_efficiency.value >= 1 + _WRITTEN]
     if any(row.world_size < smallest for row in above):
         yield Fact.of("above_ideal_on_fewer", world_size=smallest)
+
     if more := [row for row in above if row.world_size > smallest]:
         sure = {row.scaling for row in more if row.scaling_efficiency.lo > 1}
         why = "the fewest devices were measured slow: measure them again"
@@ -389,9 +406,11 @@ def not_considered(
     measured = knowledge.rows.frame["world_size"].astype(int)
     asked = sorted({*wanted, *(measured if knowledge.rule.is_named else ())})
     missing = [size for size in asked if size not in answered]
+
     curves = knowledge.rows.curves.values()
     if knowledge.whole_runs is None:
         yield from why_unshared(curves, missing)
+
     uneven = undivided(curves, missing)
     if missing := [size for size in missing if size not in uneven]:
         batches = knowledge.rule.in_words()

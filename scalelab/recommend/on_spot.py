@@ -96,10 +96,12 @@ class OnSpot:
         one, other = self.on_demand.comparison.printed, self.spot.comparison.printed
         sizes = [int(size) for size in one.sizes if size in other.sizes]
         ends = {*self.spot.comparison.every.sizes}
+
         sure, chances = self.on_demand.limits.confidence, []
         for size in sizes:
             costs = [_row_of(outlook, size).spent.of(MONEY) for outlook in (one, other)]
             chances.append(float((costs[1] < costs[0]).mean()))
+
         does_pay = [chance >= sure for chance in chances]
         count = does_pay.index(False) if False in does_pay else len(does_pay)
         return {
@@ -120,6 +122,7 @@ class OnSpot:
             "restart": replace(terms, restart_s=2 * terms.restart_s),
             "wait": replace(terms, wait_s=2 * terms.wait_s),
         }
+
         changed: dict[str, Any] = {}
         for name, others in doubled.items():
             taken = _taken(interrupted(row, self.spot.limits, others), self.spot)
@@ -130,6 +133,7 @@ class OnSpot:
             }
             if grown or not taken:  # nothing is taken by what would not end
                 changed[name] = grown
+
         yield Fact.of("spot_hangs_on", **self.about, least=_MATTERS, doubled=changed)
 
 
@@ -154,10 +158,12 @@ def spot_facts(pairs: Sequence[OnSpot], best: str, size: int) -> Iterator[Fact]:
     if kinds:
         limits = pairs[0].on_demand.limits
         yield Fact.of("spot_pays", confidence=limits.confidence, kinds=kinds)
+
     alike: dict[str, tuple[Mapping[str, Any], list[str]]] = {}
     for pair in pairs:
         terms = pair.market.terms
         alike.setdefault(repr(terms), (terms, []))[1].append(pair.names[0])
+
     if alike:
         yield Fact.of(
             "spot_terms",
@@ -165,9 +171,11 @@ def spot_facts(pairs: Sequence[OnSpot], best: str, size: int) -> Iterator[Fact]:
                 {**terms_alike, "names": names} for terms_alike, names in alike.values()
             ],
         )
+
     for pair in pairs:
         if best in pair.names:
             yield from pair.of_choice(size)
+
     for pair in pairs:
         yield from pair.history()
 
@@ -194,10 +202,12 @@ def beside_each_other(
         found[label] = considered
         if (joined := joined_terms(terms.get(label), asked)) is None:
             continue
+
         seen = SeenInterruptions.of(considered.knowledge.subject.frame)
         if missing := _missing(joined, seen, considered.limits, is_asked=bool(asked)):
             unknown.setdefault(missing, []).append(label or UNNAMED)
             continue
+
         comparison, price = considered.comparison, considered.limits.price
         chosen = comparison.printed.frame.iloc[comparison.choice.index].to_dict()
         market = SpotMarket.of(
@@ -207,10 +217,12 @@ def beside_each_other(
             considered.knowledge.overhead.start_up_of(chosen),
             is_asked=asked is not None and "price" in asked.model_fields_set,
         )
+
         spot = considered.on_spot(f"{label} {SPOT}".strip(), market)
         if spot is None:
             facts.append(Fact.of("spot_never_ends", name=label, **market.terms))
             continue
+
         del found[label]
         usual = considered.called(
             label or ON_DEMAND, price and replace(price, terms=None)
@@ -220,11 +232,13 @@ def beside_each_other(
             for considered in (usual, spot)
         }
         pairs.append(OnSpot(on_demand=usual, spot=spot, market=market))
+
     for missing, names in unknown.items():
         fact = Fact.of("spot_not_compared", names=names, is_price=missing == "price")
         if asked and not pairs:
             raise SpecError(in_words(fact, ""))
         facts.append(fact)
+
     return found, pairs, facts
 
 

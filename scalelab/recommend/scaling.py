@@ -37,6 +37,7 @@ def scaling_series(
     at = comparison.choice.index
     (key,) = split_curves(comparison.printed.questions.iloc[[at]])
     chosen, curve = comparison.printed.frame.iloc[at], knowledge.rows.curves[key]
+
     found = []
     for scaling, names in _COMMON.items():
         if common := _in_common(curve, names, chosen):
@@ -46,6 +47,7 @@ def scaling_series(
                 series = ScalingSeries(scaling, common[names[0]], *shown)
                 if series.rows[0].is_baseline:  # else its need of samples is unknown
                     found.append(series)
+
     return tuple(found)
 
 
@@ -83,6 +85,7 @@ def _predicted(
         if row.world_size > smallest and row.world_size not in known
         for split in _splits(common, row.world_size * shares.iloc[0])
     ]
+
     others = pd.DataFrame(further, columns=[*CONFIGURATION]).assign(**dict(key))
     others = others[knowledge.memory.fits(others)].drop_duplicates(_PLACE)
     asked = pd.concat([points[[*CONFIGURATION]].assign(**dict(key)), others])
@@ -105,10 +108,12 @@ def _splits(
     parallel = round(data_parallel_size)
     if abs(parallel - data_parallel_size) > 1e-9:
         return
+
     if "local_batch_size" in common:
         local, passes = common.values()
         yield local, passes, parallel
         return
+
     local_batch, rest = divmod(common["global_batch_size"], parallel)
     if rest == 0:
         for passes in range(1, min(local_batch, _MOST_PASSES) + 1):

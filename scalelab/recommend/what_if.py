@@ -49,9 +49,11 @@ def what_if(considered: Considered, answer: Recommendation) -> dict[str, Any]:
     limits, whole = considered.limits, considered.comparison.every
     hours = whole.spent.gpu_hours
     hours_per_s = (hours / whole.spent.time_s)[0]
+
     price = float((whole.spent.amounts.get(MONEY.name, hours) / hours)[0, 0])
     if not _are_proportional(whole, limits, hours_per_s, price):
         return {}
+
     whole = replace(whole, frame=whole.frame.assign(place=range(len(whole.sizes))))
     every = whole.take(whole.is_eligible)
     confidences = sorted({*_CONFIDENCES, limits.confidence})
@@ -62,6 +64,7 @@ def what_if(considered: Considered, answer: Recommendation) -> dict[str, Any]:
     kept = every.frame["place"].to_numpy()
     knowledge, is_any = considered.knowledge, np.ones(len(kept), dtype=bool)
     base = Baseline.of(knowledge.rows, knowledge.step_times)
+
     return {
         "price": price if limits.price else None,
         "clearly": CLEARLY,

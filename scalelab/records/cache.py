@@ -74,6 +74,7 @@ def read_source(path: Path) -> Mapping[str, Any] | None:
         source: Mapping[str, Any] = parse_json(content, is_compared=True)
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
         return None
+
     return source
 
 
@@ -86,11 +87,14 @@ def read_observations(path: Path, source: Mapping[str, Any]) -> pd.DataFrame | N
 
     with own_file(path) as file:
         observations: pd.DataFrame = pq.read_table(file).to_pandas()
+
     if any(column.name not in observations for column in COLUMNS):
         return None  # kept before there was such a column
+
     for column in COLUMNS:
         if column.kind == "list":
             values = observations[column.name]
             lists = [None if value is None else list(value) for value in values]
             observations[column.name] = pd.Series(lists, dtype="object")
+
     return observations

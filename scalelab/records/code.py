@@ -34,6 +34,7 @@ def snapshot_code(
     """
     root = root.resolve()
     files = _collect(paths, root)
+
     sizes = {name: file.stat().st_size for name, file in files.items()}
     if sum(sizes.values()) > max_bytes:
         largest = max(sizes, key=sizes.__getitem__)
@@ -42,6 +43,7 @@ def snapshot_code(
             f"more than {max_bytes / 2**20:.1f} MiB; its largest file is {largest} "
             f"({sizes[largest] / 2**20:.1f} MiB). Leave data and checkpoints out of it."
         )
+
     making = destination / f".{uuid.uuid4().hex}"
     with storing(destination):
         try:
@@ -55,6 +57,7 @@ def snapshot_code(
         except (OSError, SpecError):
             shutil.rmtree(making, ignore_errors=True)
             raise
+
     return directory, digest
 
 
@@ -81,8 +84,10 @@ def _collect(paths: Sequence[str], root: Path) -> dict[str, Path]:
         if name.startswith(".."):
             raise _outside(start, start, root)
         files.update(_walk(start, name, root, ()))
+
     if not files:
         raise SpecError(f"snapshot={list(paths)} holds no files. Name some code in it.")
+
     return dict(sorted(files.items()))
 
 
@@ -92,11 +97,13 @@ def _walk(
     real = path.resolve()
     if not real.is_relative_to(root):
         raise _outside(path, real, root)
+
     if real in above:
         raise SpecError(
             f"{path} is a symbolic link to {real}, which contains it: the copy would "
             "never end. Remove the link or list the files one by one."
         )
+
     if real.is_file():
         yield os.path.normpath(name), real
     elif real.is_dir():
@@ -179,6 +186,7 @@ def code_hash(experiment: Experiment) -> str | None:
     )
     if not paths:
         return None
+
     with tempfile.TemporaryDirectory() as scratch:
         return snapshot_code(paths, root, Path(scratch))[1]
 

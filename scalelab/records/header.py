@@ -106,6 +106,7 @@ def read_header(path: Path) -> RunHeader:
             header.superseded,
             [{**_env(latest["meaning"], key)} for _, key in _places(latest["meaning"])],
         )
+
         if not _EXPERIMENT.fullmatch(latest["experiment"]):
             raise ValueError(f"experiment={latest['experiment']!r}")
     except OSError as error:
@@ -120,6 +121,7 @@ def read_header(path: Path) -> RunHeader:
             f"{path} is not the header of a run ({error!r}). Give the directory of a "
             "run, e.g. runs/NAME, or restore the file."
         ) from error
+
     if schema_version > SCHEMA_VERSION:
         raise SchemaError(
             f"{path.parent} has schema_version={schema_version}; this ScaleLab reads "
@@ -187,6 +189,7 @@ def recorded_experiment(
         hidden = {name: value for name, value in variables.items() if is_hidden(value)}
         if hidden:
             text = with_values(text, path, hidden)
+
         if variables:
             changes = {"env": variables}
             recorded |= (
@@ -230,12 +233,15 @@ def restored(
     recorded = _env(fingerprint, key)
     if not any(map(is_hidden, recorded.values())):
         return dict(recorded)
+
     try:
         values = decode_json(read_file(directory / _VALUES))
     except (OSError, ValueError):
         values = {}
+
     if key is not None:
         values = values.get(key) if isinstance(values, dict) else {}
+
     known = values if isinstance(values, dict) else {}
     return {
         name: value

@@ -102,9 +102,11 @@ class Ledger:
                 content = read_file(self.path)
         except FileNotFoundError:
             return LedgerContent(is_whole=False)
+
         *lines, rest = content.split(b"\n")
         begun: dict[AttemptKey, str] = {}
         ended: dict[AttemptKey, Observation] = {}
+
         is_whole = True
         for line in lines:
             try:
@@ -116,6 +118,7 @@ class Ledger:
                     ended[_key(observation)] = observation
             except (KeyError, TypeError, ValueError):
                 is_whole = False
+
         return LedgerContent(
             begun=begun, ended=ended, is_whole=is_whole, is_torn=bool(rest)
         )
@@ -174,8 +177,10 @@ def recover(ledger: Ledger, trials: Path) -> list[Observation]:
     run = trials.parent
     with suppress(OSError, StoreError):  # the folder may be somebody else's
         discard_halves(run.parent, run.name, may_be_written=True)
+
     for directory in (run, run / "experiments", run / "code", run / "cache"):
         discard_halves(directory)
+
     discard_halves(run / CLUSTER_DIRECTORY, "jobs.json")
     discard_halves(run / CLUSTER_DIRECTORY, may_be_written=True)
     content = ledger.read()
@@ -186,6 +191,7 @@ def recover(ledger: Ledger, trials: Path) -> list[Observation]:
         for key, files in on_disk.items()
         if key not in known and (observation := _settled(key, files))
     }
+
     ended = {**known, **settled}
     if content.is_whole and not content.is_torn and len(known) == len(content.ended):
         for observation in settled.values():
@@ -193,6 +199,7 @@ def recover(ledger: Ledger, trials: Path) -> list[Observation]:
     else:
         begun = {key: content.begun[key] for key in content.begun if key in on_disk}
         ledger.replace(begun, ended)
+
     return list(ended.values())
 
 
@@ -205,6 +212,7 @@ def discard_halves(
             continue
         if may_be_written and not _is_old(directory / name):
             continue
+
         path = directory / name
         # A lease that was moved aside may still be put back.
         if _HALF.fullmatch(name) and (
@@ -230,6 +238,7 @@ def ended_rows(ledger: Ledger, trials: Path) -> tuple[list[Observation], bool]:
     content = ledger.read()
     attempts = content.begun if content.is_whole else dict(attempts_on_disk(trials))
     pending = [key for key in attempts if key not in content.ended]
+
     rows = [*content.ended.values()]
     for key in pending:
         files = AttemptFiles(attempt_directory(trials, *key))
@@ -237,6 +246,7 @@ def ended_rows(ledger: Ledger, trials: Path) -> tuple[list[Observation], bool]:
             spec, result = read_spec(files), read_result(files)
             if spec is not None and result is not None:
                 rows.append(_row_at(key, spec, result))
+
     # an imported run has no ledger, and nothing that one would speak of
     return rows, not pending and (content.is_whole or not attempts)
 
@@ -251,8 +261,10 @@ def _settled(key: AttemptKey, files: AttemptFiles) -> Observation | None:
         spec = read_spec(files)
     except TornRecordError:
         return None
+
     if spec is None:
         return None
+
     try:
         discard_halves(files.directory)
         if (result := read_result(files)) is not None:
@@ -264,6 +276,7 @@ def _settled(key: AttemptKey, files: AttemptFiles) -> Observation | None:
             files.result.rename(aside)
         sentence = f"The result could not be read and was kept as {aside.name}. {error}"
         result = AttemptResult(outcome=Outcome.NODE_FAIL, reason=sentence)
+
     write_result(files, result)
     return _row_at(key, spec, result)
 
@@ -291,10 +304,12 @@ def judged(
         if (judged_row["trial_id"], judged_row["attempt"]) in superseded:
             validity = {*(judged_row.get("validity") or ()), "code_changed"}
             judged_row["validity"] = sorted(validity)
+
         if conditions:
             is_measured = Outcome(judged_row["outcome"]).is_measurement
             metrics = final_metrics(judged_row)
             judged_row["accepted"] = hold(conditions, metrics) if is_measured else None
+
         yield judged_row
 
 

@@ -25,6 +25,7 @@ def logged_link(trials: Path) -> Link | None:
     with suppress(OSError):
         for trial in trials.iterdir():
             ages[trial] = -trial.stat().st_mtime_ns
+
     late = sorted(ages, key=lambda trial: ages[trial])[:_LATEST]
     for log in (log for trial in late for log in trial.glob("*/rank-0.log")):
         with suppress(OSError), opened(log) as file:
@@ -33,4 +34,5 @@ def logged_link(trials: Path) -> Link | None:
                 return Link(
                     bandwidth_bytes_per_s=mbit_per_s * 1e6 / 8, said_by="NCCL's log"
                 )
+
     return None

@@ -53,6 +53,7 @@ def row(spec: AttemptSpec, result: AttemptResult) -> Observation:
         _check(name, value)
         if value is not None:
             values[name] = value
+
     measured = result.measurements.get("validity") or ()
     values["validity"] = list(dict.fromkeys((*spec.validity, *measured)))
     return _with_engine_mark(values)
@@ -61,6 +62,7 @@ def row(spec: AttemptSpec, result: AttemptResult) -> Observation:
 def _configuration(spec: AttemptSpec) -> dict[str, Any]:
     trial, program = spec.trial, spec.program
     shares = spec.placement.shares
+
     values = {
         "schema_version": SCHEMA_VERSION,
         "run": spec.run,
@@ -99,12 +101,14 @@ def _configuration(spec: AttemptSpec) -> dict[str, Any]:
             "learning_rate": rate.value,
             "warmup": rate.warmup or None,
         }
+
     if target := trial.measurement.target:
         values |= {
             "target_metric": target.metric,
             "metric_mode": str(target.mode),
             "target_value": target.value,
         }
+
     options = trial.further_axes.items()
     return values | {OPTION_PREFIX + axis: value for axis, value in options}
 
@@ -177,6 +181,7 @@ def _check(name: str, value: Any) -> None:
             f"measurements[{name!r}]={value!r} {what}. Report one of the measured "
             "columns in scalelab.records.columns.COLUMNS."
         )
+
     rule, holds = _KINDS[column.kind]
     if value is not None and not holds(value):
         raise StoreError(
@@ -197,12 +202,15 @@ def _with_engine_mark(values: dict[str, Any]) -> dict[str, Any]:
         or SUPERSEDED_ENGINE in reasons
     ):
         return values
+
     try:
         revision = json.loads(values["versions"])["engines"]
     except (KeyError, TypeError, ValueError):
         revision = None  # results of the first name none
+
     if type(revision) is int and revision >= FIRST_WITHOUT_MEETINGS:
         return values
+
     return {**values, "validity": [*reasons, SUPERSEDED_ENGINE]}
 
 
@@ -234,6 +242,7 @@ def check_types(values: Observation) -> Observation:
             isinstance(value, str | bool | float) or _is_integer(value)
         ):
             raise ValueError(f"{name}={value!r} is not a text, a number or a flag")
+
     Outcome(values["outcome"])
     return values
 
@@ -246,6 +255,7 @@ def counting_rows(rows: Iterable[Observation]) -> list[Observation]:
     by_trial: dict[str, list[Observation]] = {}
     for row in rows:
         by_trial.setdefault(row["trial_id"], []).append(row)
+
     counting = []
     for attempts in by_trial.values():
         attempts.sort(key=itemgetter("attempt"))
@@ -255,6 +265,7 @@ def counting_rows(rows: Iterable[Observation]) -> list[Observation]:
             if Outcome(attempt["outcome"]).is_measurement
         )
         counting.append(next(measured, attempts[-1]))
+
     return counting
 
 
@@ -289,6 +300,7 @@ def frame(rows: Sequence[Observation]) -> pd.DataFrame:
     checked = [check_row(values) for values in rows]
     names = {name for values in checked for name in values}
     options = sorted(name for name in names if name.startswith(OPTION_PREFIX))
+
     columns: dict[str, Any] = {}
     for column in COLUMNS:
         values = [values[column.name] for values in checked]
@@ -297,6 +309,7 @@ def frame(rows: Sequence[Observation]) -> pd.DataFrame:
             for name in options:
                 values = [values.get(name) for values in checked]
                 columns[name] = _array(*_option(values))
+
     return pd.DataFrame(columns)
 
 
@@ -315,9 +328,11 @@ def _array(values: list[Any], kind: str) -> Any:
         return pd.to_datetime(
             pd.Series(values, dtype="object"), utc=True, format="ISO8601"
         ).astype("datetime64[ns, UTC]")
+
     if kind == "list":
         values = [None if value is None else list(value) for value in values]
         return pd.Series(values, dtype="object")
+
     return pd.array(values, dtype=_DTYPES[kind])
 
 

@@ -31,6 +31,7 @@ class OpenRun:
         rows = store.recover()
         finished = store.finished(rows, retry_failed=retry_failed)
         refused = {row["trial_id"]: row for row in finished if found_no_place(row)}
+
         return cls(
             store=store,
             lease=lease,

@@ -59,6 +59,7 @@ def _open_regular(path: Path, flags: int, most_bytes: float = math.inf) -> int:
         why = f"it has more than {most_bytes:,} bytes"
     else:
         return descriptor
+
     os.close(descriptor)
     raise OSError(errno.EINVAL, why, str(path))
 

@@ -183,6 +183,7 @@ class RunReader:
                     f"{self._imported_path}, line {number} is no row: {error}. "
                     "Import the table anew."
                 ) from error
+
         rows, is_settled = ended_rows(self._ledger, self._trials)
         marked = judged(rows, self._header.superseded, self.conditions)
         return [*imported, *marked], is_settled
@@ -222,13 +223,16 @@ class RunReader:
         path, state = self.directory / "cache" / "observations.parquet", self.state
         if (cached := cache.read_observations(path, state)) is not None:
             return cached
+
         import pyarrow as pa
 
         rows, is_settled = self._read()
+
         observations = frame(rows)
         if is_settled:
             with suppress(StoreError):  # a reader may lack the right, or the room
                 cache.write_table(path, pa.Table.from_pandas(observations), state, {})
+
         return observations
 
     def streams(self, *, skips_unreadable: bool = False) -> pd.DataFrame:
@@ -270,10 +274,12 @@ class RunStore(RunReader):
                 f"{directory} exists already. Choose another name for the run, or "
                 "continue it with the command that started it."
             )
+
         text, recorded = recorded_experiment(experiment_text, fingerprint, {})
         header = RunHeader(name=directory.name).extended(
             recorded, site, code_directory, source
         )
+
         making = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
         with storing(directory):
             discard_halves(directory.parent, directory.name, may_be_written=True)
@@ -289,6 +295,7 @@ class RunStore(RunReader):
             except (OSError, StoreError):
                 shutil.rmtree(making, ignore_errors=True)
                 raise
+
         return cls(directory, header)
 
     def extend(
@@ -307,9 +314,11 @@ class RunStore(RunReader):
         """
         self._fence()
         before = self.fingerprint
+
         text, recorded = recorded_experiment(experiment_text, fingerprint, before)
         if (text, recorded, site) == (self.experiment_text, before, self.site):
             return
+
         ended = self.rows() if supersedes else []
         attempts = [(row["trial_id"], row["attempt"]) for row in ended]
         header = self._header.extended(
@@ -345,15 +354,18 @@ class RunStore(RunReader):
         self._fence()
         key = (spec.trial.trial_id, spec.number)
         files = AttemptFiles(self.attempt_directory(*key))
+
         content = recorded = encode_json(spec.to_json())
         if (shown := recorded_spec(spec, self.fingerprint)) is not spec:
             recorded = encode_json(shown.to_json())
+
         write_spec(files, recorded)
         try:
             self._ledger.append_begin(key)
         except StoreError:
             shutil.rmtree(files.directory, ignore_errors=True)
             raise
+
         return SpecText(content.decode())
 
     def finish(
@@ -373,10 +385,12 @@ class RunStore(RunReader):
         files = AttemptFiles(self.attempt_directory(*key))
         counts = None if replace else measured_meanwhile(files, result)
         observation = row(spec, counts or result)
+
         if counts is None:
             is_local = spec.trial.allocation.num_nodes == 1
             stands = is_local and result.outcome.is_measurement
             write_result(files, result, replace=replace or not stands)
+
         self._ledger.append_end(observation)
         self._outcomes[key] = Outcome(observation["outcome"])
         return observation

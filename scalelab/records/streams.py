@@ -52,8 +52,10 @@ def _rows(path: Path, content: bytes) -> list[dict[str, Any]]:
         rows = parse_json(b"[" + b",".join(lines) + b"]")
     except ValueError:
         rows = []
+
     if len(rows) == len(lines) and all(type(values) is dict for values in rows):
         return list(rows)
+
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -66,6 +68,7 @@ def _rows(path: Path, content: bytes) -> list[dict[str, Any]]:
                 "line; only the last line of a stream may be torn."
             )
         rows.append(values)
+
     return rows
 
 
@@ -94,11 +97,13 @@ def _table(name: str, path: Path) -> pa.Table:
         "trial_id": pa.DictionaryArray.from_arrays(index, [trial_id]),
         "attempt": pa.array([int(number)] * len(rows), pa.int64()),
     }
+
     reported: dict[str, pa.Array] = {}
     for field in dict.fromkeys(chain.from_iterable(rows)):
         column = [values.get(field) for values in rows]
         if any(value is not None for value in column):
             reported[field] = _array(path, field, column)
+
     return pa.table({**key, **reported} | key)
 
 
@@ -118,6 +123,7 @@ def _array(path: Path, name: str, column: list[Any]) -> pa.Array:
             if value is not None
             and (not isinstance(value, kinds) or isinstance(value, bool))
         )
+
         line = next(misfits, len(column))
         raise StoreError(
             f"{path}, line {line}: {name}={column[line - 1]!r} does not fit with the "
@@ -170,10 +176,12 @@ class Streams:
 
         tables = []
         compacted = cache.read_source(self._cache) or {}
+
         stands = compacted and compacted.items() <= sizes.items()
         if stands:
             with cache.own_file(self._cache) as file:
                 tables.append(pq.read_table(file))
+
         for name in sizes:
             if stands and name in compacted:
                 continue
@@ -183,6 +191,7 @@ class Streams:
                 if unreadable is None:
                     raise
                 unreadable[name] = str(error)
+
         tables = tables or [_table("none/0", self._trials / "none")]
         return pa.concat_tables(tables, promote_options="permissive")
 
@@ -205,4 +214,5 @@ def _encodings(table: pa.Table) -> dict[str, str]:
             sample = table[field.name].slice(0, _SAMPLED_ROWS)
             if pc.count_distinct(sample).as_py() * _ROWS_PER_VALUE > len(sample):
                 encodings[field.name] = "BYTE_STREAM_SPLIT"
+
     return encodings

@@ -73,9 +73,11 @@ def budget_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     facts = (labels.curve, labels.mode, labels.bands)
     figure = base_figure(title, facts, labels, num_panels=len(_PANELS))
     rows = table.sort_values("world_size")
+
     rows = rows.assign(**(rows[list(_PANELS[2])] / scale))
     for panel, name in ((1, "time"), (2, unit)):
         _panel(figure, rows, panel, name, labels.interval)
+
     figure.update_xaxes(count_axis(rows["world_size"], labels.devices))
     figure.update_xaxes(title_text="", row=1, col=1)
     times, hours = (rows[[*ends]].to_numpy().ravel() for _, *ends in _PANELS.values())
@@ -119,6 +121,7 @@ def _panel(
         row=panel,
         col=1,
     )
+
     chosen = rows[rows["is_chosen"]]
     ring_chosen(figure, chosen["world_size"], chosen[middle], panel=panel)
 
@@ -129,6 +132,7 @@ def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     facts = (labels.curve, f"numbers at points: {labels.devices}")
     figure = base_figure(f"What time costs in {unit}", facts, labels)
     front = table["is_front"]
+
     parts = (
         (table[front], "worth considering", ORANGE, "lines+markers+text", "circle"),
         (table[~front], "another row is better in both", GREY, "markers+text", "x"),
@@ -150,6 +154,7 @@ def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
                 hovertemplate="%{customdata}<extra></extra>",
             )
         )
+
     chosen = table[table["is_chosen"]]
     ring_chosen(figure, chosen["x"], chosen["y"])
     figure.update_xaxes(quantity_axis(table["x"], unit))
@@ -167,11 +172,13 @@ def budget_sentence(table: pd.DataFrame, labels: Labels) -> str:
     """Say what the fastest and the cheapest rows of :func:`budget_table` trade."""
     fastest = table.sort_values("time_s").iloc[0]
     cheapest = table.sort_values("gpu_hours").iloc[0]
+
     slow, fast = (
         counted(row["world_size"], labels.device_word) for row in (cheapest, fastest)
     )
     if slow == fast:
         return f"The choice of {fast} is both the fastest and the cheapest."
+
     faster = number(cheapest["time_s"] / fastest["time_s"])
     dearer = percent(fastest["gpu_hours"] / cheapest["gpu_hours"] - 1)
     return (

@@ -54,6 +54,7 @@ class Card:
             default_flow_style=None,
             width=100,
         )
+
         row = self.answer.chosen
         takes = ", ".join(texts(sentences(self.answer), "takes"))
         sentence = (
@@ -104,10 +105,12 @@ class Card:
             for row, step in zip(series.rows, series.measured, strict=True)
             if step is not None
         }
+
         lines = [cells[place] for place in sorted(cells)]
         if lines:
             yield _line([*lines[0]])
             yield _line(["---"] * len(lines[0]))
+
         yield from (_line([*map(str, line.values())]) for line in lines)
 
     def _cells(self, row: OutlookRow, measured: MeasuredStep) -> dict[str, object]:

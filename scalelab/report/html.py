@@ -91,9 +91,11 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
     environment.filters["whole_options"] = whole_options
     environment.policies["json.dumps_kwargs"] = _JSON
     template = environment.get_template("part.html.j2")
+
     return environment.get_template("report.html.j2").render(
         title=title,
         parts={
@@ -129,6 +131,7 @@ def _shown(
         if len(subject.rows)
         else f"Nothing to recommend from. {happened}"
     )
+
     return {
         "subject": subject,
         "recommendation": recommendation,
@@ -181,6 +184,7 @@ def _plots(
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]]]:
     labels = subject.labels
     drawn: dict[str, dict[str, Any]] = {}
+
     missing: dict[str, list[str]] = {}
     for name in chain(*SECTIONS.values()):
         plot = PLOTS[name]
@@ -188,6 +192,7 @@ def _plots(
         if reason := plot.why_not(table):
             missing.setdefault(reason, []).append(plot.title)
             continue
+
         drawn[name] = {
             "name": name,
             "title": plot.title,
@@ -195,6 +200,7 @@ def _plots(
             "sentence": plot.sentence(table, labels),
             "table": tables.TextTable.of(table, labels.device_hour_word),
         }
+
     return drawn, missing
 
 
@@ -241,13 +247,16 @@ def _rates(recommendation: Recommendation | None) -> dict[str, Any]:
 def _tiles(recommendation: Recommendation) -> list[tuple[str, str]]:
     row, interval = recommendation.chosen, percent(recommendation.interval)
     held = f"{interval}: {duration_range(row.time_s)}"
+
     tiles = [(held, duration(row.time_s.value))]
     for resource, amount in row.spent.items():
         scale, unit = resource.unit(amount.value, recommendation.units(row))
         tiles.append((unit, number(amount.value / scale)))
+
     if row.probability is not None:
         met = " and ".join(recommendation.limits) or "the limits"
         tiles.append((f"chance of {met}", probability(row.probability)))
+
     return tiles
 
 

@@ -56,12 +56,14 @@ def _nearest_batch(subject: ReportSubject, rows: pd.DataFrame) -> pd.Series:
     wanted = {(row.world_size, row.num_nodes): row.batch for row in subject.plan}
     distances = []
     names = ["is_planned", "local_batch_size", "gradient_accumulation_steps"]
+
     values = rows[[*ALLOCATION, *names]].itertuples(index=False)
     for size, nodes, is_planned, local, steps in values:
         batch = wanted.get((size, nodes), chosen.batch)
         more = abs(math.log(local / batch.local_batch_size))
         longer = abs(math.log(steps / batch.gradient_accumulation_steps))
         distances.append((not is_planned, more, longer, local))
+
     distance = pd.Series(distances, rows.index, dtype=object)
     return distance == distance.groupby([rows[n] for n in ALLOCATION]).transform("min")
 
@@ -74,6 +76,7 @@ def phase_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
         f"<b>{count:.0f}</b><br>{duration(step)}"
         for count, step in table[["world_size", "step_time_s"]].to_numpy(dtype=float)
     ]
+
     for (name, (title, colour)), pattern in zip(PHASES.items(), PATTERNS, strict=False):
         figure.add_trace(
             go.Bar(
@@ -94,6 +97,7 @@ def phase_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
                 hovertemplate=f"{title}: %{{customdata}} (%{{y:.0f}}%)<extra></extra>",
             )
         )
+
     title = f"{labels.devices}, and the time of one step"
     figure.update_xaxes(
         tickvals=list(range(len(table))), ticktext=ticks, title_text=title
@@ -112,11 +116,13 @@ def phase_sentence(table: pd.DataFrame, labels: Labels) -> str:
             f" At {sizes} {labels.devices} the recommended batch was not measured; "
             "shown is the nearest that was."
         )
+
     shares = (table["exposed_sync_s"] / table["step_time_s"]).tolist()
     if len(table) == 1 or any(map(math.isnan, shares)):
         return (
             f"The parts of one optimiser step, as measured inside the ranks.{instead}"
         )
+
     first, *_, last = table["world_size"]
     return (
         f"Gradient exchange that computation does not hide takes {percent(shares[0])} "

@@ -39,17 +39,21 @@ def picture(result: Recommendation) -> Mapping[str, Any] | None:
     chosen, are_priced = result.chosen, all(row.cost for row in result.rows)
     spent = weighed_most([MONEY, DEVICE_HOURS][not are_priced :])
     comparable = result.rows if are_priced else result.alike
+
     rows = [row for row in comparable if math.isfinite(row.time_s.value)]
     if not rows:
         return None
+
     scale, unit = spent.unit(chosen.spent[spent].value, result.units(chosen))
     named = are_priced and bool(result.devices)
     points = [_point(row, spent, scale, unit, names_device=named) for row in rows]
+
     most_time, most_spent = (
         result.limited.get(resource.name) for resource in (TIME, spent)
     )
     if most_spent is not None:
         most_spent /= scale
+
     amounts = [point["x"] for point in points]
     return {
         "x": _axis(quantity_axis(_with_limit(amounts, most_spent), unit)),

@@ -61,6 +61,7 @@ def _tried(subject: ReportSubject) -> pd.DataFrame:
     observations = subject.observations
     if workloads := set(subject.rows["workload"].dropna()):
         observations = observations[observations["workload"].isin(workloads)]
+
     reached = observations["reached_target"].fillna(False).astype(bool)
     censored = observations["outcome"].isin(["target_not_reached", "pruned"])
     samples, seen = (
@@ -91,6 +92,7 @@ def samples_table(subject: ReportSubject) -> pd.DataFrame:
     rows = _tried(subject)
     if rows.empty:
         return pd.DataFrame(columns=_COLUMNS)
+
     metric, mode, value = rows[_TARGET].value_counts().index[0]
     is_same = (rows[_TARGET] == [metric, mode, value]).all(axis=1)
     target = Target(metric=metric, mode=MetricMode(mode), value=float(value))
@@ -106,11 +108,14 @@ def samples_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     """Draw :func:`samples_table`; lower bounds are triangles."""
     seeds = counted(table["seed"].nunique(), "seed")
     facts = (labels.curve, seeds, "lines: medians of runs that reached it")
+
     figure = base_figure(f"Samples to {table['target'].iloc[0]}", facts, labels)
     for index, (rate, rows) in enumerate(table.groupby("rate")):
         _draw_rule(figure, rows, str(rate), index)
+
     if table["is_lower_bound"].any():
         figure.add_trace(_lower_bounds(table[table["is_lower_bound"]]))
+
     for batch in table.loc[table["is_planned_batch"], "global_batch_size"].unique():
         figure.add_trace(
             go.Scatter(
@@ -123,6 +128,7 @@ def samples_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
                 hoverinfo="skip",
             )
         )
+
     batches = count_axis(table["global_batch_size"], "global batch size (samples)")
     samples = quantity_axis(table["samples"], "training samples to target")
     return figure.update_xaxes(batches).update_yaxes(samples)
@@ -188,6 +194,7 @@ def samples_sentence(table: pd.DataFrame, labels: Labels) -> str:
     """Say what :func:`samples_table` shows."""
     reached = table[~table["is_lower_bound"]]
     missed = int(table["is_lower_bound"].sum())
+
     tail = (
         f" {counted(missed, 'run')} did not reach the target within the samples "
         "allowed: the true number is above the triangle."
@@ -196,6 +203,7 @@ def samples_sentence(table: pd.DataFrame, labels: Labels) -> str:
     )
     if reached.empty:
         return "No run reached the target." + tail
+
     medians = reached.groupby("global_batch_size")["samples"].median()
     least = medians.sort_values().reset_index().iloc[0]
     return (
@@ -216,6 +224,7 @@ def metric_table(subject: ReportSubject) -> pd.DataFrame:
     tried = _tried(subject)
     if tried.empty or not subject.plan:  # streams are read only where they are shown
         return pd.DataFrame(columns=_OF_METRIC)
+
     metric = tried["target_metric"].mode().iloc[0]
     tried = tried[tried["target_metric"] == metric]
     curves = metric_curves(subject.streams(), metric)
@@ -230,6 +239,7 @@ def metric_table(subject: ReportSubject) -> pd.DataFrame:
     points = pd.concat(
         [tried.drop(columns="samples").merge(curves, on=ATTEMPT), stated]
     )
+
     parts: list[pd.DataFrame] = []
     for row in subject.plan:
         points_of_batch = points[
@@ -238,6 +248,7 @@ def metric_table(subject: ReportSubject) -> pd.DataFrame:
         for name, value in row.settings.items():
             same = points_of_batch[has_settings(points_of_batch, {name: value}, {name})]
             points_of_batch = same if len(same) else points_of_batch
+
         points_of_batch = points_of_batch.assign(
             world_size=row.world_size,
             num_nodes=row.num_nodes,
@@ -245,6 +256,7 @@ def metric_table(subject: ReportSubject) -> pd.DataFrame:
             is_chosen=row.is_chosen,
         )
         parts.append(points_of_batch[_OF_METRIC].sort_values([*ATTEMPT, "time_s"]))
+
     return pd.concat(parts, ignore_index=True)
 
 
@@ -275,8 +287,10 @@ def metric_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
                     hovertemplate=f"{plain(metric)} %{{y:.3f}} after %{{customdata}}",
                 )
             )
+
     for value in table["target_value"].unique():
         figure.add_hline(value, line={"color": GREEN, "dash": "dot", "width": 1.5})
+
     figure.update_xaxes(duration_axis(table["time_s"], "time of training steps"))
     return figure.update_yaxes(title_text=metric)
 
@@ -294,9 +308,11 @@ def metric_sentence(table: pd.DataFrame, labels: Labels) -> str:
     reached = at[at["value"].map(target.is_reached_by)]
     times_s = reached.groupby(ATTEMPT)["time_s"].min()
     runs = counted(at.groupby(ATTEMPT).ngroups, "run")
+
     where = f"At the rate of {counted(at['world_size'].iloc[0], labels.device_word)}"
     if reached.empty:
         return f"{where} {target} is reached by none of {runs}."
+
     ends = Interval(value=times_s.median(), lo=times_s.min(), hi=times_s.max())
     others = f" ({duration_range(ends)})" if len(times_s) > 1 else ""
     return (

@@ -46,6 +46,7 @@ def measured_points(rows: pd.DataFrame) -> pd.DataFrame:
             ends_s = group.iloc[0][["step_time_hi_s", "step_time_lo_s"]]
             lo, hi = group["global_batch_size"].iloc[0] / ends_s
         points.append((*key, len(group), throughput.median(), lo, hi))
+
     return pd.DataFrame(points, columns=columns)
 
 
@@ -61,6 +62,7 @@ def throughput_table(subject: ReportSubject) -> pd.DataFrame:
         pairs = zip(measured["world_size"], measured[rate], strict=True)
         times = [_job_time(rows_by_size.get(size), found) for size, found in pairs]
         measured[time] = pd.Series(times, index=measured.index, dtype=float)
+
     measured["series"] = "measured"
     others = measured_points(subject.rows[~subject.rows["is_planned"]])
     ranked = others.sort_values("throughput_samples_per_s").groupby("world_size")
@@ -68,6 +70,7 @@ def throughput_table(subject: ReportSubject) -> pd.DataFrame:
     extremes = extremes.drop_duplicates(list(_POINT))
     extremes = extremes.assign(series="other configuration")
     table = _stacked([_law_rows(subject.plan), measured, extremes])
+
     start = _baseline_point(table, subject)
     if start is not None:
         counts = np.sort(table["world_size"].unique())
@@ -79,6 +82,7 @@ def throughput_table(subject: ReportSubject) -> pd.DataFrame:
             "job_time_s": start["job_time_s"] * start["world_size"] / counts,
         }
         table = _stacked([table, pd.DataFrame(ideal)])
+
     return table.assign(is_chosen=table["is_chosen"].eq(True))
 
 
@@ -136,6 +140,7 @@ def speedup_table(subject: ReportSubject) -> pd.DataFrame:
     """
     table = throughput_table(subject)
     start = _baseline_point(table, subject)
+
     table = table[table["job_time_s"].lt(math.inf)]
     if start is not None:
         ends = {"speedup": "job_time_s", "lo": "job_time_hi_s", "hi": "job_time_lo_s"}
@@ -148,6 +153,7 @@ def speedup_table(subject: ReportSubject) -> pd.DataFrame:
         table = pd.concat([table.assign(**times), alone]).assign(
             baseline_world_size=start["world_size"]
         )
+
     columns = ["series", *ALLOCATION, "speedup", "lo", "hi", "baseline_world_size"]
     columns += ["num_repeats", "basis", "is_chosen"]
     return table.reindex(columns=columns).reset_index(drop=True)
@@ -163,6 +169,7 @@ def efficiency_table(subject: ReportSubject) -> pd.DataFrame:
     start = _baseline_point(table, subject)
     if start is None:
         return table.reindex(columns=_EFFICIENCY)
+
     rate = start["throughput_samples_per_s"] / start["world_size"]
     ideal = table["world_size"] * rate
     for row in subject.plan:
@@ -171,13 +178,16 @@ def efficiency_table(subject: ReportSubject) -> pd.DataFrame:
         )
         is_other = table["series"].ne("ideal") & table["world_size"].eq(row.world_size)
         ideal = ideal.mask(is_other, ideal_throughput)
+
     shares = {n: table[n] / ideal for n in ("throughput_samples_per_s", "lo", "hi")}
     table = table.assign(**shares, baseline_world_size=start["world_size"])
+
     table = table.rename(columns={"throughput_samples_per_s": "scaling_efficiency"})
     for row in subject.plan:
         is_row = table["series"].eq("law") & table["world_size"].eq(row.world_size)
         ends = row.scaling_efficiency.lo, row.scaling_efficiency.hi
         table.loc[is_row, ["lo", "hi"]] = ends
+
     is_shown = table["series"].ne("other configuration")
     return table.loc[is_shown, _EFFICIENCY].reset_index(drop=True)
 
@@ -229,8 +239,10 @@ def _drawn(
                     hoverinfo="skip",
                 )
             )
+
     if "law" in parts:
         _draw_law(figure, parts["law"], name, unit, labels.interval)
+
     for series, title, colour, symbol in (
         ("other configuration", "others, extremes", GREY, "x-thin-open"),
         ("measured", "measured", ORANGE, "circle"),
@@ -238,6 +250,7 @@ def _drawn(
         if series in parts:
             marker = {"color": colour, "symbol": symbol, "size": 9}
             _draw_points(figure, parts[series], name, unit, title, marker)
+
     chosen = table[table["is_chosen"]]
     ring_chosen(figure, chosen["world_size"], chosen[name])
     return figure.update_xaxes(count_axis(table["world_size"], labels.devices))
@@ -250,6 +263,7 @@ def _draw_law(
     x, lo, hi = (rows[column].tolist() for column in ("world_size", "lo", "hi"))
     add_band(figure, x, lo, hi, colour=BLUE, name=interval)
     beyond = rows["basis"].isin(_BEYOND).to_numpy()
+
     # the dashed line begins and ends at what was measured, so the two lines are joined
     touches = beyond | np.append(beyond[1:], False) | np.insert(beyond[:-1], 0, False)
     for title, dash, hidden in (
@@ -325,10 +339,12 @@ def speedup_sentence(table: pd.DataFrame, labels: Labels) -> str:
     at, count = _telling_row(table, labels)
     if at["world_size"] == at["baseline_world_size"]:
         return f"{count} is the baseline of every speedup here."
+
     ideal = number(at["world_size"] / at["baseline_world_size"])
     is_rate = table["series"].eq(_RATE) & table["world_size"].eq(at["world_size"])
     rates = table.loc[is_rate, "speedup"]
     pace = f", at {number(rates.max())} times the {_RATE}" if len(rates) else ""
+
     return (
         f"With {count} the job runs {number(at['speedup'])} times as fast as on the "
         f"baseline{pace}; {ideal} times would be ideal."
@@ -340,6 +356,7 @@ def efficiency_sentence(table: pd.DataFrame, labels: Labels) -> str:
     at, count = _telling_row(table, labels)
     if at["world_size"] == at["baseline_world_size"]:
         return f"{count} is the baseline, so its efficiency is 100%."
+
     share = percent(at["scaling_efficiency"])
     if at["scaling_efficiency"] > 1:
         return (
@@ -347,6 +364,7 @@ def efficiency_sentence(table: pd.DataFrame, labels: Labels) -> str:
             "than 100% comes from another batch than the baseline's, from data that "
             "fits into caches, or from a slow baseline."
         )
+
     return (
         f"With {count}, {share} of what they could do at the baseline's efficiency is "
         "used; the rest goes into exchanging gradients, waiting for slower ranks and "

@@ -97,6 +97,7 @@ class ScalingTable(Guided):
         for series in self.answer.scaling:
             yield f"{head}{self._title(series)}"
             yield self._base(series)
+
             pairs = [*zip(series.rows, series.measured, strict=True)]
             for title, is_measured in (("Measured", True), ("Predicted", False)):
                 some = [pair for pair in pairs if (pair[1] is not None) == is_measured]
@@ -104,8 +105,10 @@ class ScalingTable(Guided):
                     lines = self._lines(series, some, form, is_measured=is_measured)
                     above = [f"{title}:", ""] if form == "md" else [f"{title}:"]
                     yield "\n".join([*above, *lines])
+
         if not self.answer.scaling:
             yield "No batch was measured on two device counts: there is no scaling."
+
         yield self._to_ask_for()
 
     def _title(self, series: ScalingSeries) -> str:
@@ -125,6 +128,7 @@ class ScalingTable(Guided):
             f" The {_COMMON[series.scaling]} of the answer, {batch:,}, was measured on "
             "one device count alone."
         )
+
         return (
             f"Base: {allocated(self.answer, base)}, the smallest that was measured: "
             f"{duration(step.value)} a step, {duration(base.time_s.value)} "
@@ -165,11 +169,13 @@ class ScalingTable(Guided):
         passes = row.batch.gradient_accumulation_steps
         times = f" x {passes}" if passes > 1 else ""
         share = row.scaling_efficiency
+
         runs = []
         if measured is not None:
             step = measured.step_time_s
             ends = duration_ends(step) if measured.num_runs > 1 else ""
             runs = [duration(step.value), ends, f"{measured.num_runs}"]
+
         return [
             *(f"{row.num_nodes}", f"{row.world_size}"),
             *(f"{row.batch.local_batch_size}{times}", *runs),
@@ -190,6 +196,7 @@ class ScalingTable(Guided):
             DEVICE_HOURS.in_words(amount, units) for amount in (hours.value, hours.hi)
         )
         held = [f"{text.capitalize()}. " for text in what_times_hold(self.answer)]
+
         return (
             f"To ask for, {counted(self.num_runs, 'run')} of the job ({self.job}) on "
             f"{allocated(self.answer, chosen)}: {most}, the upper end of the {mass} "
@@ -211,6 +218,7 @@ def _record(
     speedup, record = _speedup(series, row), row.to_record(currency)
     del record["is_pareto"], record["is_chosen"]  # of the answer's table
     step = measured.step_time_s if measured else None
+
     return {
         "scaling": series.scaling,
         "measured_step_time_s": step and step.value,

@@ -74,6 +74,7 @@ def base_figure(
     figure = go.Figure()
     if num_panels > 1:
         figure.set_subplots(rows=num_panels, vertical_spacing=0.12)
+
     lines = textwrap.wrap("; ".join(filter(None, facts)), _CAPTION_COLUMNS)
     caption = [*([_EMULATED] if labels.is_emulated else []), *map(plain, lines)]
     figure.update_layout(
@@ -107,9 +108,11 @@ def base_figure(
         dragmode=False,
         height=400,
     )
+
     for update in (figure.update_xaxes, figure.update_yaxes):
         update(gridcolor=_GRID, linecolor=_GRID, zeroline=False, automargin=True)
         update(title_standoff=8)
+
     return figure
 
 
@@ -197,10 +200,12 @@ def count_axis(counts: Values, title: str) -> dict[str, Any]:
         margin = 0.06 * np.log10(hi / lo)
         kind, ends = "log", [np.log10(lo) - margin, np.log10(hi) + margin]
         distance, least = operator.truediv, (hi / lo) ** (1 / _MAX_TICKS)
+
     ticks = distinct[:1]
     for count in distinct[1:-1]:
         if min(distance(count, ticks[-1]), distance(hi, count)) >= least:
             ticks.append(count)
+
     ticks += distinct[1:][-1:]
     return _axis(kind, ends, ticks, map(number, ticks), title)
 

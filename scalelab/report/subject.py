@@ -102,6 +102,7 @@ class ReportSubject:
             usable["global_batch_size"] / usable["step_time_s"]
         )
         curves = {key: usable.loc[part.index] for key, part in fit_rows.curves.items()}
+
         plan: tuple[OutlookRow, ...] = ()
         if recommendation is None:
             name, rows = "", usable
@@ -111,6 +112,7 @@ class ReportSubject:
                     key=lambda k: (curves[k]["world_size"].nunique(), len(curves[k])),
                 )
                 name, rows = _curve_name(dict(key)), curves[key]
+
             rows = _planned_by_coverage(rows)
             labels = _labels_of_measured(observations, rows, name)
         else:
@@ -119,6 +121,7 @@ class ReportSubject:
             # where one device count alone was measured, only that can be compared
             compares = recommendation.knee is not None
             plan = recommendation.alike if compares else (recommendation.chosen,)
+
         return cls(
             labels=labels,
             observations=observations,
@@ -147,6 +150,7 @@ def _planned_by_coverage(rows: pd.DataFrame) -> pd.DataFrame:
         counts = rows["world_size"].groupby(held_fixed).nunique()
         if len(counts) and counts.max() > best_counts:
             best, best_counts = held_fixed == counts.idxmax(), int(counts.max())
+
     keys = [*ALLOCATION, *BATCH]
     throughput = rows[best].groupby(keys)["throughput_samples_per_s"].median()
     fastest = throughput.sort_values(ascending=False).reset_index()
@@ -163,16 +167,19 @@ def _planned_by(recommendation: Recommendation, rows: pd.DataFrame) -> pd.DataFr
         if column in rows:
             equal = (rows[column] == getattr(recommendation, column)).fillna(False)
             is_same &= equal.astype(bool) | (not equal.any())
+
     rows = rows[is_same]
     # step times do not depend on the rate
     named = {name for row in recommendation.alike for name in row.settings}
     swept = named - {*RATE_SETTINGS}
+
     planned = pd.Series(False, index=rows.index)
     for row in recommendation.alike:
         place = [row.world_size, row.num_nodes]
         place += [getattr(row.batch, name) for name in BATCH]
         is_there = (rows[[*ALLOCATION, *BATCH]] == place).all(axis=1)
         planned |= is_there & has_settings(rows, row.settings, swept)
+
     shown = planned | has_settings(rows, recommendation.chosen.settings, swept)
     return rows.assign(is_planned=planned)[shown]
 
@@ -204,10 +211,12 @@ def scaling_mode(batches: pd.DataFrame, device_word: str) -> str:
         return f"one count only: {counted(batches['world_size'].iloc[0], device_word)}"
     if len(totals) == 1:
         return f"strong scaling: global batch {number(totals[0])} at every count"
+
     shares = _samples_per_device(batches).unique()
     if len(shares) == 1:
         share = f"{number(shares[0])} samples per {device_word} and step"
         return f"weak scaling: {share} at every count"
+
     return "neither strong nor weak scaling: the best batch at each count"
 
 
@@ -218,9 +227,11 @@ def _labels_of_measured(
     words = device_words(
         types.iloc[0] if len(types) else None, is_emulated=_any_emulated(observations)
     )
+
     baseline = ""
     if len(planned):
         baseline = f"{counted(planned['world_size'].min(), words.device)}, as measured"
+
     return Labels(
         curve=curve,
         device_word=words.device,
@@ -248,6 +259,7 @@ def _labels_of_answer(recommendation: Recommendation, rows: pd.DataFrame) -> Lab
             if name not in RATE_SETTINGS
         },
     }
+
     return Labels(
         curve=_curve_name(named),
         device_word=word,

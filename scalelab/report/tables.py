@@ -84,6 +84,7 @@ class TextTable:
         known = frame.dropna(axis="columns", how="all")
         shown = known.drop(columns=list(_UNSHOWN), errors="ignore").head(max_rows)
         columns: dict[str, list[str]] = {}
+
         before = ""
         for name in map(str, shown.columns):
             if name in _ENDS:
@@ -98,6 +99,7 @@ class TextTable:
                 write = _writer(name, device_hour_word)
                 columns[_title(name)] = [_cell(value, write) for value in shown[name]]
                 before = name
+
         return cls(
             columns=tuple(columns),
             rows=tuple(zip(*columns.values(), strict=True)),
@@ -193,10 +195,12 @@ def failures(
     bad = bad.assign(attempt=attempts, reason=reasons)
     rows = bad.to_dict("records")
     rows.sort(key=lambda row: Outcome(row["outcome"]).is_measurement)
+
     alike: dict[tuple[str, str], list[Mapping[Any, Any]]] = {}
     for row in rows[:_MAX_FAILURES]:
         key = (str(row["outcome"]), of_any_rank(str(row["reason"])))
         alike.setdefault(key, []).append(row)
+
     return tuple(_failure(first, rest, results) for first, *rest in alike.values())
 
 
@@ -205,9 +209,11 @@ def _failure(
 ) -> dict[str, Any]:
     trial_id, attempt = str(row["trial_id"]), row["attempt"]
     result = results.get((trial_id, attempt))
+
     files = ""
     if row["kind"] != "imported":
         files = f"trials/{trial_id}/{attempt:03d}/{(result and result.log) or ''}"
+
     return {
         "attempt": f"{trial_id}-{attempt}",
         "configuration": _configuration(row),
@@ -258,6 +264,7 @@ def trial_table(observations: pd.DataFrame) -> TextTable:
         ("gpu_utilization", busy, percent),
     ):
         shown[name] = [write(value) if np.isfinite(value) else None for value in values]
+
     shown["accepted"] = shown["accepted"].map({True: "yes", False: "no"})
     is_emulated = observations["emulated"].fillna(False).astype(bool)
     shown["validity"] = [
@@ -283,20 +290,24 @@ def memory_table(observations: pd.DataFrame) -> TextTable:
     trained = [Outcome.COMPLETED, Outcome.TARGET_NOT_REACHED, Outcome.PRUNED]
     fits = known["outcome"].isin(trained)
     out = known["outcome"].eq(Outcome.OUT_OF_MEMORY).fillna(False)
+
     rows = []
     for key, part in known.groupby(keys, dropna=False):
         too_large = part.loc[out[part.index], "local_batch_size"]
         if too_large.empty:
             continue
+
         largest, memory = "none", ""
         fitted = part[fits[part.index]].sort_values("local_batch_size")
         if len(fitted):
             batch, peak = fitted[["local_batch_size", _PEAK]].iloc[-1]
             largest = number(batch)
             memory = "" if pd.isna(peak) else f"{number(peak / 2**20)} MiB"
+
         named: tuple[Any, ...] = key
         texts = ("" if pd.isna(value) else str(value) for value in named)
         rows.append((*texts, largest, memory, number(too_large.min())))
+
     columns = ("workload", "device", "precision", "largest that fitted")
     return TextTable(
         columns=(*columns, "its memory", "smallest that did not"), rows=tuple(rows)

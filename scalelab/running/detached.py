@@ -56,6 +56,7 @@ def refuse_second_driver(run: Path) -> None:
         return
     with Lease(run / LEASE):
         pass  # it says who else holds it
+
     from scalelab.cluster.batch.queue import waiting_driver
 
     if found := waiting_driver(run):
@@ -89,6 +90,7 @@ def _detach_process(run: Path, arguments: Sequence[str]) -> Detached:
     log = run / LOG
     start = log.stat().st_size if log.exists() else 0
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+
     pid = os.posix_spawn(
         sys.executable,
         [sys.executable, "-m", "scalelab", *arguments],
@@ -116,6 +118,7 @@ def _detach_process(run: Path, arguments: Sequence[str]) -> Detached:
     except KeyboardInterrupt:
         os.kill(pid, signal.SIGTERM)
         raise
+
     return Detached(
         text=f"Begun: process {pid} on host {socket.gethostname()} runs the sweep of "
         f"{run}, whatever becomes of this shell. {_what_next(run)}"
@@ -137,6 +140,7 @@ def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
     record = submit_driver(asked.site, run, [*arguments, "--as-driver-job"])
     job = f"job {record.job_id} ({record.name})"
     deadline_s = time.monotonic() + QUEUED_S
+
     num_missing = 0
     while True:
         time.sleep(_ASK_QUEUE_S)
@@ -146,29 +150,35 @@ def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
                 text=f"Begun: {job} runs the sweep of {run} on host {holder.host}. "
                 f"{_what_next(run)}"
             )
+
         view = look_at(record)
         num_missing = num_missing + 1 if view is None else 0
         if view is None and num_missing < MISSING_LOOKS:
             continue
+
         if view is None or view.state is JobState.ENDED:
             record.leave_queue(run)
             lines = last_log_lines(log, _TAIL, since=start) or last_log_lines(
                 job_log(run, record.name), _TAIL
             )
             store = asked.store()
+
             finished = store.finished(store.rows())
             if source_of(asked.experiment, asked.site, finished).is_exhausted():
                 return Detached(text=lines)
+
             how = "" if view is None else f" ({view.reason})"
             raise ClusterError(
                 f"{job} ended{how} before the sweep had begun. It said: {lines}"
             )
+
         if view.can_never_run:
             cancel(record)
             record.leave_queue(run)
             raise ClusterError(
                 f"{job} can never run: {view.reason}. Correct driver_job in the site."
             )
+
         if view.state is JobState.PENDING and time.monotonic() > deadline_s:
             return Detached(
                 text=f"Queued: {_described(record, view)}, and then runs the sweep of "
@@ -201,9 +211,11 @@ class DriverJobLife:
         self._arguments = [*arguments, "--as-driver-job"]
         self._say = say
         self._job_id = leave_job(os.environ)
+
         record = DriverRecord.read(asked.directory)
         if record is not None and record.job_id == self._job_id:
             record.leave_queue(asked.directory)
+
         end_s = started_s + job.walltime
         self._renew_s = end_s - min(0.25 * job.walltime, 3600.0)
         self._kill_s = end_s - min(0.1 * job.walltime, 300.0)
@@ -227,6 +239,7 @@ class DriverJobLife:
 
         if running.stop_requests.came:
             return True
+
         try:
             record = submit_driver(
                 self._asked.site,
@@ -237,6 +250,7 @@ class DriverJobLife:
         except ScaleLabError as error:
             self._say(f"This job's time is nearly up, and it has no successor: {error}")
             return time.monotonic() > self._kill_s
+
         self._say(
             f"This job's time is nearly up: job {record.job_id} ({record.name}) goes "
             "on after it."

@@ -94,6 +94,7 @@ def _run_trials(
     programs = _programs(sweep, run)
     source = sweep.source
     source.begin(sweep.directory)
+
     first = FirstTrials(source, programs if sweep.checks_first else ())
     with _Events(sweep.directory, on_event, first) as events:
         frameworks = {framework_of(program) for program in programs.values()} - {""}
@@ -104,6 +105,7 @@ def _run_trials(
                 frameworks=tuple(sorted(frameworks)),
             )
         )
+
         from scalelab.scheduling.driver import Driver
 
         patience: dict[str, Any] = {}
@@ -123,6 +125,7 @@ def _run_trials(
                 lost_after_s=sweep.site.lost_after,
                 **patience,
             )
+
             events.stop = driver.drain
             stop_requests.control(driver.drain, driver.kill)
             on_start(
@@ -133,11 +136,13 @@ def _run_trials(
                     stop_requests=stop_requests,
                 )
             )
+
             run.lease.say_begun()
             summary = driver.run()
 
         for problem in _compact(run.store):
             events(Unreadable(reason=problem))
+
         if first.failures:
             summary.unfinished += first.withheld()
             summary.unsound = tuple(first.failures.values())
@@ -145,7 +150,9 @@ def _run_trials(
             summary.stopped = summary.stopped or FIRST_TRIAL
         if events.input_error is not None:
             raise SpecError(events.input_error)
+
         events(SweepEnded(stopped=summary.stopped))
+
     return summary
 
 
@@ -166,6 +173,7 @@ def _all_done(sweep: Sweep, run: OpenRun) -> SweepSummary | None:
     for row in run.finished:
         sweep.source.tell(row)
         earlier.count_earlier(row)
+
     return earlier if sweep.source.is_exhausted() else None
 
 
@@ -184,6 +192,7 @@ def _programs(sweep: Sweep, run: OpenRun) -> dict[str | None, Program]:
 
     programs = asked.programs(copy, asked.inherited(os.environ))
     is_renamed = any(change.key == "workload" for change in sweep.changes)
+
     earlier = None if is_renamed or asked.workload is not None else run.workload
     for name, program in programs.items():
         if isinstance(program, CommandProgram):
@@ -192,6 +201,7 @@ def _programs(sweep: Sweep, run: OpenRun) -> dict[str | None, Program]:
             programs[name] = replace(
                 program, command=command, name=earlier or program.name
             )
+
     return programs
 
 
@@ -249,4 +259,5 @@ class _Events:
         ):
             self.input_error = event.input_error
             self.stop()
+
         self._show(event)

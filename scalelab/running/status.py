@@ -58,11 +58,13 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
     finished = reader.finished(rows)
     ended = {(row["trial_id"], row["attempt"]) for row in rows}
     job_list = JobList.read(reader.directory / CLUSTER_DIRECTORY)
+
     driver, num_missing = reader.driver, None
     if experiment is not None:
         with suppress(SpecError):
             site = experiment.resolve_site()
             num_missing = source_of(experiment, site, finished).remaining
+
     nodes, waiting, stopping, stopped, unreadable = _of_last_sweep(reader.directory)
     return RunStatus(
         outcomes=dict(Counter(str(row["outcome"]) for row in finished)),
@@ -96,6 +98,7 @@ def _of_last_sweep(
     nodes: dict[str, int] = {}
     waiting: list[str] = []
     stopping, stopped, unreadable = None, None, ""
+
     kinds = (SweepStarted, NodeUp, NodeLost, Waiting, Stopping, SweepEnded)
     try:
         for event in events_of_last_sweep(run, kinds):
@@ -116,6 +119,7 @@ def _of_last_sweep(
                     stopped = event.stopped
     except StoreError as error:
         unreadable = str(error)
+
     return nodes, waiting, stopping, stopped, unreadable
 
 
@@ -125,6 +129,7 @@ def _why_unused(row: Observation) -> str | None:
     ours, printed_s = row.get("step_time_s"), row.get("reported_step_time_s")
     if not (ours and printed_s and "rate_disagrees" in (row.get("validity") or ())):
         return None
+
     batch = row["global_batch_size"]
     return (
         f"Not used: the program prints {batch / printed_s:.3g} samples/s, ScaleLab "

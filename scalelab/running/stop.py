@@ -25,12 +25,14 @@ def stop(run: Path, *, at_once: bool = False) -> str:
     """Stop the driver of a run and return the result in words."""
     reader = RunReader.open(run)
     lease = reader.directory / LEASE
+
     holder = read_holder(lease)
     if holder is None:
         return _cancel_waiting(reader.directory) or (
             f"No driver runs {run}; there is nothing to stop. A process that writes "
             "its report after the last trial ends by itself."
         )
+
     request = request_stop(reader.directory, at_once=at_once)
     patience_s = HEARD_WITHIN_S if holder.is_here else HEARD_FROM_AFAR_WITHIN_S
     if not _becomes(lambda: not request.exists() or _has_ended(lease), patience_s):
@@ -41,8 +43,10 @@ def stop(run: Path, *, at_once: bool = False) -> str:
             f"{run} is held by {holder.text}, which does not answer. The request "
             f"stands: it stops as soon as it goes on. {_by_force(holder)}"
         )
+
     found = _cancel_waiting(reader.directory)
     cancelled = f" {found}" if found else ""
+
     driver = f"process {holder.pid} on host {holder.host}"
     if _becomes(lambda: _has_ended(lease), ENDED_WITHIN_S if at_once else QUICK_S):
         request.unlink(missing_ok=True)
@@ -50,14 +54,17 @@ def stop(run: Path, *, at_once: bool = False) -> str:
             f"Stopped: {driver} has ended the sweep. The same command goes on."
             f"{cancelled}"
         )
+
     if at_once:
         raise ClusterError(
             f"{driver} ends what runs, and has not finished within "
             f"{ENDED_WITHIN_S:g} s. {_by_force(holder)}"
         )
+
     num_running = len(reader.running())
     trials = counted(num_running, "running trial")
     work = f"finishes {trials}" if num_running else "gives its nodes back"
+
     return (
         f"Stopping: {driver} starts no more trials and {work}. See: scalelab status "
         f"{run}. To end at once: scalelab stop {run} --now.{cancelled}"
@@ -69,9 +76,11 @@ def _cancel_waiting(run: Path) -> str | None:
 
     if (found := waiting_driver(run)) is None:
         return None
+
     record, _ = found
     cancel(record)
     record.leave_queue(run)
+
     return (
         f"Cancelled: job {record.job_id} ({record.name}), which waited in the queue to "
         f"run the sweep of {run}."

@@ -94,6 +94,7 @@ class Sweep:
         checks_first = not skip_check and asked.facts is None  # else it is built in
         is_number = is_sound if checks_first else is_measurement
         changes: tuple[Change, ...] = ()
+
         rows, finished = list[Observation](), list[Observation]()
         if is_taken(home):
             reader = RunReader.open(home)
@@ -103,9 +104,11 @@ class Sweep:
             retry_failed |= checks_first and not any(map(is_number, rows))
             if not changes:
                 finished = reader.finished(rows, retry_failed=retry_failed)
+
         source = source_of(asked, where, rows=rows)
         for row in finished:
             source.resume(row)
+
         if trial is not None:
             source.propose(further_trial(asked, where, trial, source.known_ids))
 
@@ -117,6 +120,7 @@ class Sweep:
             check_workload(asked, where, asked.code_root)
         if num_remaining != 0:
             check_trials(asked, where, planned.trials)
+
         return cls(
             experiment=asked,
             text=read_document(Path(experiment)),
@@ -150,6 +154,7 @@ class Sweep:
                         "in place of the value. Write the value, or move the name to "
                         "env_from."
                     )
+
         self.experiment.inherited(os.environ)
         if self.changes and self.has_measurements and not accept_changes:
             changes = "; ".join(map(str, self.changes))
@@ -161,6 +166,7 @@ class Sweep:
                 "what was measured before is then marked code_changed, left out of the "
                 "fits, and measured again."
             )
+
         _require_what_runs_trials(self.experiment)
         return self
 
@@ -177,9 +183,11 @@ class Sweep:
         site, cores = self.site, num_cores()
         if not site.is_this_machine or site.device_type is not DeviceType.CPU:
             return ""
+
         timed = (trial for trial in self.plan.trials if not trial.is_emulated)
         if not any(trial.world_size > cores for trial in timed):
             return ""
+
         nodes = site.num_nodes or 1
         fitting = f"gpus_per_node: {cores // nodes or cores}"
         return (
@@ -243,9 +251,11 @@ def _require_what_runs_trials(experiment: Experiment) -> None:
             continue
         if not isinstance(program, WorkloadProgram):
             raise MissingExtraError(f"launcher={program.launcher}", "train")
+
         trainer, _ = trainer_of(program.name)
         if trainer.extra:
             raise MissingExtraError(f"workload={program.name}", trainer.extra)
+
         raise SpecError(
             f"workload={program.name} needs {framework}, which is not installed. "
             f"Install what trainer {trainer.name} needs."

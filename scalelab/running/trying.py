@@ -91,6 +91,7 @@ def prepare(experiment: str | Path, *, site: str | None = None) -> Sweep:
         for trial in first_trials(sweep.plan.trials, asked.by_program())
     )
     listed = _Listed(Plan(trials=trials))
+
     return replace(
         sweep,
         source=TrackedSource("try", listed, programs=[*asked.by_program()]),
@@ -123,6 +124,7 @@ def read_first_trials(sweep: Sweep, rows: Sequence[Observation] | None = None) -
     reader = RunReader.open(sweep.directory)
     rows = reader.finished(reader.rows()) if rows is None else rows
     programs = sweep.experiment.programs()
+
     checked = []
     for row in rows:
         files = AttemptFiles(reader.attempt_directory(row["trial_id"], row["attempt"]))
@@ -130,12 +132,14 @@ def read_first_trials(sweep: Sweep, rows: Sequence[Observation] | None = None) -
         program, steps = programs.get(name), read_lines(files.stream)
         losses = _losses(steps)
         metrics = program.metrics if isinstance(program, CommandProgram) else None
+
         found = findings(row, losses=losses, others=rows)
         if row["outcome"] in (Outcome.FAILED, Outcome.STALLED) and not steps:
             advice = _what_would_read(files.log(0)) if metrics else {}
             if row["outcome"] == Outcome.STALLED and not advice:
                 advice = {"measure": {"start_up_timeout": "30min"}}
             found = [replace(f, advice=advice or f.advice) for f in found]
+
         checked.append(
             Checked(
                 row=row,
@@ -145,6 +149,7 @@ def read_first_trials(sweep: Sweep, rows: Sequence[Observation] | None = None) -
                 log=files.log(0),
             )
         )
+
     ended = {trial_checked.row["trial_id"] for trial_checked in checked}
     return Tried(
         trials=tuple(checked),
@@ -167,6 +172,7 @@ def debug(
     where = asked.resolve_site(site)
     trial = _first_on_one_device(asked, where)
     device_type = where.in_group(trial.node_group).device_type.value
+
     share = NodeShare(node="here", device_ids=local_devices(device_type)[:1])
     with TemporaryDirectory(prefix="scalelab-") as directory:
         spec = AttemptSpec(
@@ -190,11 +196,13 @@ def _first_on_one_device(asked: Experiment, site: Site) -> Trial:
                 "workload class can run in this process. Start the command under its "
                 "own debugger."
             )
+
     sizes = set()
     for trial in islice(iter(source_of(asked, site).ask, None), MAX_TRIALS):
         if trial.world_size == 1:
             return trial
         sizes.add(trial.world_size)
+
     raise SpecError(
         f"the trials take {', '.join(map(str, sorted(sizes)))} devices; one process "
         "can hold 1. Add 1 to gpus, or debug a copy of the experiment with gpus: 1."
@@ -237,9 +245,11 @@ def _shortened(asked: Experiment, trial: Trial) -> Trial:
         evaluate_every_samples=None,
         judged_by=(),
     )
+
     local = trial.local_batch_size
     if isinstance(asked.local_batch_size, AutoBatch):
         local = min(local, asked.local_batch_size.multiple_of)
+
     return replace(
         trial,
         kind=TrialKind.THROUGHPUT,

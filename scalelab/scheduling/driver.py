@@ -154,6 +154,7 @@ class Driver:
                     "network and run the same command again: the sweep goes on."
                 ) from error
             raise
+
         self._summary.unfinished += (request.trial for request in self._pool.waiting())
         return self._summary
 
@@ -190,6 +191,7 @@ class Driver:
                 self._summary.stopped or not self._pool.num_waiting
             ):
                 return
+
             deadlines = (
                 self._gangs.next_deadline_s,
                 self._pool.deadline_s(lambda: not self._gangs),
@@ -198,10 +200,13 @@ class Driver:
             )
             for message in self._inbox.take(deadlines):
                 self._handle(message)
+
             for attempt_id, reason in self._pruning.look():
                 self._gangs.prune(attempt_id, reason)
+
             for verdict in self._gangs.give_up():
                 self._end(verdict)
+
             self._provision.tick(is_stopped=self._summary.stopped is not None)
 
     def _handle(self, message: Message) -> None:
@@ -242,6 +247,7 @@ class Driver:
                 return
             if self._finished and trial.trial_id in self._finished:
                 continue
+
             placer = self._pool.placers[trial.node_group]
             if reason := placer.why_never(trial.allocation):
                 result = AttemptResult(outcome=Outcome.REFUSED, reason=reason)
@@ -252,6 +258,7 @@ class Driver:
                     observation = self._store.finish(spec, result)
                 self._report(trial, observation, result, runs_again=False)
                 continue
+
             self._num_asked += 1
             duration_s = self._estimate_duration(trial, trial.allocation)
             # Its node asks it to save so long before the node's time is up.
@@ -266,8 +273,10 @@ class Driver:
                 f"the budget of {limit_gpu_s / 3600:g} {hour} is spent "
                 f"({used_gpu_s / 3600:.3g} used)"
             )
+
         if self._summary.stopped is not None:
             return
+
         try:
             for request, placement in self._pool.place(time.monotonic()):
                 self._launch(request, placement)
@@ -294,6 +303,7 @@ class Driver:
         trial_id = trial.trial_id
         number = self._store.next_attempt_number(trial_id)
         device_type = self._cluster.device_types[trial.node_group]
+
         return AttemptSpec(
             run=self._store.name,
             trial=trial,
@@ -315,10 +325,12 @@ class Driver:
         request = self._requests.pop(verdict.spec.attempt_id)
         self._pruning.forget(verdict.spec.attempt_id)
         held_gpu_s = verdict.held_s * request.trial.world_size
+
         result = self._provision.explain(verdict)
         if "allocated_gpu_s" not in result.measurements:
             measured = {**result.measurements, "allocated_gpu_s": held_gpu_s}
             result = replace(result, measurements=measured)
+
         observation = self._store.finish(
             verdict.spec, result, replace=verdict.overrules
         )
@@ -326,11 +338,14 @@ class Driver:
         self._summary.used_gpu_s += observation["allocated_gpu_s"] or held_gpu_s
         self._pool.placers[request.trial.node_group].release(request.number)
         outcome = Outcome(observation["outcome"])
+
         got_on = outcome.is_retried and verdict.spec.files.checkpoint.is_dir()
         if got_on or not outcome.is_retried:
             self._provision.record_success(request.trial.node_group)
+
         for address in verdict.unresponsive:
             self._leave(address)
+
         runs_again = self._runs_again(request, outcome, got_on=got_on)
         self._report(request.trial, observation, result, runs_again=runs_again)
 
@@ -338,15 +353,18 @@ class Driver:
         if outcome.is_retried and self._summary.stopped is not None:
             self._summary.unfinished.append(request.trial)
             return True
+
         allowed = self._max_retries if outcome.is_retried else 0
         if outcome is Outcome.FAILED and self._summary.stopped is None:
             failed = self._store.outcomes(request.trial.trial_id)[outcome]
             allowed = int(self._run.retry_failed and failed == 1)
+
         key = request.number, outcome.is_retried
         # An attempt that left a checkpoint got somewhere.
         self._num_retries[key] += not got_on
         if self._num_retries[key] > allowed:
             return False
+
         self._pool.placers[request.trial.node_group].queue.add(request)
         return True
 
@@ -360,11 +378,13 @@ class Driver:
     ) -> None:
         attempt = trial.trial_id, observation["attempt"]
         directory = self._store.attempt_directory(*attempt)
+
         log = None if result.log is None else str(directory / result.log)
         if not runs_again:
             self._finished.add(trial.trial_id)
             self._summary.count(trial, observation, log)
             self._source.tell(observation)
+
         step_s = observation.get("step_time_s")
         self._on_event(
             TrialEnded(

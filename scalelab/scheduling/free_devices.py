@@ -33,10 +33,12 @@ class FreeDevices:
         while len(self._nodes_with) <= count:
             self._nodes_with.append({})
             self._num_with_at_least.append(0)
+
         before = self.counts.get(node, 0)
         self._nodes_with[before].pop(node, None)
         self._nodes_with[count][node] = None
         self.counts[node] = count
+
         step = 1 if count > before else -1
         for level in range(min(before, count) + 1, max(before, count) + 1):
             self._num_with_at_least[level] += step
@@ -79,4 +81,5 @@ class FreeDevices:
             chosen.update(
                 (node, None) for node, _ in zip(tightest_first, shares, strict=False)
             )
+
         return list(chosen)

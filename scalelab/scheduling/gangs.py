@@ -151,8 +151,10 @@ class Gangs:
                 part = CommandAttempt(spec, rank)
                 asked = gang.attempt_id, part.serves_store, part.num_ports
                 self._add(gang, RENDEZVOUS - rank, open_rendezvous, *asked)
+
         if sum(map(len, self._unsent.values())) >= BATCH:
             self.send()
+
         return gang.attempt_id
 
     def take(self, message: PartEnded) -> Verdict | None:
@@ -160,9 +162,11 @@ class Gangs:
         gang = self._running.get(message.attempt_id)
         if gang is None or message.node_rank not in gang.waits_for:
             return None
+
         gang.waits_for.discard(message.node_rank)
         if isinstance(message.value, StoreError):
             raise message.value
+
         node_rank = _node_of(message.node_rank)
         if message.node_rank < 0 and isinstance(message.value, str):
             gang.opened[node_rank] = message.value
@@ -171,6 +175,7 @@ class Gangs:
                 self.send()
         else:
             self._record(gang, node_rank, _result_of_task(message.value))
+
         return None if gang.waits_for else self._end(gang)
 
     def node_left(self, address: str) -> list[Verdict]:
@@ -244,6 +249,7 @@ class Gangs:
                 verdicts.append(
                     self._end(gang, tuple(gang.addresses[rank] for rank in silent))
                 )
+
         return verdicts
 
     def _record(self, gang: _Gang, node_rank: int, result: AttemptResult) -> None:
@@ -259,15 +265,18 @@ class Gangs:
         del self._running[gang.attempt_id]
         for rank in sorted(gang.opened):
             self._notify(gang.addresses[rank], close_rendezvous, gang.attempt_id)
+
         # Nothing ran on the first node where the attempt ended before it began.
         unbegun = AttemptResult(outcome=Outcome.CANCELLED, reason=gang.cancelled or "")
         first = gang.results.setdefault(0, unbegun)
+
         result = merge(
             [gang.results[rank] for rank in sorted(gang.results)],
             first_decides=_runs_command(gang),
         )
         if gang.is_late and result.outcome is Outcome.CANCELLED:
             result = replace(result, outcome=Outcome.TIMED_OUT)
+
         return Verdict(
             spec=gang.spec,
             result=result,
@@ -317,6 +326,7 @@ class Gangs:
             )
             for (name, rank, _), future in zip(tasks, futures, strict=True):
                 self._loop.add_callback(self._collect, name, rank, future)
+
         self._unsent.clear()
 
     async def _collect(
@@ -358,6 +368,7 @@ def _result_of_task(value: str | BaseException) -> AttemptResult:
                 "ran the attempt."
             ),
         )
+
     outcome = Outcome.NODE_FAIL if isinstance(value, LaunchError) else Outcome.FAILED
     return AttemptResult(
         outcome=outcome,

@@ -109,6 +109,7 @@ class Placer:
         self._ends: list[tuple[float, int]] = []
         self._end_of: dict[int, float] = {}
         self._limits: dict[str, _Limit] = {}
+
         for node in nodes:
             self.add_node(node)
 
@@ -168,6 +169,7 @@ class Placer:
         needed = allocation.devices_per_node
         if self._known.fits(needed) or self._expected.fits(needed):
             return None
+
         counts = max(
             (devices.counts.values() for devices in (self._known, self._expected)),
             key=sum,
@@ -182,6 +184,7 @@ class Placer:
         """Start what may start now."""
         placed = []
         first: Request | None = None
+
         reservation: _Reservation | None = None
         for request in self.queue.in_order():
             if not self._free.fits((1,)):
@@ -190,12 +193,15 @@ class Placer:
                 if first is None and self._whole.fits(request.devices_per_node):
                     first = request
                 continue
+
             if first and not reservation:
                 reservation = self._reserve(first, now_s)
+
             nodes = self._choose(request, reservation, now_s)
             if nodes is not None:
                 placement = self._start(request, nodes, reservation, now_s)
                 placed.append((request, placement))
+
         return placed
 
     def release(self, number: int) -> None:
@@ -213,14 +219,17 @@ class Placer:
         devices = self._free
         if reservation and now_s + request.duration_s > reservation.start_s:
             devices = reservation.spare
+
         nodes = devices.choose(request.devices_per_node)
         duration_s = request.duration_s
         if nodes is None or self._last(nodes, duration_s, now_s):
             return nodes
+
         lasting = devices.copy()
         for name in devices.counts:
             if not self._last([name], duration_s, now_s):
                 lasting.remove(name)
+
         return lasting.choose(request.devices_per_node)
 
     def _last(self, names: Iterable[str], duration_s: float, now_s: float) -> bool:
@@ -236,18 +245,22 @@ class Placer:
     ) -> Placement:
         self.queue.take(request)
         self._needs_cores |= not request.trial.is_emulated
+
         held = []
         for name, count in zip(nodes, request.devices_per_node, strict=True):
             slots = self._slots[name]
             held.append((slots, slots.take(count)))
             self._held[name] += count
             self._offer(self._free, slots.node.host, self._held)
+
         end_s = now_s + request.duration_s
         self._running[request.number] = held
         self._end_of[request.number] = end_s
         insort(self._ends, (end_s, request.number))
+
         if reservation:
             reservation.account(nodes, request.devices_per_node, self._free, end_s)
+
         return Placement(
             shares=tuple(
                 NodeShare(
@@ -262,6 +275,7 @@ class Placer:
         """Set how many devices of a host a trial may take beside what is held."""
         nodes = self._on_host[host]
         is_busy = self._needs_cores and any(held[slots.node.name] for slots in nodes)
+
         shares_cores = is_busy and _share_devices(nodes)
         for slots in nodes:
             name, most = slots.node.name, len(slots.node.device_ids)
@@ -283,6 +297,7 @@ class Placer:
                 if self._slots.get(slots.node.name) is slots:
                     held[slots.node.name] -= len(taken)
                     self._offer(later, slots.node.host, held)
+
         nodes = later.choose(request.devices_per_node)
         assert nodes is not None, (
             "a trial that fits the whole cluster fits it when empty"
@@ -290,6 +305,7 @@ class Placer:
         for name, count in zip(nodes, request.devices_per_node, strict=True):
             held[name] += count
             self._offer(later, self._slots[name].node.host, held)
+
         return _Reservation(start_s, nodes, self._free, later)
 
 

@@ -40,6 +40,7 @@ class Pool:
                 for group, devices in expected_devices.items()
             },
         )
+
         self.max_nodes = {
             group: len(devices) for group, devices in expected_devices.items()
         }
@@ -144,6 +145,7 @@ class Pool:
         """
         nodes = self._nodes_of(placement)
         parts = [share.device_ids for share in placement.shares]
+
         reasons = []
         if not trial.is_emulated:
             ranks_on = Counter(
@@ -158,8 +160,10 @@ class Pool:
                 reasons.append("oversubscribed_cores")
             if len({node.host for node in nodes}) < len(nodes):
                 reasons.append("loopback_nodes")
+
         if len({len(ids) for ids in parts}) > 1:
             reasons.append("uneven_ranks")
+
         return tuple(reasons)
 
     def time_left_s(self, placement: Placement) -> float | None:
@@ -202,6 +206,7 @@ class Pool:
             for node in self._nodes.values()
         )
         count = self.num_waiting
+
         return (
             f"{counted(count, 'trial')} {'waits' if count == 1 else 'wait'} for nodes; "
             f"the first needs {counted(first.world_size, 'device')} on "

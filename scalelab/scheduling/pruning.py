@@ -89,6 +89,7 @@ def worth_telling(
         step = row.get("step")
         if not isinstance(step, int):
             continue
+
         numbers = {
             name: value
             for name, value in row.items()
@@ -97,12 +98,16 @@ def worth_telling(
             and not isinstance(value, bool)
             and math.isfinite(value)
         }
+
         report = step, numbers
+
         is_evaluation = row.get("event") == _EVALUATION
         if held is not None and (is_evaluation or held[1].keys() != report[1].keys()):
             yield held
+
         held = None if is_evaluation else report
         if is_evaluation:
             yield report
+
     if held is not None:
         yield held

@@ -108,6 +108,7 @@ class TrialQueue:
         self._num_rounds += 1
         line = [(group.rank, key) for key, group in self._groups.items()]
         heapq.heapify(line)
+
         while line:
             _, key = heapq.heappop(line)
             first = self._groups[key].queue[0]
@@ -122,8 +123,10 @@ class TrialQueue:
         group = self._groups[key]
         group.queue.popleft()
         group.overtaken = 0
+
         if not group.queue:
             del self._groups[key]
+
         came = self._round_of.pop(request.number)
         for other in self._groups.values():
             if self._round_of[other.queue[0].number] < came:

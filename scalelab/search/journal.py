@@ -60,6 +60,7 @@ class Ending:
         values = self.values
         if self.state == TrialState.PRUNED and evaluations:
             values = [evaluations[max(evaluations)]]  # as Optuna has it
+
         return create_trial(
             state=self.state,
             values=values,
@@ -126,6 +127,7 @@ class KeptStudy:
         """
         study: Study | None = None
         reported: Evaluations = {}
+
         storage: InMemoryStorage | JournalStorage = InMemoryStorage()
         if directory is not None:
             journal = directory / JOURNAL
@@ -134,12 +136,15 @@ class KeptStudy:
                 journal.unlink(missing_ok=True)
                 study = None
             storage = _storage(journal)
+
         if study is None:
             study = _new(storage, directory, keys, objectives)
             reported = evaluations()
+
         kept = cls(study, keys, identify)
         for trial_id, ending in endings.items():
             kept.end(trial_id, ending, reported.get(trial_id, {}))
+
         # Begun anew, a generator would draw again what it has drawn.
         study.sampler = _sampler(keys, seed + len(_trials(study)))
         study.pruner = optuna.pruners.MedianPruner()
@@ -252,6 +257,7 @@ def _read(journal: Path, definition: Mapping[str, Any]) -> Study | None:
         study = optuna.load_study(study_name=None, storage=_storage(journal))
         if study.user_attrs[_DEFINITION] == definition:
             return study
+
     return None
 
 
@@ -285,6 +291,7 @@ def _new(
             ],
         )
         study.set_metric_names([objective.metric for objective in objectives])
+
     study.set_user_attr(_DEFINITION, _definition(keys, objectives))
     return study
 

@@ -51,6 +51,7 @@ def wanted_runs(costs: Costs, num_seeds: int) -> list[tuple[int, int]]:
     ends = [best + side * gap for side, gap in gaps.items() if gap]
     rivals = [place for place in ends if _are_alike(costs, place, best)]
     alike = [best, *rivals]
+
     fewest = min(len(costs[place]) for place in alike)
     if rivals and fewest < num_seeds:
         return [(place, fewest) for place in alike if len(costs[place]) == fewest]
@@ -58,6 +59,7 @@ def wanted_runs(costs: Costs, num_seeds: int) -> list[tuple[int, int]]:
     side = max(gaps, key=gaps.__getitem__)
     if gaps[side] > 1 and len(rivals) < 2:
         return [(best + side * max(1, round(_GOLDEN * gaps[side])), 0)]
+
     return [(best, seed) for seed in range(len(costs[best]), num_seeds)]
 
 

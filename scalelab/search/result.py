@@ -44,6 +44,7 @@ def results_of(row: Observation, objectives: Sequence[Objective]) -> list[float]
     ]
     if all(value is not None and math.isfinite(value) for value in values):
         return values  # type: ignore[return-value]
+
     return None
 
 
@@ -84,6 +85,7 @@ class SearchResult:
         """Read the result of an experiment's search from one row for each trial."""
         target = experiment.job.target if experiment.job else None
         objectives = experiment.objectives(target)
+
         outcomes, completed = Counter[str](), []
         for row in rows:
             settings = settings_of(row, experiment.tune)
@@ -93,6 +95,7 @@ class SearchResult:
             results = results_of(row, objectives)
             if results is not None:
                 completed.append(TunedTrial(row["trial_id"], settings, results))
+
         signs = [
             1.0 if objective.is_smaller_better else -1.0 for objective in objectives
         ]
@@ -128,6 +131,7 @@ class SearchResult:
         left = self.num_trials - self.num_ended
         to_come = f"; {left:,} to come" if left > 0 else ""
         ended = f"{counted(self.num_ended, 'trial')} ended ({ends or 'none'}){to_come}"
+
         lines = [f"Search for {' and '.join(map(str, self.objectives))}: {ended}."]
         if not self.best:
             return (*lines, "No trial has completed, so none is the best yet.")
@@ -138,11 +142,13 @@ class SearchResult:
             front = counted(len(self.best), "trial")
             lines.append(f"Pareto front: {front}, none of which another beats in all.")
             lines += [f"  {self._in_words(entry)}" for entry in self.best]
+
         if self.outcomes.get(Outcome.COMPLETED, 0) > 1:
             lines.append(
                 "Each setting was run once, with one seed, so the best of them is "
                 "partly luck: repeat it with other seeds before you rely on it."
             )
+
         return tuple(lines)
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -157,6 +163,7 @@ class SearchResult:
             }
             for entry in self.best
         ]
+
         ended = {
             "kind": "search",
             "objectives": [

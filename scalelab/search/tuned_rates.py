@@ -34,6 +34,7 @@ class TunedRates(TrialSource):
         self._proposed: set[str] = set()
         # By all settings but batch and rate, one trial of each batch
         self._batches: Mapping[Any, list[Trial]] = defaultdict(list)
+
         for trial in sorted(plan(experiment, site).trials, key=_far):
             if trial.kind is TrialKind.CONVERGENCE and trial.seed == self._seeds[0]:
                 self._batches[_settings(trial)].append(trial)
@@ -92,9 +93,11 @@ class TunedRates(TrialSource):
             lacking = [run for run in runs if run.trial_id not in self._told]
             if lacking:
                 return lacking, None
+
             for (place, _), run in zip(wanted, runs, strict=True):
                 cost = run_cost(self._told[run.trial_id])
                 costs.setdefault(place, []).append(cost)
+
             if all(math.isinf(cost) for every in costs.values() for cost in every):
                 return [], None
         return [], rate_at(first, best_place(costs))

@@ -80,6 +80,7 @@ class TunedTrials(TrialSource):
         for settings in study.begun():  # by an earlier driver
             if trial := self._proposal(settings):
                 return trial
+
         is_listed = self._runs_all
         while self._may_begin():
             settings = study.begin(self._untried() if is_listed else None)
@@ -88,6 +89,7 @@ class TunedTrials(TrialSource):
             # These have run, or run now; what is left of few settings is taken in turn.
             is_listed = True
             self._stand_in(settings)
+
         return None
 
     def tell(self, observation: Observation) -> None:
@@ -222,11 +224,13 @@ class TunedTrials(TrialSource):
         from scalelab.search.journal import Ending
 
         outcome, state = Outcome(row["outcome"]), TrialState.FAIL
+
         values = results_of(row, self.objectives)
         if values is not None:
             state = TrialState.COMPLETE
         elif outcome is Outcome.PRUNED or outcome in _INFEASIBLE:
             state = TrialState.PRUNED
+
         return Ending(
             settings=settings,
             state=state,
@@ -239,6 +243,7 @@ class TunedTrials(TrialSource):
         metric, found = self.objectives[0].metric, dict[str, dict[int, float]]()
         if directory is None or not self.wants_progress or not self._rows:
             return found
+
         streams = Streams(directory).all(skips_unreadable=True)
         if metric in streams.columns:
             reported = streams.dropna(subset=[metric, "step"])
@@ -247,6 +252,7 @@ class TunedTrials(TrialSource):
             )
             for trial_id, step, value in rows:
                 found.setdefault(str(trial_id), {})[int(step)] = float(value)
+
         return found
 
     def _refuse_unknown(self, row: Observation) -> None:
@@ -254,6 +260,7 @@ class TunedTrials(TrialSource):
         wanted = [
             objective.metric for objective in self.objectives if not objective.is_time
         ]
+
         missing = [name for name in wanted if name not in metrics]
         if row["outcome"] == Outcome.COMPLETED and metrics and missing:
             raise SpecError(

@@ -154,6 +154,7 @@ def sweep(
 
     to_read = arguments.model_dump(exclude={"budget_gpu_hours", "accept_changes"})
     asked = Sweep.read(**to_read).prepared(accept_changes=arguments.accept_changes)
+
     summary = run_sweep(asked, budget_gpu_hours=arguments.budget_gpu_hours).summary
     if summary.unsound and summary.stopped:
         reasons = [ended(row["reason"]) for row in summary.unsound if row.get("reason")]
@@ -163,6 +164,7 @@ def sweep(
             f"{left}. `scalelab try {arguments.experiment}` shows what was read "
             "and what to change; skip_check=True runs every trial."
         )
+
     return load(asked.directory)
 
 
@@ -312,6 +314,7 @@ def obtain_data(name: str, directory: str | Path | None = None) -> Path:
             f"{name!r} is no data set that can be obtained. Choose from: "
             f"{', '.join(trainers)}."
         )
+
     where = Path(directory) if directory else Path("data") / name
     return trainers[name].obtain(name, where)
 

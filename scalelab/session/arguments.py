@@ -152,8 +152,10 @@ def read_words(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
             raise SpecError(f"{name} is said twice. Give one of the two.")
         if isinstance(value, timedelta):
             value = f"{value.total_seconds()}s"
+
         part = job if name in Job.model_fields else limits
         part[name] = value
+
     return limits, job
 
 
@@ -227,15 +229,18 @@ class RecommendArguments(LawArguments):
             raise SpecError(
                 "price and price_per_gpu_hour_usd both say a price. Give one of them."
             )
+
         for name, rate in self.price:
             device = name or None
             yield PriceEntry(device=device, on_demand=rate.money, per=rate.per)
+
         amount = self.price_per_gpu_hour_usd
         if amount is not None and amount.currency not in ("", USUAL):
             raise SpecError(
                 f"price_per_gpu_hour_usd='{amount}' is not in {USUAL}. Write "
                 f"price='{amount}'."
             )
+
         if amount is not None:
             yield PriceEntry(on_demand=Money(amount, USUAL))
 

@@ -30,17 +30,21 @@ class AskedRun(RunRecords):
         from scalelab.recommend.answer.kept import KeptAnswers
 
         kept = KeptAnswers(self.directory / "cache" / "answers.json", self.state)
+
         states: list[Any] = [RunRecords.open(r).state for r in question.learn_from]
         if question.history:
             states.append(HistoryFolder(question.history).state)
+
         words = repr((question, self.experiment_text, self.sites, states))
         is_more = question.asks_what_if or question.asks_scaling
         if not is_more and (found := kept.find(words)) is not None:
             return found
+
         answer = self._answered(question)
         if not self._reader.running():
             with suppress(StoreError):  # a reader may lack the right, or the room
                 kept.keep(words, answer)
+
         return answer
 
     def _answered(self, question: Question) -> Recommendation:
@@ -53,6 +57,7 @@ class AskedRun(RunRecords):
         frame, target = self.observations, question.limits.target
         if target is not None:  # read from the curves of its metric
             frame = answering(frame, self._reader.streams, target)
+
         # Matrices of dozens of rows: threads on every core of a login node would wait.
         with threadpool_limits(limits=1, user_api="blas"):
             history, unread = self._history(question.learn_from, question.history)
@@ -63,6 +68,7 @@ class AskedRun(RunRecords):
                 history,
                 self._untold(),
             )
+
         doubts = (
             Fact("import_doubted", {"doubt": doubt}) for doubt in self.import_doubts
         )
@@ -79,6 +85,7 @@ class AskedRun(RunRecords):
 
         for entry in arguments.quoted():
             yield Quote(entry=entry, rank=GIVEN, said_by="as given")
+
         of_site = [run_site.site.prices for run_site in self.sites.values()]
         if named := arguments.prices or next(filter(None, of_site), None):
             path = Path(named).expanduser()
@@ -86,6 +93,7 @@ class AskedRun(RunRecords):
                 source = ", ".join(map(str, filter(None, (entry.source, entry.date))))
                 whose = f" ({source})" if source else ""
                 yield Quote(entry=entry, rank=FILE, said_by=f"by {path.name}{whose}")
+
         for columns in self.table_prices:
             entry = PriceEntry.model_validate(columns)
             yield Quote(entry=entry, rank=TABLE, said_by="by the table")
@@ -115,11 +123,13 @@ class AskedRun(RunRecords):
             yield Fact("incomplete_sweep", {"num_trials": missing})
         if self.acceptance is not None:
             yield Fact("accepted", self.acceptance)
+
         other = None if question.job == self.job else question.job
         target, batch = question.limits.target, question.batches.global_batch_size
         batch = batch or (other.global_batch_size if other else None)
         job = [str(other)] if other else []
         job += [f"the target {target}"] if target else []
+
         job += [f"a global batch of {batch:,}"] if batch else []
         if job:
             yield Fact.of("asked_job", job=job, has_own=self.job is not None)
@@ -135,8 +145,10 @@ class AskedRun(RunRecords):
             known, unread = HistoryFolder(folder).runs(self._reader)
             named = [(name, frame(rows)) for name, rows in known.items()]
             return History.of(named, is_asked=False), unread
+
         others = {r.directory.resolve(): r for r in map(RunRecords.open, learn_from)}
         if self.directory.resolve() in others:
             raise SpecError(f"{self.name} knows its own rows. Learn from other runs.")
+
         named = [(r.hashed_name, r.observations) for r in others.values()]
         return History.of(named), ()

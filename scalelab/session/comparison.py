@@ -119,12 +119,14 @@ class Comparison(Guided):
             f"{counted(len(table), 'configuration')} that both measured, {num_before} "
             f"and {num_after} runs."
         )
+
         sentences = self.differences
         yield (
             f"They differ in {'; '.join(sentences)}."
             if sentences
             else "Nothing else differs."
         )
+
         for side in (self.before, self.after):
             yield f"{side.name}: {_answer(side.answer)}"
 
@@ -137,7 +139,9 @@ class Comparison(Guided):
             if name in _ALWAYS or shown[name].nunique() > 1
             if name != "data_parallel_size" or is_split
         ]
+
         titles = [_TITLES.get(n, n.removeprefix(OPTION_PREFIX)) for n in settings]
+
         rows = [[*titles, "before", "after", "change", percent(MASS), "runs"]]
         for row in shown.to_dict("records"):
             ends = Interval(
@@ -147,6 +151,7 @@ class Comparison(Guided):
             runs = f"{row['runs_before']} and {row['runs_after']}"
             change = [f"{ends.value:+.1%}", _ends(ends), runs]
             rows.append([*(str(row[name]) for name in settings), *times, *change])
+
         left = len(self.table) - len(shown)
         more = [f"... and {counted(left, 'configuration')} more."] if left else []
         lines = aligned(rows, left=[False] * len(rows[0]))
@@ -184,6 +189,7 @@ def compare_runs(
         names = [before.hashed_name, after.hashed_name]
     if len({*names}) == 1:
         names = [str(before.path), str(after.path)]
+
     first, second = (
         Side(
             name=name,
@@ -210,19 +216,23 @@ def compare_values(
             f"compare: {shown(axis)} is no setting. Write its name, such as "
             "'parallelism'; two runs are compared by scalelab.compare(before, after)."
         )
+
     frame = run.fit_rows.frame
     varying = [n for n in curve_columns(frame) if frame[n].astype(str).nunique() > 1]
+
     name = axis if axis in varying else OPTION_PREFIX + axis
     if name not in varying:
         known = [axis.removeprefix(OPTION_PREFIX) for axis in varying]
         valid = one_of(known, axis) if known else "No setting does."
         raise SpecError(f"axis={axis!r} does not vary in {run.name}. {valid}")
+
     sides = []
     for value in frame[name].dropna().drop_duplicates().tolist():
         select = {**(question.get("select") or {}), axis: value}
         rows = run.fit_rows.take(frame.index[frame[name].eq(value).fillna(False)])
         answer = _asked(run, {**question, "select": select}, is_asked=bool(question))
         sides.append(Side(name=f"{axis}={value}", rows=rows, answer=answer))
+
     first, *others = sorted(sides, key=_time_s)
     return tuple(
         Comparison(first, other, paired(first.rows, other.rows)) for other in others
@@ -262,6 +272,7 @@ def _known(rows: FitRows) -> dict[str, tuple[str, ...]]:
         for name in curve_columns(observations)
         if name != "dataset"
     }
+
     origin = provenance(observations)
     return {**settings, **{name: origin[name] for name in _PROVENANCE}}
 

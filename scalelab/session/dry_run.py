@@ -86,11 +86,13 @@ def _trials(asked: Sweep) -> Iterator[str]:
     planned = asked.plan.trials
     what = counted(len(planned), "trial")
     chosen = [*asked.source.describe()]
+
     if not asked.is_planned:
         name = asked.experiment.source.name
         what = f"source={name} chooses which trials run, of {what} or others"
     if chosen:
         what = f"trials of source={asked.experiment.source.name}"
+
     yield f"{asked.experiment.name} on site {asked.site.name}: {what}"
     yield from chosen
     yield ""
@@ -124,6 +126,7 @@ def _settings(trial: Trial) -> dict[str, str]:
         return settings
     if rate.rule != "none":
         settings["LR rule"] = rate.rule
+
     return {**settings, "base rate": f"{rate.base:g}", "warm-up": rate.warmup or "none"}
 
 
@@ -137,11 +140,13 @@ def _notes(asked: Sweep) -> Iterator[str]:
     planned = asked.plan.trials
     axes = _axes(planned).items()
     tuned = asked.experiment.tune.keys() | _UNSAID
+
     same = [f"{n} {value}" for n, (value, *more) in axes if not more and n not in tuned]
     if same:
         yield f"Every trial: {', '.join(same)}."
     if asked.crowding:
         yield asked.crowding
+
     if any(trial.is_canary for trial in planned):
         yield (
             "A canary is the cheapest trial once more: first, after every "
@@ -149,12 +154,14 @@ def _notes(asked: Sweep) -> Iterator[str]:
             "whether the machine changes meanwhile; measure.canary_every: 0 leaves it "
             "out."
         )
+
     groups = [name for name in asked.site.groups if name is not None]
     if groups and asked.experiment.node_group is None:
         yield (
             f"The experiment names no node_group: trials run on {groups[0]}, the first "
             f"of {', '.join(groups)}."
         )
+
     if asked.plan.assumes_local_batch:
         yield (
             "local_batch_size: auto is determined first, on one device; the table "
@@ -174,11 +181,13 @@ def _cost(asked: Sweep) -> Iterator[str]:
     if asked.changes and asked.has_measurements:
         accepting = Option("accept_changes", True)
         yield f"Give the experiment another name, or sweep with {accepting}."
+
     left = asked.num_remaining
     if asked.num_finished:
         to_run = "" if left is None else f", {left:,} to run"
         done = f"{counted(asked.num_finished, 'trial')} done"
         yield f"In {asked.directory}: {done}{to_run}."
+
     if left and asked.gpu_hours is not None:
         from scalelab.session.sweep_cost import spending_to_come
 
@@ -189,6 +198,7 @@ def _cost(asked: Sweep) -> Iterator[str]:
         yield "Device time to come: not known; the source of trials does not say."
     elif left:
         yield "Device time to come: not known before a trial of each kind has ended."
+
     if asked.experiment.job:
         yield f"Job to recommend for: {asked.experiment.job}"
 
@@ -200,10 +210,12 @@ def _job_scripts(asked: Sweep) -> Iterator[str]:
 
     if not isinstance(asked.site, BatchSite):
         return
+
     largest: dict[str | None, int] = {}
     for trial in asked.plan.trials:
         group, num_nodes = trial.node_group, trial.allocation.num_nodes
         largest[group] = max(largest.get(group, 0), num_nodes)
+
     # Jobs are numbered through the run, whatever their nodes.
     for number, (group, num_nodes) in enumerate(largest.items(), start=1):
         site = asked.site.groups[group]
@@ -217,7 +229,9 @@ def _job_scripts(asked: Sweep) -> Iterator[str]:
             job_name=f"{asked.directory.name}-{number}",
             directory=asked.directory / CLUSTER_DIRECTORY,
         )
+
         if number > 1:
             yield ""
+
         yield f"Job script, for {how}:"
         yield from (f"  {line}" for line in script.splitlines())

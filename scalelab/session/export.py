@@ -95,6 +95,7 @@ def _by_configuration(run: RunRecords) -> pd.DataFrame:
         "num_reached": rows["reached_target"].fillna(False),
         "num_out_of_memory": rows["outcome"] == Outcome.OUT_OF_MEMORY,
     }
+
     used = {name: rows[name].where(is_used) for name in _TIMED}
     steps = {f"step_time_{end}_s": used["step_time_s"] for end in ("least", "most")}
     table = rows.assign(**used, **steps, **ended)
@@ -106,6 +107,7 @@ def _by_configuration(run: RunRecords) -> pd.DataFrame:
         "step_time_most_s": "max",
         "gpu_memory_peak_bytes": "max",
     }
+
     groups = table.groupby([*_HELD, *settings], dropna=False, sort=False)
     return groups.agg(summaries).reset_index()
 

@@ -39,11 +39,13 @@ class HistoryFolder:
         self._path = cache_directory() / f"history-{digest([{'in': directory}])}.json"
         self._readers: list[RunReader] = []
         self._no_runs: list[str] = []
+
         for path in sorted(Path(directory).glob("*/run.json")):
             try:
                 self._readers.append(RunReader.open(path.parent))
             except StoreError:
                 self._no_runs.append(path.parent.name)
+
         self._readers = [run for run in self._readers if run.driver is None]
         self.state = {
             **dict.fromkeys(self._no_runs),
@@ -59,6 +61,7 @@ class HistoryFolder:
         own_directory = reader.directory.resolve()
         if all(run.directory.resolve() == own_directory for run in self._readers):
             return {}, self._no_runs
+
         index, own_rows = self._index(), reader.rows()
         own_hash, shared = digest(own_rows), _shared(own_rows)
         related = {
@@ -76,15 +79,18 @@ class HistoryFolder:
                 kept = parse_json(file.read(), float, is_compared=True)
             if kept["state"] == self.state:
                 return {"runs": dict(kept["runs"]), "unread": list(kept["unread"])}
+
         for run in self._readers:
             try:
                 rows = run.rows()
                 index["runs"][digest(rows)] = (run.name, rows)
             except StoreError:
                 unread.append(run.directory.name)
+
         with suppress(StoreError, OSError):  # a reader may lack the right, or the room
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_cache(self._path, json.dumps(index).encode())
+
         return index
 
 

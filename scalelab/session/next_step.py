@@ -46,6 +46,7 @@ def next_step(
     if any(isinstance(site.site, BatchSite) for site in run.sites.values()):
         submit = Command("recommend", (where,), {**question, "sbatch": True})
         return _fact("submit", submit)
+
     return _fact("nothing", None)
 
 
@@ -113,10 +114,12 @@ def _measuring(run: RunRecords, answer: Recommendation, trial: NextTrial) -> Fac
     hours, takes, batch = trial.gpu_hours, "", trial.batch
     if hours is not None:
         takes = device_time(hours, answer.device_hour_word)
+
     cost = {"gpu_hours": hours, "takes": takes, "why": trial.why}
     if run.experiment is not None:
         text = _trial(run, trial, answer.node_group)
         return _fact("measure", _sweep(run, text), **cost)
+
     return _fact(
         "add_a_row",
         _imported_again(run),
@@ -132,6 +135,7 @@ def _trial(run: RunRecords, asked: NextTrial | OutlookRow, node_group: str) -> s
     """Return a trial as ``sweep --trial`` reads it, in what the experiment varies."""
     batch, axes = asked.batch, run.experiment.axes if run.experiment else {}
     varied = {*axes, "precision", "parallelism", PROGRAM, *LAYOUT_PLACEHOLDERS}
+
     values: dict[str, Any] = {
         "gpus": asked.world_size,
         "nodes": asked.allocation.partition("x")[0],
@@ -139,9 +143,11 @@ def _trial(run: RunRecords, asked: NextTrial | OutlookRow, node_group: str) -> s
     }
     if batch.gradient_accumulation_steps > 1:
         values["gradient_accumulation_steps"] = batch.gradient_accumulation_steps
+
     values |= {name: value for name, value in asked.settings.items() if name in varied}
     if node_group:
         values["node_group"] = node_group
+
     return ",".join(f"{name}={value}" for name, value in values.items())
 
 

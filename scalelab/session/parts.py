@@ -37,6 +37,7 @@ def parts_of(
         }
         for name, value in apart(selected_rows(run.fit_rows, question).observations)
     }
+
     asked = asked or {"": question}
     return {
         name: _part(run, ask, question_of_part)

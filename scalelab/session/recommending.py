@@ -67,10 +67,12 @@ class RecommendingRun(AskedRun):
         from scalelab.recommend.knowledge import fit_step_times
 
         learnt, _ = self._history(arguments.learn_from)
+
         rows = self.fit_rows
         if arguments.up_to is not None:
             is_small = rows.observations["world_size"] <= arguments.up_to
             rows = rows.take(rows.observations.index[is_small.fillna(False)])
+
         return fit_step_times(law_named(arguments.law), rows, history=learnt)[0]
 
     def recommend(
@@ -182,6 +184,7 @@ class RecommendingRun(AskedRun):
         del given["self"], given["words"]
         limits, keys = read_words(words)
         given["job"] = whole_job(job, keys, self.job)
+
         arguments = validated(RecommendArguments, given, source=Call("recommend"))
         if arguments.no_history and arguments.learn_from:
             raise SpecError(
@@ -189,12 +192,14 @@ class RecommendingRun(AskedRun):
                 "refuses.",
                 "Give one of the two.",
             )
+
         if (result := self.search_result) is not None:
             raise SpecError(
                 f"{' '.join(result.sentences)} {self.name} is a search: it compares "
                 "settings on one allocation, so it answers no question of devices, "
                 "times or prices. Ask a run without tune."
             )
+
         from scalelab.recommend.answer.kept import Question
         from scalelab.recommend.question.batches import AskedBatch
         from scalelab.recommend.question.objective import Constraints
@@ -236,6 +241,7 @@ class RecommendingRun(AskedRun):
             if arguments.no_history or arguments.learn_from or arguments.law != _LAW
             else str(self.history_directory),
         )
+
         # a target that no trial stopped at is read off streams, which may still grow,
         # as a history of prices may
         may_change = arguments.target is not None or self._has_history(question)
@@ -282,9 +288,11 @@ class RecommendingRun(AskedRun):
                 f"{self.name} was imported and says nothing of a program. A job script "
                 "needs a run that was swept."
             )
+
         everywhere = self.experiment.resolve_site(site)
         where = with_batch_system(everywhere.in_group(answer.node_group or None))
         time = JobTime.of(answer, where.walltime)
+
         return job_script(
             where,
             recommended_trial(self.experiment, answer).allocation,

@@ -291,14 +291,17 @@ class RunRecords(Guided):
                 f"{self.name} has no study: nothing was searched. Sweep an experiment "
                 "with tune."
             )
+
         from scalelab.search.journal import JOURNAL, copied
         from scalelab.search.tuned_trials import TunedTrials
 
         if (study := copied(self.directory / JOURNAL)) is not None:
             return study
+
         search = TunedTrials(self.experiment, self.experiment.resolve_site())
         for row in self._reader.finished(self._reader.rows()):
             search.tell(row)
+
         return search.study(self.directory)
 
     @property

@@ -77,6 +77,7 @@ class Run(RecommendingRun):
         answer, job = self._scaled(question)
         known = provenance_table(self.observations).rows
         about = {name: value for name, value in known if name in _ABOUT}
+
         return ShownText(
             Card(
                 answer=answer,
@@ -170,6 +171,7 @@ class Run(RecommendingRun):
             imported=self._reader.fingerprint.get("imported", {}),
             streams=self.streams,
         )
+
         write_atomically(target, html.encode())
         return target
 

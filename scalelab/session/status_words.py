@@ -31,6 +31,7 @@ def status_lines(status: RunStatus, directory: Path, also: Iterable[str]) -> lis
     log, more = directory / LOG, len(status.jobs[_MAX_SHOWN:])
     nodes = counted(status.num_nodes or 0, "node")
     devices = counted(status.num_devices or 0, "device")
+
     lines = [
         f"{directory}: {counted(sum(status.outcomes.values()), 'trial')} ended",
         *(f"  {count:>6,}  {outcome}" for outcome, count in status.outcomes.items()),
@@ -55,5 +56,6 @@ def status_lines(status: RunStatus, directory: Path, also: Iterable[str]) -> lis
     ]
     if status.num_missing:
         lines.append(f"Not run yet: {counted(status.num_missing, 'trial')}")
+
     lines += [f"  {reason}" for reason in status.reasons[:_MAX_SHOWN]]
     return [*filter(None, lines)]

@@ -37,9 +37,11 @@ def spending_to_come(asked: Sweep) -> list[str]:
         for kind in kinds_of(run.observations)
         for group in [kind.node_group or None]
     }
+
     is_known = {trial.node_group for trial, _ in times} <= limits.keys()
     if not is_known or len({limit.units("").currency for limit in limits.values()}) > 1:
         return []
+
     parts = [
         trials_take(
             limits[trial.node_group],
@@ -47,5 +49,6 @@ def spending_to_come(asked: Sweep) -> list[str]:
         )
         for trial, held_s in times
     ]
+
     units = next(iter(limits.values())).units(asked.device_hour_word)
     return spent_in_words(in_all(parts), units)

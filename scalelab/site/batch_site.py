@@ -124,6 +124,7 @@ class BatchSite(RemoteSite, BatchNodeSettings):
             values_of_group |= {"name": f"{self.name}.{name}", "node_groups": {}}
             groups[name] = self.model_copy(update=values_of_group)
             groups[name]._group = name
+
         return groups
 
     def for_driver(self, job: DriverJob, after: str | None) -> Self:
@@ -131,6 +132,7 @@ class BatchSite(RemoteSite, BatchNodeSettings):
         system, directives = self.batch_system, job.directives
         if after is not None:
             directives = (*directives, system.after(after))
+
         # Settings that the job has too are its own.
         shared = type(job).model_fields.keys() & type(self).model_fields.keys()
         return self.model_copy(
@@ -175,8 +177,10 @@ class BatchSite(RemoteSite, BatchNodeSettings):
             raise SpecError(
                 f"{directive} starts with '#'. Write the part after {system.directive}."
             )
+
         if "\n" in line:
             raise SpecError(f"{directive} has several lines. Write one per item.")
+
         for option in system.options_of(line):
             if found := system.reserved_options.match(option):
                 remedy = self.instead_of.get(found[0], "Remove it there.")

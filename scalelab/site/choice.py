@@ -38,11 +38,13 @@ def site_class(scheduler: object) -> type[Site]:
         raise SpecError(f"scheduler={shown(scheduler)} is not a name.")
     if scheduler in _BUILT_IN:
         return _BUILT_IN[scheduler]
+
     if scheduler not in BATCH_SYSTEMS:
         names = [*_WITHOUT_BATCH_SYSTEM, *BATCH_SYSTEMS.names]
         raise SpecError(
             f"scheduler={shown(scheduler)} is not known. {one_of(names, scheduler)}"
         )
+
     return cast(type[Site], imported(BATCH_SYSTEMS[scheduler].site))
 
 
@@ -75,6 +77,7 @@ def _own_settings(values: Any) -> Any:
             f"{shown(values)} is no site. Write the name of a profile, or the settings "
             "of a site as a mapping of keys to values."
         )
+
     scheduler = _scheduler(values)
     classes = {**_BUILT_IN, scheduler: site_class(scheduler)}
     return _own_keys(values, scheduler, classes)
@@ -110,6 +113,7 @@ def _own_keys(
                 f"{prefix}{key} belongs to scheduler {' or '.join(fields)}, but this "
                 f"site has scheduler={scheduler}. Remove it or change the scheduler."
             )
+
     return found
 
 
@@ -145,6 +149,7 @@ def find_site(name_or_path: str) -> Site:
         return read_site(profiles[name_or_path])
     if name_or_path == LOCAL:
         return LocalSite()
+
     raise paragraph(
         f"no site is called {name_or_path[:60]!r}. "
         f"{one_of([*profiles, LOCAL], name_or_path)} Profiles are read from "

@@ -45,11 +45,14 @@ def directives(
             f"node of site {site.name!r} has {site.gpus_per_node}. Spread it over more "
             "nodes."
         )
+
     system = asked.batch_system
     walltime_s = walltime_s or asked.walltime
+
     options = [*asked.request(allocation, job_name, walltime_s), *asked.directives]
     if log is not None:
         options += system.log_options(log)
+
     return [f"{system.directive} {option}" for option in options]
 
 
@@ -114,6 +117,7 @@ def node_job_script(
     """Return the script of a job that holds nodes for a sweep."""
     asked = with_batch_system(site)
     refuse_log_directory(site, directory)
+
     start = node_command(site, directory, job_name)
     if num_nodes > 1:
         start = asked.batch_system.start_on_all(
@@ -121,6 +125,7 @@ def node_job_script(
             num_nodes,
             cores=asked.cores_per_node,
         )
+
     return job_script(
         site,
         Allocation(devices_per_node=(site.devices_per_node,) * num_nodes),
@@ -158,9 +163,11 @@ def driver_job_script(
             f"site {site.name!r} does not say in what job a driver may run. Add, for "
             "example, driver_job: {walltime: 24h}."
         )
+
     refuse_log_directory(site, job_log.parent)
     words = [site.python or sys.executable, "-m", "scalelab", *arguments]
     command = f"exec {shlex.join(words)} >>{shlex.quote(str(log))} 2>&1"
+
     return job_script(
         site.for_driver(site.driver_job, after),
         Allocation(devices_per_node=(1,)),

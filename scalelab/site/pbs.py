@@ -30,13 +30,16 @@ def _chunk_resource(text: str) -> str:
             f"{text!r} is no resource of a chunk. Write one NAME=VALUE per item, such "
             "as fast=True."
         )
+
     if name in _WRITTEN:
         raise SpecError(f"{text!r} is written from {_WRITTEN[name]}. Set that.")
+
     if name == "mpiprocs" and value != "1":
         raise SpecError(
             f"{text!r} would start a node's process {value} times. Only mpiprocs=1 "
             "fits: ScaleLab starts the ranks of a node itself."
         )
+
     return text
 
 
@@ -106,6 +109,7 @@ class PbsSite(BatchSite, PbsNodeSettings):
         lines = [f"{name} {value}" for name, value in settings.items() if value]
         is_torque = self.gpu_request == "torque"
         sizes = allocation.devices_per_node
+
         chunks = "+".join(
             self._chunk(per_node, sizes.count(per_node), is_torque)
             for per_node in dict.fromkeys(sizes)
@@ -115,8 +119,10 @@ class PbsSite(BatchSite, PbsNodeSettings):
         else:
             place = "scatter:excl" if self.exclusive else "scatter"
             lines += [f"-l select={chunks}", f"-l place={place}"]
+
         if limit := clock(walltime_s):
             lines.append(f"-l walltime={limit}")
+
         # A rerun would start beside the job that replaces it.
         return [*lines, "-r n"]
 
@@ -125,6 +131,7 @@ class PbsSite(BatchSite, PbsNodeSettings):
         parts = [str(count), f"{cores}={self.cores_per_node or per_node}"]
         if self.asks_for_gpus:
             parts.append(f"{gpus}={per_node}")
+
         if not is_torque:
             # PBS reads whole numbers of kb, mb and gb only.
             memory = mebibytes(self.memory_per_node, "mb")
@@ -132,4 +139,5 @@ class PbsSite(BatchSite, PbsNodeSettings):
             parts += [f"gpu_model={model}"] if model else []
             parts += [f"mem={memory}"] if memory else []
             parts += self.chunk
+
         return ":".join(parts)

@@ -155,17 +155,20 @@ class Site(NodeSettings):
         groups = self.groups
         if name in groups:
             return groups[name]
+
         named = [group for group in groups if group is not None]
         if name is None:
             raise SpecError(
                 f"site {self.name!r} has node_groups, {', '.join(named)}, "
                 "and none of them was measured. Choose a site whose nodes are alike."
             )
+
         if not named:
             raise SpecError(
                 f"node_group={shown(name)}, but site {self.name!r} has no node_groups: "
                 "its nodes are alike. Name no group, or add node_groups to the site."
             )
+
         raise SpecError(
             f"node_group={shown(name)} is none of site {self.name!r}. "
             f"{one_of(named, name)}"
@@ -185,6 +188,7 @@ class Site(NodeSettings):
             return num_cores()
         if num_gpus := num_visible_gpus():
             return num_gpus
+
         raise SpecError(
             "device_type=cuda, but no GPU is visible here. Write device_type: cpu in "
             "the site, or say gpus_per_node."

@@ -76,6 +76,7 @@ class SlurmSite(BatchSite, SlurmNodeSettings):
             cores = cores or per_node
         if self.asks_for_gpus:
             gpus = f"{self.gpu_type}:{per_node}" if self.gpu_type else str(per_node)
+
         is_gres = self.gpu_request == "gres"
         settings = {
             "job-name": shlex.quote(job_name),
@@ -92,5 +93,6 @@ class SlurmSite(BatchSite, SlurmNodeSettings):
             "mem-per-gpu": mebibytes(self.memory_per_gpu, "M"),
             "time": clock(walltime_s, days=True),
         }
+
         lines = [f"--{name}={value}" for name, value in settings.items() if value]
         return [*lines, "--exclusive"] if self.exclusive else lines

@@ -87,6 +87,7 @@ class BatchSystemContract(RowContract):
         asked = " ".join(_options(script, row))
         for value in ("vit-1", "fast", "charged", "04:00:00", "32", "4", "a100"):
             assert value in asked
+
         assert any(memory in asked for memory in _64_GIB)
         assert f"{_DIRECTORY}/vit-1.log" in asked
         *_, prologue, start = script.splitlines()
@@ -145,6 +146,7 @@ class BatchSystemContract(RowContract):
                 ):
                     with pytest.raises(SpecError, match=f"{noun} {words}"):
                         site_with(row, **NODES, **wrong)
+
                 empty = site_with(row, **NODES, **{noun: None})
                 assert empty == site_with(row, **NODES)
 
@@ -172,6 +174,7 @@ class BatchSystemContract(RowContract):
             job_log=_DIRECTORY / "job.log",
             after="17",
         )
+
         asked = _options(script, row)
         assert row.after("17") in asked
         assert any("small" in option for option in asked)

@@ -20,14 +20,17 @@ def write(context: RankContext, state: dict[str, Any], rank_state: Any) -> None:
     ranks = context.gather(state_of_rank)
     if not context.is_first:
         return
+
     directory = context.checkpoint_directory
     directory.mkdir(parents=True, exist_ok=True)
+
     unfinished = directory / f"{FILE_NAME}.unfinished"
     with unfinished.open("wb") as file:
         saved = {"state": state, "ranks": ranks, "engines": ENGINE_REVISION}
         torch.save(saved, file)
         file.flush()
         os.fsync(file.fileno())
+
     unfinished.replace(directory / FILE_NAME)
 
 
@@ -50,6 +53,7 @@ def latest(attempt_directory: Path) -> Path | None:
     attempt = attempt_directory.name
     if not re.fullmatch(r"\d+", attempt):
         return None
+
     found = {
         int(directory.parent.name): directory
         for directory in attempt_directory.parent.glob("*/checkpoint")

@@ -108,6 +108,7 @@ class RankContext:
         padded = torch.nn.functional.pad(encoded, (0, longest - len(encoded)))
         parts = [torch.empty_like(padded) for _ in sizes] if self.is_first else None
         dist.gather(padded, parts, dst=0)
+
         return [
             torch.load(
                 io.BytesIO(part[: int(size)].cpu().numpy().tobytes()),
@@ -148,10 +149,12 @@ def process_group(
         world_size=identity.world_size,
         device_id=device if device.type == "cuda" else None,
     )
+
     # A NCCL communicator with work in flight would wait for the others if destroyed
     # after a failure; without, it has to be.
     yield store
     dist.barrier()
+
     if device.type == "cuda":
         dist.destroy_process_group()
 
@@ -167,6 +170,7 @@ def meeting_store(rendezvous: str, world_size: int, name: str) -> Store:
     address = urlsplit(rendezvous)
     if address.scheme == "file":
         return PrefixStore(name, FileStore(address.path, world_size))
+
     if address.scheme == "tcp" and address.hostname and address.port:
         store = TCPStore(
             address.hostname,
@@ -177,6 +181,7 @@ def meeting_store(rendezvous: str, world_size: int, name: str) -> Store:
             wait_for_workers=False,
         )
         return PrefixStore(name, store)
+
     raise LaunchError(
         f"rendezvous={rendezvous!r} is not an address. "
         "Use file:///absolute/path or tcp://host:port."

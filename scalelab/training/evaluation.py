@@ -37,17 +37,20 @@ def evaluate(
                 sums[name] = sums.get(name, 0.0) + number
             num_samples += size
             context.progress(step)
+
     matrix = sums.pop(CONFUSION_MATRIX, None)
     totals = {name: float(value) for name, value in sums.items()}
     everybody = context.gather((num_samples, totals, matrix))
     total = sum(size for size, *_ in everybody)
     names = {name for _, values, _ in everybody for name in values}
+
     metrics: dict[str, Any] = {
         name: math.fsum(values.get(name, 0.0) for _, values, _ in everybody) / total
         for name in sorted(names)
     }
     if matrices := [figures for *_, figures in everybody if figures is not None]:
         metrics[CONFUSION_MATRIX] = torch.stack(matrices).sum(dim=0)
+
     return metrics
 
 
@@ -69,7 +72,9 @@ def class_figures(matrix: torch.Tensor, names: Sequence[str] = ()) -> dict[str, 
         ]
         for counts in (of_class, taken_for)
     )
+
     known = [recall for recall in recalls if recall is not None]
+
     figures: dict[str, Any] = {
         "balanced_accuracy": sum(known) / len(known) if known else None,
         "classes": [
@@ -88,6 +93,7 @@ def class_figures(matrix: torch.Tensor, names: Sequence[str] = ()) -> dict[str, 
     }
     if len(matrix) <= MAX_CLASSES_SHOWN:
         figures[CONFUSION_MATRIX] = matrix.long().tolist()
+
     return figures
 
 

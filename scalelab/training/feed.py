@@ -39,10 +39,12 @@ def order_of(
         return StreamOrder(
             parts=parts, buffer_size=dataset.shuffle_buffer, share=share, seed=seed
         )
+
     num_samples = num_samples_of(dataset)
     if is_sharded:
         check_parts(num_samples, "training samples", num_parts)
         return ShardedOrder(num_samples=num_samples, share=share, seed=seed)
+
     return SampleOrder(
         num_samples=num_samples, global_batch_size=share.global_batch_size, seed=seed
     )
@@ -72,6 +74,7 @@ def training_batches(
             num_random,
         )
         return
+
     what: dict[str, Any] = {
         "dataset": dataset,
         "batch_sampler": _indices(order, share, first_step),
@@ -79,6 +82,7 @@ def training_batches(
     if isinstance(dataset, SampleStream) and isinstance(order, StreamOrder):
         batches = StreamBatches(dataset, order, share, first_step)
         what = {"dataset": batches, "batch_size": None}
+
     ahead = 0 if loader_workers else prefetch
     loader = DataLoader(
         **what,
@@ -98,6 +102,7 @@ def read_ahead(items: Iterator[Batch], depth: int) -> Iterator[Batch]:
     """Yield items without end; a thread takes some before they are wanted."""
     free = threading.Semaphore(depth)
     ready: SimpleQueue[tuple[Batch, BaseException | None]] = SimpleQueue()
+
     has_ended = threading.Event()
 
     def read() -> None:
@@ -177,15 +182,18 @@ def to_device(batch: Batch, device: torch.device, *, pins_memory: bool = True) -
         pins = pins_memory and device.type == "cuda"
         source = batch.pin_memory() if pins else batch
         return source.to(device, non_blocking=True)
+
     if isinstance(batch, dict):
         return {
             name: to_device(value, device, pins_memory=pins_memory)
             for name, value in batch.items()
         }
+
     if isinstance(batch, Sequence) and not isinstance(batch, str):
         return tuple(
             to_device(value, device, pins_memory=pins_memory) for value in batch
         )
+
     return batch
 
 

@@ -37,6 +37,7 @@ class FreeLoop(Loop):
         self._engine.begin(first, num_steps)
         self._clock.start()
         looked_s = time.monotonic()
+
         own_steps: list[int] = []
         while (step := self._engine.take()) is not None:
             own_steps.append(step)
@@ -45,6 +46,7 @@ class FreeLoop(Loop):
                 self._look(own_steps)
                 self._clock.start()
                 looked_s = time.monotonic()
+
         self._finish(first, own_steps)
 
     def _look(self, own_steps: list[int]) -> None:
@@ -76,14 +78,17 @@ class FreeLoop(Loop):
         shares = self._drain(own_steps)
         self._context.progress(self._engine.num_granted)
         self._context.sum([0])
+
         if self._context.is_first:
             self._record(self._engine.step_times_s(is_over=True), shares)
         else:
             self._times_s = [0.0] * (self._engine.num_granted - first)
+
         times_s = self._context.agree(self._times_s)
         if not self._context.is_first:
             measured_s = times_s[max(0, self._first_measured - first) :]
             self._tally.measured.append(np.outer(measured_s, _shares(self._spent)))
+
         self._tally.step = self._engine.num_granted
         self._last_step_s = max(sum(times_s) / len(times_s), 1e-6)
 

@@ -113,6 +113,7 @@ class Loop:
             self._tally.ending = self._ending(is_asked)
             num_steps = 0 if self._tally.ending else self._block_steps()
             saves = self._is_saved(self._tally.ending)
+
         num_steps, saves = map(int, self._context.agree([num_steps, saves]))
         if saves:
             self._context.progress(self._tally.step)
@@ -124,6 +125,7 @@ class Loop:
             }
             checkpoint.write(self._context, saved, rank_state)
             self._saved_at = time.monotonic()
+
         return num_steps
 
     def _ending(self, is_asked: bool) -> Ending | None:
@@ -133,15 +135,18 @@ class Loop:
             TrialKind.THROUGHPUT
         ):
             return Ending.TARGET
+
         if tally.ending is not None:
             return tally.ending
         if tally.step >= self._plan.num_steps or self._is_precise():
             return Ending.DONE
+
         tally.pruned = self._context.prune_reason()
         if tally.pruned is not None:
             return Ending.PRUNED
         if self._trial.saves_checkpoints and self._context.is_out_of_time():
             return Ending.OUT_OF_TIME
+
         return Ending.STOPPED if is_asked else None
 
     def _is_precise(self) -> bool:
@@ -165,13 +170,16 @@ class Loop:
         self._context.progress(0 if has_just_resumed else first)
         self._engine.begin(first, num_steps)
         self._clock.start()
+
         for step in range(first, first + num_steps):
             self._engine.step(step)
             self._context.progress(step + 1)
+
         readings = self._clock.drain()
         self._monitor.sample()
         if first >= self._plan.warmup_steps and not has_just_resumed:
             self._tally.measured.append(readings)
+
         self._record_steps(readings)
         self._tally.step = first + num_steps
         self._last_step_s = max(float(readings.sum()) / num_steps, 1e-6)
@@ -187,6 +195,7 @@ class Loop:
             if losses:
                 row["loss"] = losses[offset]
             self._context.stream.append(row)
+
         if self._plan.evaluates and not all(map(math.isfinite, losses)):
             tally.ending = Ending.DIVERGED
 
@@ -201,12 +210,15 @@ class Loop:
         tally.evaluated_step = tally.step
         matrix = metrics.pop(CONFUSION_MATRIX, None)
         tally.metrics = metrics
+
         if self._context.is_first:
             now = self._now(tally.step)
             found = {name: now[name] for name in ("step", "samples")}
             found["metrics"] = metrics
+
             if matrix is not None:
                 found |= class_figures(matrix, self._class_names)
+
             path = AttemptFiles(self._context.directory).evaluation
             write_atomically(path, encode_json(found), durable=False)
             row = {"event": "evaluation", **now, **metrics}

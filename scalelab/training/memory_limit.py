@@ -28,16 +28,19 @@ def memory_limit(limit_bytes: int | None) -> Iterator[None]:
     if limit_bytes is not None:
         held = _status_bytes("VmData")
         resource.setrlimit(resource.RLIMIT_DATA, (held + limit_bytes, hard))
+
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         words = str(error).lower()
         is_full = any(sign in words for sign in _ALLOCATION_FAILURES)
+
         is_lack = isinstance(error, MemoryError) or is_full
         if isinstance(error, torch.OutOfMemoryError) or not is_lack:
             raise
         if limit_bytes is None:
             raise MemoryError(str(error)) from error
+
         raise torch.OutOfMemoryError(
             f"memory_limit_bytes={limit_bytes} reached: {error}"
         ) from error

@@ -36,18 +36,22 @@ def optimizer_of(
     decay = built.defaults.get("weight_decay")
     decays = [group.get("weight_decay") for group in built.param_groups]
     optimizer = built if options.optimizer is None else _named(built, options.optimizer)
+
     terms: dict[str, Any] = {}
     if options.weight_decay is not None:
         terms["weight_decay"] = options.weight_decay
     if options.momentum is not None:
         terms |= _momentum(optimizer, options.momentum)
+
     for name, value in terms.items():
         optimizer.defaults[name] = value
         for group in optimizer.param_groups:
             group[name] = value
+
     for group, before in zip(optimizer.param_groups, decays, strict=True):
         if before != decay:
             group["weight_decay"] = before
+
     return optimizer
 
 

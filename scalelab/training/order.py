@@ -224,6 +224,7 @@ class StreamOrder(PartedOrder):
         chances = generator.random(len(read)).tolist()
         held: list[int] = []
         given: list[int] = []
+
         done = 0
         for chance in chances:
             wanted = self.num_read(len(given) + 1, len(read))
@@ -233,4 +234,5 @@ class StreamOrder(PartedOrder):
             position = int(chance * len(held))
             held[position], held[-1] = held[-1], held[position]
             given.append(held.pop())
+
         return np.array(given, dtype=np.int64)

@@ -54,12 +54,14 @@ def run_rank(
     if identity.is_server:
         run_server(spec, identity, rendezvous, progress)
         return None
+
     progress(0)
     workload, options = _workload(spec)
     new_engine = imported(workload.engine or engine_path(spec.trial.parallelism))
     device = claim_device(
         "cpu" if workload.emulated else spec.device_type, identity.local_rank
     )
+
     stream = StreamWriter(spec.files.stream if identity.rank == 0 else None)
     with (
         closing(stream),
@@ -100,9 +102,11 @@ def _run(
     tally = loop(
         context, trial, engine, clock, monitor, class_names=workload.class_names
     ).run()
+
     peak_bytes = engine.peak_memory_bytes()
     if options.memory_limit_bytes is not None and peak_bytes is None:
         peak_bytes = peak_resident_bytes() - held_bytes
+
     readings = RankReadings(
         steps=tally.readings,
         peak_memory_bytes=peak_bytes,
@@ -112,11 +116,14 @@ def _run(
         power_w=monitor.power_w,
         validity=engine.validity(),
     )
+
     ranks = [RankReadings.received(sent) for sent in context.gather(readings.sent())]
     remove_copies(context)
     noise_scale = engine.gradient_noise_scale()
+
     if not context.is_first:
         return None
+
     global_batch_size, cycle = trial.global_batch_size, TrainingPlan.of(trial).cycle
     measurements = {
         "device_name": device_name(context.device),
@@ -143,13 +150,16 @@ def _workload(spec: AttemptSpec) -> tuple[Workload, RankOptions]:
         raise SpecError(
             f"{spec.trial.workload!r} is a command, and ranks run workloads only."
         )
+
     workload, options = workload_of(program, spec.trial)
     factor = slow_rank_factor(spec.trial.options)
     idle = [f"options.slow_rank_factor={factor:g}"] if factor > 1 else []
+
     idle += ["compile=True"] if options.compile else []
     if idle and workload.engine is not None:
         raise SpecError(
             f"{idle[0]} has no effect on workload {program.name!r}, which computes "
             "its steps by itself. Leave it out."
         )
+
     return workload, options

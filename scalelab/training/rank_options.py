@@ -50,10 +50,12 @@ class RankOptions:
                 raise SpecError(
                     f"{name}={value!r} must be a whole number, at least {least}."
                 )
+
         if not isinstance(self.compile, bool):
             raise SpecError(f"compile={self.compile!r} must be true or false.")
         if not isinstance(self.pin_memory, bool | None):
             raise SpecError(f"pin_memory={self.pin_memory!r} must be true or false.")
+
         self._check_optimizer()
         if self.loader_workers and self.prefetch == 0:
             raise SpecError(
@@ -66,6 +68,7 @@ class RankOptions:
         if self.optimizer is not None and self.optimizer not in OPTIMIZERS:
             known = one_of(OPTIMIZERS, str(self.optimizer))
             raise SpecError(f"optimizer={shown(self.optimizer)} is not known. {known}")
+
         for name, below in (("momentum", 1.0), ("weight_decay", math.inf)):
             value = getattr(self, name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -67,15 +67,19 @@ def step_columns(
     columns: dict[str, Any] = {"num_steps": num_steps}
     if num_steps == 0:
         return columns
+
     slowest = max(ranks, key=lambda steps: float(steps.sum())).sum(axis=1)
     step_time_s = float(slowest.mean())
     columns["step_time_s"] = step_time_s
     columns["throughput_samples_per_s"] = global_batch_size / step_time_s
+
     if num_steps >= 4 * cycle:
         columns |= interval_columns(cycle_means(slowest, cycle), step_time_s)
+
     for phase in Phase:
         means = [float(steps[:, phase].mean()) for steps in ranks]
         columns[phase.column] = sum(means) / len(means)
+
     return columns
 
 
@@ -88,6 +92,7 @@ def device_columns(ranks: Sequence[RankReadings]) -> dict[str, Any]:
     watts = [r.power_w for r in ranks if r.power_w is not None]
     # A sum over some of the devices would be mistaken for the sum over all.
     is_whole = len(joules) == len(ranks)
+
     return {
         "gpu_memory_peak_bytes": max(peaks, default=None),
         "gpu_memory_bytes": min(sizes, default=None),
@@ -110,6 +115,7 @@ def target_columns(
     is_lost = tally.ending is Ending.DIVERGED
     metrics = dict.fromkeys(tally.metrics) if is_lost else tally.metrics
     step = tally.target_step
+
     return {
         "evaluation_s": tally.evaluation_s,
         "evaluation_interval_samples": trial.measurement.evaluate_every_samples,
@@ -128,6 +134,7 @@ def conclude(
     """Return the result of an attempt whose ranks all ended without an error."""
     outcome, reason = Outcome.COMPLETED, ""
     target = trial.measurement.target
+
     at = f"after {tally.step * trial.global_batch_size} samples"
     if tally.ending is Ending.STOPPED:
         # Where ScaleLab has sent the signal, it knows a better reason.
@@ -144,5 +151,6 @@ def conclude(
         last = tally.metrics.get(target.metric, float("nan"))
         outcome = Outcome.TARGET_NOT_REACHED
         reason = f"{target} was not reached {at}; the last value is {last:.4g}."
+
     known = {name: value for name, value in measurements.items() if value is not None}
     return AttemptResult(outcome=outcome, reason=reason, measurements=known)

@@ -37,6 +37,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
     """Return the state of every generator, as plain values and tensors."""
     of_numpy: Any = np.random.get_state(legacy=True)
     kind, keys, *rest = of_numpy
+
     state: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": (kind, torch.tensor(keys.astype(np.int64)), *rest),
@@ -44,6 +45,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
     }
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
+
     return state
 
 

@@ -38,6 +38,7 @@ class TrainingPlan:
             )
         else:
             num_steps = -(-measurement.max_samples // trial.global_batch_size)
+
         return cls(
             warmup_steps=min(measurement.warmup_steps, num_steps),
             num_steps=num_steps,

@@ -63,12 +63,14 @@ class TorchTrainer(Trainer):
         facts = self.workloads.get(workload)
         if facts is None or facts.trains_model:
             return
+
         for name in OF_MODELS:
             if name in {*parameters, *options}:
                 raise SpecError(
                     f"workload={workload} has no model, so {name} has nothing to act "
                     "on. Leave it out."
                 )
+
         if "slow_rank_factor" in options:
             raise SpecError(
                 f"workload={workload} computes nothing, so options.slow_rank_factor "

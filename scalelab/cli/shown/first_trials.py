@@ -57,17 +57,21 @@ def _of_finding(checked: Checked, finding: Finding, *, has_several: bool) -> lis
     text = _in_words(finding, checked.row)
     title = _size(checked.row["world_size"], checked.program)
     where = f"{title}: " if has_several else ""
+
     lines = [f"{'Wrong' if finding.stops else 'Note'}: {where}{text}"]
     if finding.sign in _HOLDS_REASON:
         reason = one_line(checked.row["reason"] or "no reason was recorded")
         more = " ..." if len(reason) > _SHOWN_REASON else ""
         reason = ended(f"{reason[:_SHOWN_REASON]}{more}")
         lines += [f"  {reason}", f"  Log: {checked.log}"]
+
     if finding.advice:
         lines.append("  Change in the experiment:")
+
     for key, value in finding.advice.items():
         flow = yaml.safe_dump(value, default_flow_style=True, width=10_000)
         lines.append(f"    {key}: {flow.splitlines()[0]}")
+
     return lines
 
 
@@ -85,6 +89,7 @@ def _column(checked: Checked) -> dict[str, str]:
         row["gpu_memory_peak_bytes"],
         row["gradient_accumulation_steps"],
     )
+
     return {
         "": _size(row["world_size"], checked.program),
         "outcome": str(Outcome(row["outcome"])).replace("_", " "),
@@ -196,10 +201,12 @@ def _in_words(finding: Finding, row: Mapping[str, Any]) -> str:
             "own_steps": duration(values["reported_step_time_s"]),
             "own_samples": number(values["reported_samples_per_s"]),
         }
+
     if "marks" in values:
         values["why"] = marks_in_words(
             values["marks"], is_emulated=bool(row["emulated"])
         )
+
     return _SENTENCES[finding.sign].format_map(values)
 
 
@@ -213,6 +220,7 @@ def of_sweep(asked: Sweep, unsound: Sequence[Observation], experiment: Path) -> 
         for finding in checked.findings
         for line in _of_finding(checked, finding, has_several=True)
     ]
+
     remedy = (
         f"Mend that, look at it with scalelab try {experiment}, then sweep again. "
         "--skip-check runs every trial, whatever the first one shows."

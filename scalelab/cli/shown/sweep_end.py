@@ -26,11 +26,13 @@ def closing(end: SweepEnd, num_before: int | None) -> Iterator[str]:
         yield f"Ended early by their source (pruned): {counted(pruned, 'trial')}."
     if unfitting := summary.outcomes.get(Outcome.OUT_OF_MEMORY, 0):
         yield f"Did not fit into memory: {counted(unfitting, 'trial')}."
+
     yield from _failures(end)
 
     # A canary, and what follows the first trial, is not known before its turn has come.
     ended_here = summary.num_finished - summary.num_resumed
     left = 0 if num_before is None else num_before - ended_here
+
     left = max(left, len(summary.unfinished))
     if left and (summary.unfinished or end.is_interrupted):
         yield f"Not run: {counted(left, 'trial')}. The same command goes on with them."
@@ -41,11 +43,13 @@ def closing(end: SweepEnd, num_before: int | None) -> Iterator[str]:
 def _failures(end: SweepEnd) -> Iterator[str]:
     summary = end.summary
     unsound = {row["trial_id"] for row in summary.unsound}
+
     failures = [f for f in summary.failures if f.trial.trial_id not in unsound]
     for failure in failures[:MAX_SHOWN]:
         log = f" Log: {failure.log}" if failure.log else ""
         reason = ended(failure.reason) if log else failure.reason
         yield f"{failure.outcome}: {failure.trial}. {reason}{log}"
+
     if more := len(failures[MAX_SHOWN:]):
         yield f"... and {counted(more, 'trial')} more."
 

@@ -58,8 +58,10 @@ class BatchNodes(HubCluster):
         self._last_number = left.last_number
         # Jobs that a dead driver has left, and could not cancel.
         self._jobs = {line.name: line for line in left.jobs if line.job_id is not None}
+
         with suppress(TimeoutError):
             self.wait_for(self._end(list(self._jobs), []), CALL_TIMEOUT_S)
+
         self._stack.callback(self._end_jobs)
 
     def _refuse_what_would_wait_for_ever(self) -> None:
@@ -71,10 +73,12 @@ class BatchNodes(HubCluster):
         system = self.site.batch_system
         if system.test_submission:
             return
+
         try:
             inventory = survey(system)
         except ClusterError:
             return  # it does not say what there is
+
         for name, group in self.site.groups.items():
             queue = asked_queue(group, inventory)
             if queue and (why := why_no_node_fits(group, queue)):
@@ -142,6 +146,7 @@ class BatchNodes(HubCluster):
             is_busy = isinstance(error, BusyError)
             self._deliver(JobRefused(name, str(error), is_busy))
             return
+
         self._jobs[name] = JobLine(
             name=name, job_id=job_id, num_nodes=num_nodes, state="pending"
         )
@@ -158,6 +163,7 @@ class BatchNodes(HubCluster):
         except ClusterError as error:
             self._deliver(QueueSeen({}, frozenset(asked), str(error)))
             return
+
         self._deliver(QueueSeen(views, frozenset(asked)))
 
     async def _end(self, names: list[str], addresses: list[str]) -> None:
@@ -165,6 +171,7 @@ class BatchNodes(HubCluster):
         self._ending |= ending
         for name in ending:
             self._jobs[name] = replace(self._jobs[name], state="being given back")
+
         try:
             left = ending
             if addresses:
@@ -193,6 +200,7 @@ class BatchNodes(HubCluster):
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _LEAVE_S
+
         waiting, queued = set(names), set[str]()
         while waiting and loop.time() < deadline_s:
             await asyncio.sleep(_LOOK_AGAIN_S)
@@ -201,6 +209,7 @@ class BatchNodes(HubCluster):
                 views = await self._client.look(ids)
             except ClusterError:
                 break
+
             for name in ids:
                 view = views.get(name)
                 if view is None or view.is_leaving or view.state is JobState.ENDED:
@@ -209,6 +218,7 @@ class BatchNodes(HubCluster):
                 elif view.state is JobState.PENDING:
                     queued.add(name)
                     waiting.discard(name)
+
         return waiting | queued
 
     async def _end_all(self) -> None:

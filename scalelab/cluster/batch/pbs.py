@@ -77,9 +77,11 @@ class PbsClient:
                         f"qstat neither shows job {job_id} nor says that it is unknown."
                     )
                 seen, gone = seen | alone, gone | gone_alone
+
         if kept := [job_id for job_id, is_in_history in gone.items() if is_in_history]:
             ended, _ = await _shown(kept, "-x")
             seen |= ended
+
         return {
             name: await self._view(seen[job_id])
             for name, job_id in jobs.items()
@@ -90,6 +92,7 @@ class PbsClient:
         view, queue = _view(job), job.get("queue", "")
         if view.remaining_s is None or not _RESERVATION.fullmatch(queue):
             return view
+
         if queue not in self._reservation_ends:
             with suppress(ClusterError):  # a queue that is only called like one
                 answer = await ask(["pbs_rstat", "-f", queue])
@@ -98,9 +101,11 @@ class PbsClient:
                     self._reservation_ends[queue] = _moment(
                         reservation.get("reserve_end", "")
                     )
+
         end_s = self._reservation_ends.get(queue)
         if end_s is None:
             return view
+
         return replace(view, remaining_s=min(view.remaining_s, end_s - time.time()))
 
     @staticmethod
@@ -109,10 +114,12 @@ class PbsClient:
         server = _json(["qstat", "-B", "-f", "-F", "json"])
         (name, settings), *_ = server.get("Server", {}).items() or [("pbs", {})]
         hosts: dict[str, list[Values]] = {}  # a host may have a vnode per GPU
+
         vnodes = _json(["pbsnodes", "-av", "-F", "json"]).get("nodes", {})
         for vnode, values in vnodes.items():
             host = str(_has(values).get("host", vnode))
             hosts.setdefault(host, []).append({**values, "name": vnode})
+
         queues = _json(["qstat", "-Q", "-f", "-F", "json"]).get("Queue", {})
         default = settings.get("default_queue")
         return Inventory(
@@ -149,11 +156,13 @@ async def _shown(
         for job_id in job_ids
         if job_id in line.split()
     }
+
     are_gone = answer.status in (_UNKNOWN_JOB, _FINISHED_JOB) or bool(lines)
     if answer.status and not are_gone:
         raise ClusterError(f"qstat: {answer.errors or answer.status}")
     if are_gone and len(job_ids) == 1:
         gone.setdefault(job_ids[0], answer.status == _FINISHED_JOB)
+
     # long values go on in lines that begin with a tab
     _, *parts = _JOB.split(answer.output.replace("\n\t", ""))
     pairs = zip(parts[::2], parts[1::2], strict=True)
@@ -164,9 +173,11 @@ def _view(job: Mapping[str, str]) -> JobView:
     letter, comment = job.get("job_state", "Q"), job.get("comment", "").strip()
     state = _STATES.get(letter, JobState.ENDED)
     status, is_suspended = job.get("Exit_status"), letter in ("S", "U")
+
     end_cause = EndCause.PREEMPTED if is_suspended else EndCause.OTHER
     if status == _WALLTIME_EXCEEDED:
         end_cause = EndCause.TIME_LIMIT
+
     reason = comment if state is JobState.PENDING else ""
     if letter == "H":
         reason = f"held. {comment}".strip()
@@ -175,6 +186,7 @@ def _view(job: Mapping[str, str]) -> JobView:
     elif state is JobState.ENDED:
         ended = "ended" if status is None else f"ended with status {status}"
         reason = f"{ended}. {comment}" if comment else ended
+
     return JobView(
         state=state,
         reason=reason,
@@ -191,12 +203,14 @@ def _remaining_s(job: Mapping[str, str]) -> float | None:
     limit_s = seconds(job.get("Resource_List.walltime", ""))
     if limit_s is None:
         return None
+
     # It is absent just after the start.
     used_s = seconds(job.get("resources_used.walltime", "")) or 0.0
     begun_s = _moment(job.get("stime", ""))
     if begun_s is not None:
         # Where the clocks of server and driver disagree, not more than may be true.
         used_s = min(max(time.time() - begun_s, used_s), used_s + _MAX_USED_AGE_S)
+
     return limit_s - used_s
 
 
@@ -231,12 +245,14 @@ def _queue(
     values = queues[name]
     is_open = values.get("enabled") == values.get("started") == "True"
     limit_s = seconds(str(values.get("resources_max", {}).get("walltime", "")))
+
     reservation: dict[str, str] = {}
     if _RESERVATION.fullmatch(name):
         answer = answered(["pbs_rstat", "-f", name])
         reservation = (
             {} if answer.status else dict(_RESERVATION_LINE.findall(answer.output))
         )
+
     if reservation:
         # Before it begins its queue is not started, and jobs wait for that.
         is_open = values.get("enabled") == "True"
@@ -245,6 +261,7 @@ def _queue(
         mine = _held(reservation.get("resv_nodes", ""), hosts)
     else:
         mine = _hosts_of(name, queues, hosts)
+
     usable = [vnodes for vnodes in mine.values() if _host(vnodes).cores]
     return Queue(
         name=name,
@@ -286,6 +303,7 @@ def _held(text: str, hosts: Hosts) -> Hosts:
                     has = model | dict(part.split("=", 1) for part in parts)
                     part = {**vnode, "resources_available": has}
                     held.setdefault(host, []).append(part)
+
     return held
 
 
@@ -309,12 +327,14 @@ def _hosts_of(
             for host, vnodes in hosts.items()
             if all(_may_run(vnode, name, marks, has_nodes) for vnode in vnodes)
         }
+
     found: dict[str, Sequence[Values]] = {}
     for other in _destinations(values):
         if other not in queues:
             return {}
         if other not in seen:
             found |= _hosts_of(other, queues, hosts, seen | {name})
+
     return found
 
 
@@ -336,6 +356,7 @@ def _host(vnodes: Sequence[Values]) -> NodeGroup:
         str(resources["gpu_model"]) for resources in has if "gpu_model" in resources
     }
     sizes = [_binary(str(resources["mem"])) for resources in has if "mem" in resources]
+
     return NodeGroup(
         num_nodes=1,
         cores=sum(int(resources.get("ncpus", 0)) for resources in has),

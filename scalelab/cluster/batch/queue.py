@@ -190,8 +190,10 @@ def submit_driver(
     earlier = DriverRecord.read(run)
     number = 1 if earlier is None else earlier.number + 1
     name = f"{run.name}-driver-{number}"
+
     with storing(run / CLUSTER_DIRECTORY):
         (run / CLUSTER_DIRECTORY).mkdir(exist_ok=True)
+
     script = driver_job_script(
         site,
         arguments,
@@ -201,6 +203,7 @@ def submit_driver(
         job_log=job_log(run, name),
         after=after,
     )
+
     record = submit_script(site.scheduler, name, script, number)
     record.write(run)
     return record

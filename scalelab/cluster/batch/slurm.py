@@ -77,11 +77,14 @@ class SlurmClient:
         # What SLURM says when it knows none of the jobs.
         if answer.status and "Invalid job id" not in answer.errors:
             raise ClusterError(f"squeue: {answer.errors or answer.status}")
+
         lines = answer.output.splitlines()
         seen = dict(_line(line) for line in lines if line.count("|") >= _BARS)
+
         stray = [line for line in lines if line.strip() and line.count("|") < _BARS]
         if stray and not seen.keys() >= {*jobs.values()}:
             raise ClusterError(f"squeue said {stray[0].strip()!r}, and not all jobs.")
+
         return {name: seen[job_id] for name, job_id in jobs.items() if job_id in seen}
 
     @staticmethod
@@ -89,10 +92,12 @@ class SlurmClient:
         """Return what ``sinfo`` and others list; see :class:`BatchClient`."""
         options = ["--noheader", "--exact", "--all", f"--format={_NODES_FORMAT}"]
         rows: dict[str, list[list[str]]] = {}
+
         lines = said_by(["sinfo", *options]).splitlines()
         for line in filter(None, map(str.strip, lines)):
             partition, *row = line.split("|")
             rows.setdefault(partition, []).append(row)
+
         name = _CLUSTER.search(said_by(["scontrol", "show", "config"]))
         return Inventory(
             scheduler="slurm",
@@ -126,9 +131,11 @@ def _line(line: str) -> tuple[str, JobView]:
     job_id, word, reason, start, left = line.strip().split("|", 4)
     state = _STATES.get(word, JobState.ENDED)
     end_cause = _END_CAUSES.get(word, _END_CAUSES.get(reason, EndCause.OTHER))
+
     reason = "" if reason == "None" else reason
     if state is not JobState.PENDING and word != "RUNNING":
         reason = f"{word} ({reason})" if reason else word
+
     return job_id, JobView(
         state=state,
         reason=reason,

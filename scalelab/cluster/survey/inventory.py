@@ -65,12 +65,15 @@ class Queue:
             ),
             reverse=True,
         )
+
         largest: dict[str | None, NodeGroup] = {}
         for group in by_size:
             if group.gpus:
                 largest.setdefault(group.gpu_type, group)
+
         if len(largest) < 2 or None in largest:
             return (by_size[0],)
+
         return tuple(largest.values())
 
 
@@ -100,12 +103,14 @@ class Inventory:
                 f"{self.scheduler} has no {self.noun} {name!r} with nodes here. "
                 f"{one_of([queue.name for queue in self.queues], name)}"
             )
+
         usable = [queue for queue in self.queues if queue.groups and queue.is_open]
         if not usable:
             raise ClusterError(
                 f"{self.scheduler} shows no {self.noun} that is open and has nodes. "
                 "Write the profile by hand: docs/clusters.md."
             )
+
         return max(
             usable,
             key=lambda group: (
@@ -135,6 +140,7 @@ def why_no_node_fits(site: BatchSite, queue: Queue) -> str:
     cores = site.cores_per_node or 0
     if site.device_type is DeviceType.CPU:
         cores = cores or site.devices_per_node
+
     memory = site.memory_per_node
     fits = any(
         gpus <= group.gpus
@@ -144,10 +150,12 @@ def why_no_node_fits(site: BatchSite, queue: Queue) -> str:
     )
     if fits or not queue.groups:
         return ""
+
     asked = [f"{cores} cores"] if cores else []
     asked += [f"{gpus} GPUs"] if gpus else []
     asked += [f"{memory / 2**30:,.1f} GiB"] if memory else []
     groups = "; ".join(map(str, queue.groups))
+
     return (
         f"{queue.name} has no node with {', '.join(asked)}, only {groups}. Correct "
         "gpus_per_node, cores_per_node or memory_per_node."

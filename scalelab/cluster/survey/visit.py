@@ -47,6 +47,7 @@ def visit(folder: Path) -> Task:
             ValueError,
         ) as error:
             found[f"{name}_error"] = str(error)
+
     return found
 
 
@@ -65,10 +66,12 @@ def _call(task: Task) -> Task:
             (host.strip("[]"), int(port)), CALL_TIMEOUT_S, (address, 0)
         ) as out:
             out.sendall(json.dumps(call).encode() + b"\n")
+
         try:
             server.accept()[0].close()
         except TimeoutError:
             return {"address": address, "is_called_back": False}
+
     return {"address": address, "is_called_back": True}
 
 
@@ -89,6 +92,7 @@ def _submission(task: Task) -> Task:
         return {"may_submit": False}
     if not system.test_submission:
         return {"may_submit": None}
+
     environment = {
         name: value for name, value in os.environ.items() if not system.is_of_job(name)
     }
@@ -103,6 +107,7 @@ def _submission(task: Task) -> Task:
             timeout=CALL_TIMEOUT_S,
             check=False,
         )
+
     words = " ".join(ended.stderr.split())
     return {"may_submit": ended.returncode == 0, "submission_words": words}
 

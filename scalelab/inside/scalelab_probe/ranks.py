@@ -39,11 +39,13 @@ def of_optimizer(optimizer: Any, *, may_wait: bool) -> dict[str, Any]:
         "device": str(first.device),
         "is_split": is_split,
     }
+
     trained = [parameter for parameter in parameters if parameter.grad is not None]
     if trained and not is_split and (first.device.type == "cpu" or may_wait):
         places = sorted({0, len(trained) // 2, len(trained) - 1})
         facts["parameters"] = [_hash(trained[at]) for at in places]
         facts["gradients"] = [_hash(trained[at].grad) for at in places]
+
     return facts
 
 
@@ -60,6 +62,7 @@ def of_process() -> dict[str, Any]:
         "rank": int(number) if number.isdigit() else None,
         "engines": [name for name in _ENGINES if name in sys.modules],
     }
+
     distributed = sys.modules["torch.distributed"]
     if distributed.is_available() and distributed.is_initialized():
         facts.update(
@@ -68,6 +71,7 @@ def of_process() -> dict[str, Any]:
             backend=str(distributed.get_backend()),
             exchanges=_num_exchanges(distributed),
         )
+
     return facts
 
 
@@ -111,5 +115,6 @@ def _tensors(batch: Any, depth: int = 0) -> Iterator[Any]:
         members = list(batch[:_MOST_MEMBERS])
     elif hasattr(batch, "items"):
         members = [value for _, value in batch.items()][:_MOST_MEMBERS]
+
     for member in members if depth < _MOST_DEPTH else ():
         yield from _tensors(member, depth + 1)

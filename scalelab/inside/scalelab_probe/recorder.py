@@ -35,6 +35,7 @@ def _guarded(method: Callable[..., None]) -> Callable[..., None]:
         nonlocal untraced
         if self.errors.count(name) >= _MOST_ERRORS:
             return
+
         dynamo = sys.modules.get("torch._dynamo")
         try:
             if untraced is method and dynamo is not None:
@@ -129,11 +130,14 @@ class Recorder:
         now_s, known = time.monotonic(), self._outer
         if known is None:  # of an optimizer inside another one
             return
+
         self._outer = None
         known[1] += 1
+
         index, number = known
         if index >= _MOST_APART or (number > _EACH_UNTIL and number % _STRIDE):
             return
+
         drawn = [(*source, *draws) for source, draws in self._draws.items()]
         self._draws.clear()
         self.stream.step(index, number, now_s, drawn)
@@ -170,7 +174,9 @@ class Recorder:
                 length = len(data)
             size = getattr(iterator._index_sampler, "batch_size", None)
             key = iterator._scalelab_loader = type(data).__name__, length, size
+
         if key not in self._loaders and len(self._loaders) < _MOST_APART:
             index = self._loaders[key] = len(self._loaders)
             self.stream.fact(loader=index, data=key, first_batch=ranks.of_batch(batch))
+
         return self._loaders.get(key, _MOST_APART)

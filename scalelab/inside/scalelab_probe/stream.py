@@ -94,11 +94,13 @@ class Stream:
         held = self._descriptor
         if held is not None and self._identity == _identity(held):
             return held
+
         if self._path is None:
             os.makedirs(self._folder, exist_ok=True)
             name = f"{os.getpid()}-{os.urandom(4).hex()}.probe"
             self._path = os.path.join(self._folder, name)
             self._flush_at_end()
+
         opened = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
         self._descriptor = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, _LEAST_DESCRIPTOR)
         os.close(opened)

@@ -68,6 +68,7 @@ class _Jax(_Framework):
         }
         if self.per == "node":
             return job.start_per_node({**variables, "JAX_PROCESS_ID": "$node_rank"})
+
         own_variables = {
             "JAX_PROCESS_ID": "$rank",
             "CUDA_VISIBLE_DEVICES": "$local_rank",
@@ -153,9 +154,11 @@ class _TfConfig(_Framework):
         if self._num_servers:
             head = {"chief": tasks[:1], "ps": tasks[1 : self._num_first]}
             cluster = head | cluster
+
         role, index = "worker", process.rank - self._num_first
         if index < 0:
             role, index = ("ps", process.rank - 1) if process.rank else ("chief", 0)
+
         config = {"cluster": cluster, "task": {"type": role, "index": index}}
         return {
             **super().environment(process),

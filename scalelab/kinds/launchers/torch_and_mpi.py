@@ -52,6 +52,7 @@ class _Torchrun(Launcher):
         if job.num_nodes > 1:
             torchrun = f"{job.on_each_node} torchrun --nnodes={job.num_nodes}"
             where = f'--rdzv-backend=c10d --rdzv-endpoint="{job.first_host}:{job.port}"'
+
         per_node = f"--nproc-per-node={job.devices_per_node}"
         of_rank = job.line(
             {
@@ -62,7 +63,9 @@ class _Torchrun(Launcher):
                 "num_processes": "$WORLD_SIZE",
             }
         )
+
         program, *arguments = job.argv
+
         is_script = arguments and not arguments[0].startswith("-")
         if of_rank != job.line({}):  # a shell of each rank fills in what differs
             words = ["--no-python", "bash", "-c", f"exec {of_rank}"]
@@ -70,6 +73,7 @@ class _Torchrun(Launcher):
             words = arguments
         else:
             words = ["--no-python", *job.argv]
+
         return [f"{torchrun} {where} {per_node} {shlex.join(words)}"]
 
 
@@ -154,6 +158,7 @@ class _Srun(Launcher):
                 "this site has none. Name a site with SLURM, or start the job by the "
                 "launcher of yours."
             )
+
         start = job.line({})
         of_task = job.line(
             {
@@ -166,6 +171,7 @@ class _Srun(Launcher):
         )
         if of_task != start:  # a shell of each task fills them in
             start = shlex.join(["bash", "-c", f"exec {of_task}"])
+
         return [
             f'export MASTER_ADDR="{job.first_host}" MASTER_PORT={job.port}',
             'export JAX_COORDINATOR_ADDRESS="$MASTER_ADDR:$MASTER_PORT"',

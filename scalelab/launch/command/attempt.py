@@ -48,6 +48,7 @@ class CommandAttempt:
         )
         # The file, or folder of event files, to report to; None: its output is read.
         self.metrics_path: Path | None = None
+
         if (path := self.program.metrics.path) is not None:
             filled = fill_placeholders(path, self.values)
             self.metrics_path = Path(self.program.code_directory, filled)
@@ -86,6 +87,7 @@ class CommandAttempt:
             "CUDA_VISIBLE_DEVICES": devices if spec.device_type == "cuda" else "",
             **network_environment("tcp://", address),
         }
+
         return tuple(
             self._request(self._process(local_rank, meeting), devices, shared)
             for local_rank, devices in enumerate(self.device_ids[self.node_rank])
@@ -129,6 +131,7 @@ class CommandAttempt:
         # An axis of the experiment may have one of these names; then it is meant.
         values = {**process.placeholders, **self.values}
         is_told = process.rank == 0 and program.metrics.jsonl is not None
+
         env = {
             **shared,
             **{variable_of(name): str(value) for name, value in values.items()},
@@ -138,13 +141,16 @@ class CommandAttempt:
         }
         for name, value in program.env.items():
             env[name] = fill_placeholders(value, values)
+
         words = words_of(program.command)
         argv = tuple(fill_placeholders(word, values) for word in words)
         check_program(argv[0], env["PATH"], program.code_directory)
+
         if not program.without_probe:
             env |= self._environment_of_probe(env)
         if self.launcher.starter is not None:
             argv = imported(self.launcher.starter)(process, argv, env)
+
         return ProcessRequest(
             rank=process.rank,
             task=CommandTask(argv=argv),

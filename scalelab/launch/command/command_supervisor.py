@@ -34,6 +34,7 @@ def supervise_command(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
     adopt_orphans()
     supervisor_pid = os.getpid()
+
     program_pid = os.fork()
     if program_pid == 0:
         die_with_parent(supervisor_pid)
@@ -42,13 +43,16 @@ def supervise_command(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
         os.execvp(argv[0], argv)
+
     # Where the server is in another session, the group cannot be joined.
     with suppress(OSError):
         os.setpgid(0, os.getpgid(parent_pid))
+
     die_with_parent(parent_pid, _SERVER_DIED)
     # The parent of a rank server is the agent.
     stat = Path(f"/proc/{parent_pid}/stat").read_text()
     status = _wait(program_pid, agent_pid=int(stat.rpartition(")")[2].split()[1]))
+
     while pids := children():  # what they leave behind comes next
         for pid in pids:
             with suppress(ProcessLookupError):
@@ -56,6 +60,7 @@ def supervise_command(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
         for pid in pids:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
+
     if status < 0:  # the signal to be killed by
         # A core file, if there is to be one, was written by the program.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -63,6 +68,7 @@ def supervise_command(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
             signal.signal(-status, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [-status])
         os.kill(os.getpid(), -status)
+
     os._exit(status)
 
 

@@ -48,21 +48,26 @@ def words_of_node(
             "launcher=mpirun: several nodes of this trial are one host, and Open MPI "
             "would start all ranks on one of them. Keep such trials on one node."
         )
+
     places = {
         host: [host, ports[0]]
         for host, ports in zip(process.hosts, process.ports, strict=True)
     }
     key_file = Path(env["SCALELAB_TRIAL_DIR"], ".mpi-key")
     variables = [f"{_PLACES}={json.dumps(places)}", f"{_KEY_FILE}={key_file}"]
+
     program = (sys.executable, "-m", __name__)
     if process.node_rank > 0:
         return ("env", *variables, *program, "wait", process.hosts[process.node_rank])
+
     mpirun = _open_mpi(env["PATH"])
     # It is whole from the moment that it is there.
     written = key_file.with_suffix(".new")
+
     descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as opened:
         opened.write(secrets.token_bytes(_KEY_BYTES))
+
     written.rename(key_file)
     return ("env", *variables, mpirun, *_options(process, program), *command)
 
@@ -74,6 +79,7 @@ def _open_mpi(search_path: str) -> str:
             "launcher=mpirun: there is no mpirun on PATH where the trial starts. Load "
             "or install Open MPI 4 there (a module goes into prologue of the site)."
         )
+
     answer = subprocess.run(
         [mpirun, "--version"],
         stdin=subprocess.DEVNULL,
@@ -90,6 +96,7 @@ def _open_mpi(search_path: str) -> str:
             f"of Open MPI {_MAJOR} are known. Load Open MPI {_MAJOR}, or use launcher: "
             "per_node with a command that starts the ranks of its node."
         )
+
     return mpirun
 
 
@@ -108,6 +115,7 @@ def _options(process: LaunchedProcess, program: Sequence[str]) -> list[str]:
         "plm_rsh_agent": " ".join([*program, "ask"]),
         "plm_rsh_no_tree_spawn": "1",
     }
+
     return [
         *(word for name, value in options.items() for word in ("--mca", name, value)),
         *("-np", str(process.world_size), "--host", hosts),
@@ -126,6 +134,7 @@ def _key() -> bytes:
 def _ask(host: str, words: Sequence[str]) -> int:
     address, port = json.loads(os.environ[_PLACES])[host]
     key, deadline_s = _key(), time.monotonic() + _PATIENCE_S
+
     waiting = None
     while waiting is None:
         try:
@@ -134,6 +143,7 @@ def _ask(host: str, words: Sequence[str]) -> int:
             if time.monotonic() > deadline_s:
                 raise
             time.sleep(_POLL_S)
+
     with waiting:
         waiting.send_bytes(" ".join(words).encode())
         return int(waiting.recv_bytes())
@@ -146,6 +156,7 @@ def _wait(host: str) -> int:
         while asking is None:  # until it is somebody who knows the key
             with suppress(AuthenticationError, EOFError, OSError):
                 asking = listener.accept()
+
     with asking:
         status = subprocess.run(
             ["/bin/sh", "-c", asking.recv_bytes().decode()],
@@ -153,6 +164,7 @@ def _wait(host: str) -> int:
             check=False,
         ).returncode
         asking.send_bytes(str(status).encode())
+
     return status
 
 

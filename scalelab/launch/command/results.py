@@ -53,6 +53,7 @@ def result_at_exit(log: StepLog, trial: Trial, nothing_seen: str) -> AttemptResu
     needed = fewest_steps(trial)
     if measured.num_steps < needed:  # a longer warm-up has left too few
         measured.warmup_steps = measurement.warmup_steps
+
     if log.last_step is None:
         reason = nothing_seen
     elif trial.kind is not TrialKind.THROUGHPUT:
@@ -75,6 +76,7 @@ def result_at_exit(log: StepLog, trial: Trial, nothing_seen: str) -> AttemptResu
         )
     else:
         return completed(log, trial)
+
     return AttemptResult(outcome=Outcome.FAILED, reason=reason, rank=0)
 
 
@@ -95,6 +97,7 @@ def completed(log: StepLog, trial: Trial) -> AttemptResult:
         columns |= _target_columns(log, trial)
     if trial.kind is TrialKind.THROUGHPUT or log.names_evaluations:
         columns |= log.step_columns()
+
     columns |= log.evaluation_columns()
     return AttemptResult(outcome=Outcome.COMPLETED, measurements=columns)
 
@@ -104,14 +107,17 @@ def _at_end_of_training(log: StepLog, trial: Trial) -> AttemptResult:
     wanted = {ACCEPT: trial.measurement.judged_by}
     if target is not None and log.reached_after_steps is None:
         wanted["target"] = (target.metric,)
+
     for key, names in wanted.items():
         if missing := [name for name in names if name not in log.metrics]:
             known = ", ".join(sorted(log.metrics)) or "none"
             reason = f"{key} metric {missing[0]!r} was never reported by the command."
             return refused(SpecError(f"{reason} It reported these metrics: {known}."))
+
     result = completed(log, trial)
     if target is None or log.reached_after_steps is not None:
         return result
+
     reason = (
         f"{target} was not reached after {log.num_seen * trial.global_batch_size} "
         f"samples; the last value is {log.metrics[target.metric]:.4g}."
@@ -125,6 +131,7 @@ def _target_columns(log: StepLog, trial: Trial) -> dict[str, Any]:
         columns["final_metrics"] = encode_json(log.metrics).decode()
     if target is None:
         return columns
+
     columns["reached_target"] = log.reached_after_steps is not None
     if target.metric in log.metrics:
         columns["final_metric"] = log.metrics[target.metric]
@@ -133,6 +140,7 @@ def _target_columns(log: StepLog, trial: Trial) -> dict[str, Any]:
         columns |= {"steps_to_target": steps, "samples_to_target": samples}
     if (seconds := log.seconds_to_target()) is not None:
         columns["time_to_target_s"] = seconds
+
     return columns
 
 

@@ -117,7 +117,9 @@ class Intervals(list[Interval]):
                 interval.holds_evaluation or is_beside or self._is_warm_up(interval)
             )
         ]
+
         longest = _LONG * float(np.median(usual)) if usual else np.inf
+
         return [
             (
                 interval,
@@ -206,6 +208,7 @@ class StepLog:
                 if self.last_step is not None and report.metrics:
                     self._record(report, max(self.last_step, report.step or 0))
                 continue
+
             last_step = self.last_step
             if report.step is None or report.step == last_step:
                 self._take_metrics(report)
@@ -219,6 +222,7 @@ class StepLog:
                     "increase: count optimiser steps from the start of the training, "
                     "not of an epoch, and let only rank 0 write them."
                 )
+
             self._witness.take(report, self.num_seen)
 
     def rows(self, *, is_over: bool = False) -> list[dict[str, Any]]:
@@ -232,10 +236,12 @@ class StepLog:
             return []
         if origin_s is None and self._first is not None:
             origin_s = self._first[0].time_s
+
         rows, self._rows = self._rows, []
         for row in rows:
             if origin_s is not None and "t" in row:
                 row["t"] -= origin_s
+
         return rows
 
     def is_precise(self, now_s: float) -> bool:
@@ -251,9 +257,11 @@ class StepLog:
             means = self.intervals.step_times_s()
             if not is_steady(means, measurement.relative_precision):
                 return False
+
         is_doubled = self.intervals.warmup_steps != measurement.warmup_steps
         if is_doubled or not unlike_halves(self.intervals.step_times_s()):
             return True
+
         self.intervals.warmup_steps *= 2
         return self.intervals.warmup_steps == 0  # the user wants none
 
@@ -262,6 +270,7 @@ class StepLog:
         measured_s, num_steps = self.intervals.seconds, self.intervals.num_steps
         if measured_s <= 0:
             return {"num_steps": num_steps}
+
         step_time_s = measured_s / num_steps
         columns: dict[str, Any] = {
             "num_steps": num_steps,
@@ -306,13 +315,16 @@ class StepLog:
         elif self._num_reported == 1:
             # The first report stands for as many steps as the second, at most.
             self._num_skipped = max(0, 2 * self.last_step - step)
+
         self._num_reported += 1
         self.last_step = step
         self._names_at_step = set(report.metrics)
         time_s = self._time_of(report, step, now_s, last_step)
+
         row = self._row(report, "step", step)
         if time_s is not None:
             row |= self._interval_to(_Point(step, time_s), now_s)
+
         self._check_target(report, step)
 
     def _take_metrics(self, report: Report) -> None:
@@ -323,6 +335,7 @@ class StepLog:
                 "rank 0 should write them: guard the line with the rank, or write to "
                 "$SCALELAB_METRICS, which leads nowhere on the other ranks."
             )
+
         if self.last_step is not None and report.metrics:
             self._names_at_step |= set(report.metrics)
             self._record(report, self.last_step)
@@ -356,10 +369,12 @@ class StepLog:
                     "whole training: do not start it again, or leave t out."
                 )
             return report.t
+
         if step == last_step:
             return now_s
         if last is None or self._is_evaluating:
             return None  # how much of the time was the evaluation's is not known
+
         share = (step - last.step) / (last_step - last.step)
         return last.time_s + share * (now_s - last.time_s)
 
@@ -369,15 +384,18 @@ class StepLog:
         if last is None:
             self._first = (point, now_s)
             return {"t": point.time_s}
+
         interval = Interval(
             num_steps=point.step - last.step,
             seconds=point.time_s - last.time_s,
             end_step=self._num_seen_at(point.step),
             holds_evaluation=holds_evaluation,
         )
+
         self.intervals.append(interval)
         if holds_evaluation:
             return {"t": point.time_s}
+
         if self._began_s is None:
             # When the first step began follows from how long the next ones took.
             assert self._first is not None
@@ -385,15 +403,18 @@ class StepLog:
             covered_s = self._num_seen_at(first.step) * interval.step_time_s
             self._began_s = first.time_s - covered_s
             self.ready_s = arrived_s - covered_s
+
         return {"t": point.time_s, "step_time_s": interval.step_time_s}
 
     def _check_target(self, report: Report, step: int) -> None:
         target, num_seen = self._trial.measurement.target, self._num_seen_at(step)
         if target is None or self._trial.kind is TrialKind.THROUGHPUT:
             return
+
         value = report.metrics.get(target.metric)
         if value is None or self.reached_after_steps is not None or num_seen <= 0:
             return
+
         if target.is_reached_by(value):
             self.reached_after_steps = num_seen
             if self._last is not None and self._began_s is not None:

@@ -53,6 +53,7 @@ def from_command_exit(
     failure = from_exit(rank, at_s, status, device_type, log, oom_kills)
     if failure.outcome is not Outcome.FAILED:
         return failure
+
     text = _RANK_PREFIX.sub("", log_tail(log, num_bytes=_TAIL_BYTES))
     found = last_traceback(text)
     last_words = text[-_LAST_WORDS:]
@@ -61,11 +62,13 @@ def from_command_exit(
         line for line in (found or "").splitlines() if line[:1] not in ("", " ")
     ]
     cause = "\n".join(messages) if found else last_words
+
     outcome, summary = meaning_of_text(cause, device_type), failure.summary
     if found and status > 0:
         summary = f"raised {headline(found, code) or 'an exception'}"
     elif status >= 0:
         summary = f"exited with status {status}"
+
     # A shell or launcher reports the signal by its exit status or in its output.
     was_killed = status == 128 + signal.SIGKILL or _KILLED.search(last_words)
     if oom_kills > 0 and was_killed:
@@ -74,6 +77,7 @@ def from_command_exit(
     elif _PORT_IN_USE.search(cause):
         outcome = Outcome.NODE_FAIL
         summary += "; another program on the node uses that port"
+
     return replace(
         failure, outcome=outcome, summary=summary, traceback=found or failure.traceback
     )
@@ -100,6 +104,7 @@ def _tracebacks(lines: list[str]) -> list[str]:
         if line.rstrip().endswith(TRACEBACK_START)
     ]
     found: list[str] = []
+
     begin: int | None = None
     for start, following in zip_longest(starts, starts[1:]):
         begin = start if begin is None else begin
@@ -110,6 +115,7 @@ def _tracebacks(lines: list[str]) -> list[str]:
         text = "\n".join(lines[begin : _end(lines, start, following)]) + "\n"
         found.append(text[-_TRACEBACK_LENGTH:])
         begin = None
+
     return found
 
 

@@ -70,23 +70,27 @@ class _CommandWatch(Watch):
             trial.global_batch_size,
             trial.data_parallel_size,
         )
+
         self._reporters = [board.reporter(row) for row in range(len(ranks))]
         self._logs = [spec.files.log(rank) for rank in ranks]
         self._awaited = {0} if attempt.launcher.ends_with_rank_0 else set(ranks)
         path = attempt.metrics_path or spec.files.log(0)
         self._file: FollowedFile | EventFiles
+
         if source.tensorboard is not None:
             self._file = EventFiles(path)
             self._watch = FileWatch(self._logs, [path, spec.files.probe])
         else:
             self._file = FollowedFile(path, is_table=source.csv is not None)
             self._watch = FileWatch([path, *self._logs], [spec.files.probe])
+
         self._probed = ProbedSteps(
             spec.files.probe,
             trial,
             num_processes=len(ranks),
             tokens_per_sample=program.tokens_per_sample,
         )
+
         self._printed = StepLog(
             trial,
             may_repeat=source.jsonl is None,
@@ -96,6 +100,7 @@ class _CommandWatch(Watch):
             names_evaluations=bool(source.evaluation),
             tokens_per_sample=program.tokens_per_sample,
         )
+
         self._stream = StreamWriter(spec.files.stream)
         self._foreign_library = attempt.launcher.foreign_library
         self._witness = RankWitness(attempt, meeting)
@@ -120,12 +125,14 @@ class _CommandWatch(Watch):
         self._awaited.discard(rank)
         if self._awaited:
             return None
+
         result = self._read(is_over=True)
         if result is None:
             nothing_seen = self._nothing_seen()
             result = result_at_exit(self._log, self._spec.trial, nothing_seen)
             if result.outcome is Outcome.FAILED:
                 result = replace(result, log=self._logs[0].name)
+
         return self._witnessed(result)
 
     def pruned(self, reason: str) -> AttemptResult:
@@ -148,9 +155,11 @@ class _CommandWatch(Watch):
         changed = self._watch.changed()
         if self._has_ended:
             return
+
         result = self._refused_library(supervisor.pids)
         if result is None and {self._file.path, self._probed.folder} & changed:
             result = self._read(has_probed=self._probed.folder in changed)
+
         if self._log.last_step is not None:
             # All ranks are there now, and later steps are not disturbed.
             pids, step = supervisor.pids, self._log.last_step
@@ -163,15 +172,18 @@ class _CommandWatch(Watch):
                 )
             except SpecError as error:
                 result = refused(error)
+
         if result is not None:
             self._has_ended = True
             supervisor.end(self._witnessed(result))
             return
+
         if changed & set(self._logs):
             if self._log.last_step is not None:
                 self._show(self._log.last_step)
             elif time.monotonic() < self._talks_until_s:
                 self._show(0)
+
         time.sleep(max(0.0, woken_s + _READ_INTERVAL_S - time.monotonic()))
 
     def _refused_library(self, pids: Sequence[int]) -> AttemptResult | None:
@@ -193,6 +205,7 @@ class _CommandWatch(Watch):
                 columns |= self._witness.columns()
         except SpecError as error:
             return refused(error)
+
         return replace(result, measurements=columns)
 
     def _confirmed(self, columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,18 +215,21 @@ class _CommandWatch(Watch):
                 "measured_by": LOG,
                 "samples_witness": columns.get("samples_witness", NOT_WITNESSED),
             }
+
         seen = self._probed.columns()
         marks = [*columns.get("validity", ()), *seen.get("validity", ())]
         if seen["samples_witness"] is None:
             seen["samples_witness"] = columns.get("samples_witness", NOT_WITNESSED)
         elif RATE_DISAGREES in marks:  # then the program's own rate is another's
             marks.remove(RATE_DISAGREES)
+
         if "reported_step_time_s" not in columns and self._misread is None:
             # Both are of the same steps, also where the warm-up was doubled.
             self._printed.intervals.warmup_steps = self._log.intervals.warmup_steps
             counted = self._printed.step_columns()
             if counted["num_steps"] >= fewest_steps(self._spec.trial):
                 seen["reported_step_time_s"] = counted.get("step_time_s")
+
         return {**seen, "validity": marks}
 
     def _read(
@@ -224,12 +240,14 @@ class _CommandWatch(Watch):
         try:
             reports = self._reports(lines, now_s)
             self._probed.take(reports, now_s, has_changed=has_probed, is_over=is_over)
+
             num_probed = self._probed.num_steps
             if num_probed and self._probed.log is None:  # its steps will count
                 self._show(num_probed)
                 return None
             if self._misread is not None and self._probed.log is None:
                 raise self._misread
+
             is_read = bool(reports) or self._file.path == self._logs[0]
             if (
                 not is_read
@@ -237,15 +255,20 @@ class _CommandWatch(Watch):
                 and self._file.num_lines >= _MOST_UNREAD_LINES
             ):
                 raise SpecError(self._nothing_seen())
+
             self._confirm_once()
         except SpecError as error:
             return refused(error)
+
         if not reports and num_probed == num_seen:
             return None
+
         for row in self._log.rows():
             self._stream.append(row)
+
         if self._log.last_step is not None:
             self._show(self._log.last_step)
+
         return result_while_running(self._log, self._spec.trial, now_s)
 
     def _confirm_once(self) -> None:
@@ -265,11 +288,13 @@ class _CommandWatch(Watch):
             if report is not None:
                 self._witness.hear(report.metrics)
                 reports.append(report)
+
         if self._misread is None:
             try:
                 self._printed.take(reports, now_s)
             except SpecError as error:
                 self._misread = error
+
         return reports
 
     def _show(self, step: int) -> None:
@@ -282,9 +307,11 @@ class _CommandWatch(Watch):
         found = f"of {self._file.num_lines} lines in {shown} none was"
         found += f" {self._reader.expectation}"
         found += "; and no optimizer of PyTorch was seen to step"
+
         names = sorted(entry.name for entry in path.parent.glob("*"))[:_MOST_NAMES]
         if names and not path.exists():
             found += f"; there is no such file, and beside it: {', '.join(names)}"
+
         return (
             f"The program reported no step: {found}. Check what the program writes "
             "against 'metrics' in the experiment; last lines of "

@@ -46,14 +46,17 @@ def report_failure(
     # The first frame is that of ScaleLab's own caller.
     if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
         error.__traceback__ = error.__traceback__.tb_next
+
     # A full disk may refuse the log: the agent must hear of the failure all the same.
     with suppress(OSError):
         traceback.print_exception(error)
         sys.stderr.flush()
+
     outcome_of: OutcomeOf | None = None
     if spec is not None:
         with suppress(SpecError):  # it cannot be asked; the error itself is reported
             outcome_of = trainer_of(spec.program.name)[0].outcome_of
+
     failure = from_exception(
         process.rank,
         failed_at_s,
@@ -76,8 +79,10 @@ def run_rank(
     bind_future_forks()
     sys.path[:0] = process.search_path
     progress = ProgressBoard(task.row + 1, board).reporter(task.row)
+
     if task.spec.trial.saves_checkpoints:
         heed_stop_signal()
+
     try:
         entry = imported(task.entry)
         result = entry(task.spec, task.identity, task.rendezvous, progress)
@@ -87,6 +92,7 @@ def run_rank(
     except BaseException as error:
         report_failure(process, channel, error, task.spec)
         return 1
+
     return 0
 
 
@@ -108,6 +114,7 @@ def run_in_process(spec: AttemptSpec, trainer: Trainer) -> AttemptResult:
             f"{spec.attempt_id} has {spec.placement.world_size} ranks; one process can "
             "hold 1. Debug the trial with gpus: [1]."
         )
+
     timing = Timing()
     Path(spec.directory).mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="scalelab-") as directory:
@@ -121,14 +128,17 @@ def run_in_process(spec: AttemptSpec, trainer: Trainer) -> AttemptResult:
             node_rank=0,
             num_nodes=1,
         )
+
         board = ProgressBoard(1)
         try:
             entry = imported(trainer.entry)
             returned = entry(spec, identity, meeting, board.reporter(0))
         finally:
             trainer.leave_process()
+
         timing.ready_s = board.ready_s(0)
         board.close()
+
     result = timing.complete(spec, 0, returned or NO_RESULT)
     write_result(spec.files, result)
     return result

@@ -24,6 +24,7 @@ def rank_requests(
         "CUDA_VISIBLE_DEVICES": ",".join(devices) if spec.device_type == "cuda" else "",
         "OMP_NUM_THREADS": str(spec.threads_per_rank),
     }
+
     code = spec.program.code_directory
     ranks = tuple(
         ProcessRequest(
@@ -58,6 +59,7 @@ def _server_requests(
     first, world_size = ranks[0], spec.placement.world_size
     task = first.task
     assert isinstance(task, RankTask)
+
     strategy = strategy_of(spec.trial.parallelism)
     for number in range(strategy.num_servers(world_size, spec.trial.options)):
         rank, row = world_size + number, len(ranks) + number

@@ -83,6 +83,7 @@ class _RankServer:
             self._control.close()
             self._control = None
             return
+
         channel, request, board = descriptors
         attempt = _Attempt(socket.socket(fileno=channel))
         try:
@@ -92,6 +93,7 @@ class _RankServer:
         finally:
             os.close(request)
             os.close(board)
+
         self._selector.register(
             attempt.channel, selectors.EVENT_READ, partial(self._on_channel, attempt)
         )
@@ -104,6 +106,7 @@ class _RankServer:
             fresh, is_rank = None, isinstance(process.task, RankTask)
             if is_rank and (reason := must_not_fork()) is not None:
                 fresh = (request, index, reason)
+
             pid = os.fork()
             if pid == 0:
                 try:
@@ -114,9 +117,11 @@ class _RankServer:
                     _become(process, attempt.channel, board, parent_pid, fresh)
                 finally:
                     os._exit(1)
+
             # Parent and child both set it: whichever runs first, the group exists.
             with suppress(OSError):
                 os.setpgid(pid, pid)
+
             self._num_children += 1
             attempt.pids.add(pid)
             descriptor, rank = os.pidfd_open(pid), process.rank
@@ -133,12 +138,14 @@ class _RankServer:
         os.close(descriptor)
         self._num_children -= 1
         attempt.pids.remove(pid)
+
         if self._num_children == 0:
             # Orphans of ranks may have left the process groups of their ranks.
             for orphan in children():
                 with suppress(ProcessLookupError):
                     os.kill(orphan, signal.SIGKILL)
                 reap(orphan)
+
         attempt.tell({"kind": "exited", "rank": rank, "status": status})
         if not attempt.pids:
             self._forget(attempt)
@@ -186,6 +193,7 @@ def watched_files() -> dict[str, int]:
     # Environments that build on each other have several folders of packages.
     installed += [folder for folder in sys.path if folder.endswith("-packages")]
     roots = tuple(os.path.realpath(directory) + os.sep for directory in installed)
+
     files: dict[str, int] = {}
     for module in list(sys.modules.values()):
         # A module may be blocked by None, or replaced by some other object.
@@ -193,6 +201,7 @@ def watched_files() -> dict[str, int]:
         if isinstance(path, str) and not os.path.realpath(path).startswith(roots):
             with suppress(OSError):
                 files[path] = Path(path).stat().st_mtime_ns
+
     return files
 
 
@@ -203,14 +212,17 @@ def main() -> None:
     # A batch system sends SIGTERM to every process of a job; the agent decides.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     adopt_orphans()
+
     if entry:
         importlib.import_module(entry)
+
     preload(modules)
     control = socket.socket(fileno=int(descriptor))
     with os.fdopen(os.memfd_create("scalelab-files"), "w") as files:
         json.dump(watched_files(), files)
         files.flush()
         send(control, {"kind": "ready"}, [files.fileno()])
+
     gc.collect()
     gc.freeze()
     _RankServer(control).serve()
@@ -233,6 +245,7 @@ def _become(
         os.setpgid(0, 0)
         die_with_parent(parent_pid)
         _prepare(process, channel)
+
         match process.task:
             case CommandTask(argv=argv):
                 supervise_command(argv, parent_pid)
@@ -262,15 +275,19 @@ def _prepare(process: ProcessRequest, channel: socket.socket) -> None:
     # The kernel kills this process first where memory runs out, not server or agent.
     Path("/proc/self/oom_score_adj").write_text("500")
     os.environ.update(process.env)
+
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
+
     if process.log is not None:
         log = os.open(process.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
+
     if process.directory is not None:
         os.chdir(process.directory)
+
     if process.cores:
         try:
             os.sched_setaffinity(0, process.cores)

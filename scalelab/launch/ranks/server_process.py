@@ -48,6 +48,7 @@ def server_environment(
         if not name.startswith(foreign) and name not in _FOREIGN_NAMES
     }
     paths = (*search_path, kept.get("PYTHONPATH"))
+
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
         **kept,
@@ -81,6 +82,7 @@ class ServerProcess:
         self._lock = threading.Lock()
         self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "scalelab.launch.ranks.server"]
+
         command += [str(far.fileno()), str(os.getpid()), entry_module or ""]
         with far, log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -92,13 +94,16 @@ class ServerProcess:
                 stderr=output,
                 env=server_environment(os.environ, search_path, log.parent),
             )
+
         self.pid = self._process.pid
         self.descriptor = os.pidfd_open(self.pid)
         self._control.settimeout(_READY_PATIENCE_S)
+
         try:
             message, descriptors = receive(self._control)
         except OSError as error:
             message, descriptors = {"kind": "late", "error": str(error)}, []
+
         self._control.settimeout(None)
         if not descriptors:
             self.close()
@@ -108,6 +113,7 @@ class ServerProcess:
                 f"{last_lines(log) or 'its log is empty'}. Run "
                 f"{sys.executable} -c 'import {module}' on that node."
             )
+
         with os.fdopen(descriptors[0], "rb") as file:
             file.seek(0)
             self._files: dict[str, int] = json.load(file)
@@ -128,6 +134,7 @@ class ServerProcess:
         """Ask for the processes of one attempt; return the attempt's channel."""
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         content = to_memory(processes)
+
         descriptors = [far.fileno(), content, board.descriptor]
         try:
             with self._lock:
@@ -140,6 +147,7 @@ class ServerProcess:
         finally:
             far.close()
             os.close(content)
+
         return near
 
     def explain_death(self) -> str:
@@ -189,6 +197,7 @@ class RankServers:
             directory / "rank-server.log",
             entry_module=entry_module,
         )
+
         self._lock = threading.Lock()
         self._servers: list[ServerProcess] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scalelab-servers")
@@ -201,6 +210,7 @@ class RankServers:
                 if server.is_current:
                     return server
                 server.retire()
+
             try:
                 server = self._thread.submit(self._start).result()
             except (BlockingIOError, RuntimeError) as error:
@@ -208,6 +218,7 @@ class RankServers:
                     f"The rank server did not start: {error}. `ulimit -u` says how "
                     "many processes and threads you may have on that host."
                 ) from error
+
             self._servers.append(server)
             return server
 

@@ -89,6 +89,7 @@ class BatchData:
                 "censored": frame["censored"].to_numpy(bool),
             }
         ).sort_values(["x", "norm", "y"])
+
         pairs = table[["x", "norm"]].drop_duplicates().to_numpy()
         table["at"] = table.groupby(["x", "norm"], sort=True).ngroup()
         arrived = table[~table["censored"]].groupby("at")["y"]
@@ -98,6 +99,7 @@ class BatchData:
         stops = table[table["censored"]].groupby(["at", "y"]).size().reset_index()
         scales = frame["noise_scale"].astype(float)
         scale = float(np.log(scales[(scales > 0) & (scales < np.inf)].median()))
+
         return cls(
             log_batch=pairs[:, 0],
             log_normalization=pairs[:, 1],
@@ -192,6 +194,7 @@ def posterior(data: BatchData) -> Draws:
         + _FAIL_PRIOR * rng.standard_normal(_NUM_CANDIDATES),
         errors=np.empty((_NUM_CANDIDATES, 0)),
     )
+
     draws = _with_errors(draws, data, regression.doubt, rng)
     order = critical.argsort(kind="stable")
     places = (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS
@@ -225,6 +228,7 @@ class _Regression:
     def of(cls, data: BatchData, spread: float) -> Self:
         seen, doubt = np.flatnonzero(data.count), np.ones(len(data.count))
         luck = spread**2 / np.maximum(data.count, 1)
+
         found = cls.with_doubt(data, luck, doubt)
         for _ in range(_ROUNDS if len(seen) > 3 else 0):
             logs, coefficients, squares = found._solve(found._grid())
@@ -236,6 +240,7 @@ class _Regression:
             doubt = np.ones(len(data.count))
             doubt[seen] = np.maximum(scores / _DOUBTED**2, 1.0)
             found = cls.with_doubt(data, luck, doubt)
+
         return found
 
     @classmethod
@@ -244,6 +249,7 @@ class _Regression:
         variance = (doubt * _FORM**2 + luck)[seen]
         design = np.column_stack([np.ones(len(seen)), data.log_normalization[seen]])
         prior = np.diag([_MINIMUM_PRIOR**-2.0, _EFFECT_PRIOR**-2.0])
+
         return cls(
             data=data,
             doubt=doubt,

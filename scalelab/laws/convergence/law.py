@@ -142,6 +142,7 @@ class BatchCurve:
         """
         log_batch = np.log(batch) - self.data.log_batch_unit
         chance = np.exp(self.draws.log_reaching(log_batch))
+
         late = np.exp(self.draws.log_late(self.data)) * self.data.bound_count
         for at, is_measured in enumerate(self.measured):
             above = self.measured[at + 1] if at + 1 < len(self.measured) else np.inf
@@ -155,6 +156,7 @@ class BatchCurve:
             reached = self.data.count[pairs].sum()
             share = (chance + reached) / (1 + reached + missed[:, None])
             chance = np.where(covered, np.minimum(chance, share), chance)
+
         return np.asarray(chance)
 
     def support(self, batch: np.ndarray) -> np.ndarray:
@@ -190,6 +192,7 @@ def parameter_rows(curve: BatchCurve, interval: float) -> list[tuple[object, ...
     another = "Measure another global batch."
     repeat = "Repeat a trial with another seed."
     larger = "Measure batches so large that some runs stop before the target."
+
     parameters = [
         ("min_samples", minimum, "samples", several, another),
         ("critical_batch_size", critical, "samples", several, another),
@@ -199,10 +202,12 @@ def parameter_rows(curve: BatchCurve, interval: float) -> list[tuple[object, ...
     ]
     if len(np.unique(data.log_normalization)) > 1:
         parameters.append(("normalization_effect", draws.effect, "1", True, ""))
+
     rows: list[tuple[object, ...]] = []
     for name, values, unit, is_known, remedy in parameters:
         numbers = map(float, (np.median(values), *central(values, interval)))
         rows.append((name, *numbers, unit, is_known, "" if is_known else remedy))
+
     return rows
 
 
@@ -249,6 +254,7 @@ class ConvergenceLaw(Guided):
                 f"No row {found}. Run trials of kind convergence"
                 f"{', with an order that is not sharded' if why else ''}."
             )
+
         curves = {key: BatchCurve.fit(frame) for key, frame in rows.curves().items()}
         return cls(curves=curves, left_out=rows.left_out, pooled=tuple(rows.pooled))
 
@@ -297,6 +303,7 @@ class ConvergenceLaw(Guided):
         configurations = asked_configurations(
             configurations, keywords, columns, example="global_batch_size"
         )
+
         parts = [
             (self.curves[self.curve_of(key)], part)
             for key, part in self.split(configurations.reset_index(drop=True)).items()
@@ -304,6 +311,7 @@ class ConvergenceLaw(Guided):
         ]
         if not parts:
             return configurations.assign(**{name: [] for name in _ANSWER_COLUMNS})
+
         answer = pd.concat([_predict(*part, interval) for part in parts]).sort_index()
         if (answer["support"] == Support.NOT_MEASURED).all():
             curve, part = parts[0]
@@ -311,6 +319,7 @@ class ConvergenceLaw(Guided):
                 "the number of samples to the target",
                 curve.remedy(float(positive(part, "global_batch_size")[0])),
             )
+
         return configurations.assign(
             **{name: answer[name].to_numpy() for name in _ANSWER_COLUMNS}
         )
@@ -362,12 +371,14 @@ class ConvergenceLaw(Guided):
         asked = dict(key)
         matches = agreeing(self.curves, asked)
         named = {curve: len(asked.keys() & dict(curve).keys()) for curve in matches}
+
         matches = [match for match in matches if named[match] == max(named.values())]
         if ALTERING_OPTIONS not in asked:
             plain = [match for match in matches if ALTERING_OPTIONS not in dict(match)]
             matches = plain or matches
         if len(matches) == 1:
             return matches[0]
+
         labels = "; ".join(curve_label(curve, self.curves) for curve in self.curves)
         raise SpecError(
             f"{asked or 'The configuration'} matches {len(matches)} of "
@@ -411,5 +422,6 @@ def _predict(curve: BatchCurve, frame: pd.DataFrame, interval: float) -> pd.Data
         "samples_hi": np.exp(hi),
         "probability_of_reaching": within.mean(axis=0),
     }
+
     answer = {name: np.where(known, column, np.nan) for name, column in values.items()}
     return pd.DataFrame({**answer, "support": support}, index=frame.index)

@@ -30,12 +30,14 @@ def read_target(
     """Read from metric curves when each run first reached a target."""
     is_kind = [kind in _KINDS for kind in cells(observations, "kind")]
     tried = observations[np.array(is_kind, dtype=bool)]
+
     curves = metric_curves(streams, target.metric)
     if tried.empty or curves.empty:
         named = streams.select_dtypes("number").dropna(axis=1, how="all").columns
         seen = {str(n) for n in named if n not in _PLAIN and not str(n).endswith("_s")}
         evaluated = sorted(seen | _tried_for(observations))
         raise FitError(_not_evaluated(target.metric, evaluated))
+
     first = curves["samples"].where(curves["value"].map(target.is_reached_by))
     seen_by = curves.assign(first=first).groupby(ATTEMPT)
     ends = seen_by.agg(last_seen=("samples", "max"), first_reached=("first", "min"))
@@ -43,6 +45,7 @@ def read_target(
     is_steady = [not isinstance(s, str) or s.endswith(_CONSTANT) for s in schedules]
     read = tried[is_steady].join(ends, on=ATTEMPT).dropna(subset="last_seen")
     is_reached = read["first_reached"].notna()
+
     return read.drop(columns=ends.columns).assign(
         outcome=np.where(is_reached, "completed", "target_not_reached"),
         reached_target=is_reached,
@@ -66,6 +69,7 @@ def _not_evaluated(metric: str, evaluated: list[str]) -> str:
             f"No run evaluated {metric}, nor any other metric: nothing tells how many "
             f"samples it takes. Run {remedy}, {otherwise}"
         )
+
     return (
         f"No convergence trial evaluated {metric}. Evaluated: {', '.join(evaluated)}. "
         f"Ask for one of these, run {remedy}, {otherwise}"
@@ -96,6 +100,7 @@ def answering(
     is_measured &= numbers(observations, "target_value") == target.value
     if is_measured.any():
         return observations
+
     evaluations = streams()
     try:
         rows = read_target(observations, evaluations, target)
@@ -107,4 +112,5 @@ def answering(
         if is_evaluated:
             return observations
         raise
+
     return pd.concat([observations.drop(index=rows.index), rows]).sort_index()

@@ -107,6 +107,7 @@ def is_learnt_so(key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
         altering = dict(key).get(ALTERING_OPTIONS)
         suits &= [cell == altering for cell in cells(asked, ALTERING_OPTIONS)]
         return np.asarray(suits)
+
     needed = [
         is_equal(asked, name, value)
         for name, value in key
@@ -124,6 +125,7 @@ def told_apart(frame: pd.DataFrame) -> pd.DataFrame:
         world = numbers(frame, "world_size")
         ranks = known_or(numbers(frame, "data_parallel_size"), world)
         frame = frame.assign(**{WORKERS: np.where(stale, ranks, np.nan)})
+
     texts = [
         " ".join(
             # a column in which some rows have no value may hold 2 as 2.0
@@ -134,6 +136,7 @@ def told_apart(frame: pd.DataFrame) -> pd.DataFrame:
     ]
     if not any(texts):
         return frame
+
     column = pd.Series([t or None for t in texts], index=frame.index, dtype=object)
     return frame.assign(**{ALTERING_OPTIONS: column})
 
@@ -147,9 +150,11 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     """
     observations = at_best_rates(told_apart(_once(observations)))
     columns, settings = _columns_of(observations), settings_in_question(observations)
+
     rows = observations[[*dict.fromkeys([*columns, *settings])]]
     if not {"target_metric", "samples_to_target"} & set(observations.columns):
         return TargetRows(frame=rows.iloc[:0], left_out=())
+
     norm = numbers(observations, "normalization_batch_size")
     reached = numbers(observations, "samples_to_target")
     targets = cells(observations, "target_metric")
@@ -167,6 +172,7 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
         samples=np.where(censored, numbers(observations, "num_samples"), reached),
         censored=censored,
     )
+
     asked = np.isfinite(reached) | gave_up
     spoilt = is_spoilt(observations)
     counts = rows[["samples", "global_batch_size"]]
@@ -177,6 +183,7 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     rows = rows[asked & (reasons == "")]
     found = split_by(rows, settings, columns) if len(rows) else []
     kept = [name for name in rows.columns if name not in settings or name in found]
+
     return TargetRows(
         frame=rows[kept],
         left_out=LeftOut.counted(left_out),
@@ -203,10 +210,12 @@ def run_cost(row: Mapping[Any, Any]) -> float:
         return float(reached)
     if not _is_number(seen):
         return float("inf")
+
     last, wanted = row.get("final_metric"), row.get("target_value")
     gap = _GAP_OF_NO_METRIC
     if _is_number(last) and _is_number(wanted):
         gap = abs(last - wanted) / max(abs(wanted), 1e-9)
+
     return 2.0 * seen * (1 + 10 * gap)
 
 
@@ -220,6 +229,7 @@ def at_best_rates(frame: pd.DataFrame) -> pd.DataFrame:
     is_searched &= is_equal(frame, "kind", "convergence")
     if not is_searched.any():
         return frame
+
     runs = frame[is_searched]
     names = [
         *("global_batch_size", *(name for name in _COLUMNS if name in frame.columns)),

@@ -69,6 +69,7 @@ class Factorisation:
         """Estimate correction and spread from compared trials."""
         error = trials["log_error"].to_numpy(float)
         usual = _USUAL_WEIGHT * _USUAL_SPREAD**2
+
         bias, spread = float(np.median(error)), _USUAL_SPREAD
         for _ in range(_ROUNDS):
             square = (error - bias) ** 2
@@ -80,6 +81,7 @@ class Factorisation:
             weight = trust / (spread**2 + log_variance)
             precision = weight.sum() + 1 / _BIAS_PRIOR**2
             bias = float((weight * error).sum() / precision)
+
         return cls(
             trials=trials,
             log_bias=bias,
@@ -113,9 +115,11 @@ def measured_factorisation(
     rows = prepared(observations)
     every = rows.observations
     whole = is_equal(every, "kind", "end_to_end")
+
     trials = _compared(every[whole])
     if trials.empty or not all(way.factorises for way in strategies(every)):
         return None
+
     factors = every[~whole]
     try:
         step_time = _fit_without(step_time_law.fit, rows.take(factors.index), rows)
@@ -123,9 +127,11 @@ def measured_factorisation(
         product = _log_product(step_time, convergence, trials)
     except (FitError, SpecError):  # too few other trials, or of several curves
         return None
+
     known = np.isfinite(product).all(axis=0)
     if not known.any():
         return None
+
     trials, product = trials[known].reset_index(drop=True), product[:, known]
     measured, middle = numbers(trials, "time_to_target_s"), np.median(product, axis=0)
     names = [n for n in ("world_size", "num_nodes") if n in trials.columns]
@@ -148,12 +154,14 @@ def _log_product(
     draws = np.log(step_time.sample(asked, one_run=True))
     batch = numbers(frame, "global_batch_size")
     norm = numbers(frame, "normalization_batch_size")
+
     unknown = step_time.predict(asked)["support"].to_numpy() == Support.NOT_MEASURED
     for key, part in convergence.split(frame).items():
         at = part.index.to_numpy()
         curve = convergence.curves[convergence.curve_of(key)]
         unknown[at] |= curve.support(batch[at]) == Support.NOT_MEASURED
         draws[:, at] += np.log(convergence.sample(key, batch[at], norm[at]))
+
     return np.where(unknown, np.nan, draws - np.log(batch))
 
 

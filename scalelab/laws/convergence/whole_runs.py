@@ -58,6 +58,7 @@ class WholeRunLaw:
                 "samples_to_target, and its world_size and global_batch_size. Run at "
                 "least one end-to-end trial to its target."
             )
+
         trained = known[["global_batch_size", "samples_to_target"]]
         alone = runs.loc[~(numbers(runs, "time_to_target_s") > 0), trained.columns]
         convergence = ConvergenceLaw.fit(pd.concat([trained, alone]))
@@ -68,6 +69,7 @@ class WholeRunLaw:
         at = Configurations.of(known)
         pass_s = step_s / at.accumulation
         pass_unit_s = float(np.median(pass_s))
+
         return cls(
             passes=tuple(learn(pass_s / pass_unit_s, at) for learn in MEDIAN_OF),
             pass_unit_s=pass_unit_s,
@@ -115,6 +117,7 @@ def measured_whole_runs(
     chosen = ended_well(observations)
     for name, value in wanted.items():
         chosen &= is_equal(observations, name, value)
+
     is_timed = numbers(observations, "time_to_target_s") > 0
     is_published = is_equal(observations, "kind", "imported")
     if (chosen & is_published).any():
@@ -125,6 +128,7 @@ def measured_whole_runs(
         chosen &= is_equal(observations, "kind", "end_to_end")
         if any(way.factorises for way in strategies(observations[chosen])):
             return None
+
     runs, timed = observations[chosen], observations[chosen & is_timed]
     # several curves would each be a law of its own
     is_one = len(split_curves(timed)) == 1 and len({*cells(runs, "lr_rule")}) == 1

@@ -115,12 +115,15 @@ class MemoryLaw(Guided):
                 "No row with a local_batch_size completed or ran out of memory. Run a "
                 "throughput trial."
             )
+
         timing_only = {"device_type", "threads_per_rank", "emulated"}
         columns = [name for name in curve_columns(rows) if name not in timing_only]
+
         groups = group_rows(rows[~rows["failed"]], columns)
         for known, failures in group_rows(rows[rows["failed"]], columns).items():
             for key in agreeing(groups, dict(known)) or [known]:
                 groups[key] = pd.concat([groups.get(key), failures])
+
         return cls(curves={key: MemoryCurve.fit(part) for key, part in groups.items()})
 
     def largest_local_batch(
@@ -154,11 +157,13 @@ class MemoryLaw(Guided):
                 f"capacity_bytes={capacity_bytes} must be a positive number: the "
                 "memory of one device. Leave it out where it is not known."
             )
+
         answers, fitting = [], []
         for curves, k in self._agreeing(configurations):
             batches = (c.largest_local_batch(k, capacity_bytes) for c in curves)
             answers.append(min(batches, default=0))
             fitting.append(min((c.largest_fitting(k) for c in curves), default=0))
+
         return configurations.assign(
             largest_local_batch=answers, largest_fitting=fitting
         )
@@ -193,6 +198,7 @@ class MemoryLaw(Guided):
             ["local_batch_size", "world_size", *known],
             example="local_batch_size",
         )
+
         batches = positive(configurations, "local_batch_size")
         peaks = [
             max((c.peak_bytes(batch, k) for c in curves), default=float("nan"))

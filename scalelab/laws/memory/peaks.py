@@ -52,25 +52,30 @@ class Peaks:
         tells_shards, tells_batch = (len(np.unique(x)) > 1 for x in (shards, batch))
         used = np.array([tells_batch, tells_shards, True])
         everyone, middle = np.ones(len(peak)), np.full(len(peak), np.median(peak))
+
         # the first start suits an outlier that is too high, the second one that is too
         # low; among few peaks an outlier has much influence, so each is also left out
         starts = [(peak, everyone), (middle, everyone)]
         if _MAJORITY <= len(peak) - used.sum() <= _FEW:
             starts += [(peak, kept) for kept in 1 - np.eye(len(peak))]
+
         fits = [_settled(features, peak, used, *start) for start in starts]
         terms, trust = min(
             fits, key=lambda fit: np.median(np.abs(_errors(features, peak, fit[0])))
         )
         errors = _errors(features, peak, terms)
+
         freedom, scatter = trust.sum() - used.sum(), _USUAL_SCATTER
         if freedom > 0:
             scatter = float(np.sqrt((trust * errors**2).sum() / freedom))
+
         active = terms > 0
         relative = features[:, active] / (features @ terms)[:, None]
         covariance = np.zeros((3, 3))
         covariance[np.ix_(active, active)] = scatter**2 * np.linalg.pinv(
             (relative * trust[:, None]).T @ relative
         )
+
         return cls(
             terms=terms,
             covariance=covariance,
@@ -133,15 +138,19 @@ def _settled(
         rows = features[:, used] * (weight / around)[:, None]
         before = terms.copy()
         terms[used] = nnls(rows, weight * target)[0]
+
         if step and (features @ terms < around / 2).any():
             terms = (before + terms) / 2  # too far for a linear approximation
+
         around = features @ terms
         errors = np.log(peak / around)
         target = 1 + errors
+
         if freedom >= _MAJORITY:
             spread = _NORMAL_MEDIAN * (1 + 5 / freedom) * np.median(np.abs(errors))
             scores = np.abs(errors) / max(spread, _LEAST_SCATTER)
             # first reduce the weight of outliers, then leave them out
             soft = (_FREEDOM + 1) / (_FREEDOM + scores**2)
             trust = soft if step < _ROUNDS // 2 else (scores < _FAR).astype(float)
+
     return terms, trust

@@ -103,10 +103,12 @@ class Curve(FittedCurve):
             cliff=_chance_of_cliff(key, points),
             slow_link=_SLOW_LINK if prior.is_link_unknown(key, points) else 0.0,
         )
+
         doubted = curve._doubted(frame)
         # a further run may be like a row that was doubted, if it is not far off
         far = np.abs(np.log(doubted["step_time_s"] / doubted["predicted_s"]))
         like = far[far < _MISTAKEN]
+
         return replace(
             curve,
             points=points.deviating(doubted.loc[like.index], like.to_numpy(float)),
@@ -118,17 +120,21 @@ class Curve(FittedCurve):
         """Return the predictive distribution of log expected step times (s)."""
         at = Configurations.of(frame, self.points.batch_unit)
         drift = (self._drift(frame) ** 2).sum(axis=1)
+
         likely = self.ensemble.mixture(at).moved(np.log(self.points.time_unit_s), drift)
         if self.slow_link and at.crosses.any():
             likely = likely.with_tail(self.slow_link * at.crosses, *_SLOWER)
+
         doublings = np.log2(at.world_size / self.points.at.world_size.max())
         doublings = np.maximum(doublings, 0.0)
         if not doublings.any():
             return likely
+
         share, lost = 1 - (1 - self.cliff) ** doublings, _GAINLESS * doublings
         late = self._late_at_most()
         if late:
             share = np.where(doublings > 0, np.maximum(share, _RIGHT_AFTER_ALL), 0.0)
+
         # a cliff begins anywhere up to the asked devices
         return likely.with_tail(share, late + lost / 2, lost**2 / 12)
 
@@ -189,6 +195,7 @@ def _chance_of_cliff(key: CurveKey, points: Points) -> float:
     strategy = strategy_of(dict(key).get("parallelism"))
     if strategy.num_servers(2, {}):
         return _LIKELY_CLIFF
+
     at, gains = points.at, []
     steps = np.column_stack([at.samples, at.accumulation])
     for step in np.unique(steps, axis=0):
@@ -200,5 +207,6 @@ def _chance_of_cliff(key: CurveKey, points: Points) -> float:
                 for size in sizes
             )
             gains.append(1 - (last - before) / np.log(sizes[1] / sizes[0]))
+
     is_little = len(gains) and np.median(gains) < np.log2(_GAINED_LITTLE)
     return _LIKELY_CLIFF if is_little else _CLIFF

@@ -50,11 +50,13 @@ class Ensemble:
             )
             for shape, prior in priors.items()
         }
+
         process = shared_process(points, priors[Shape.ONE_RING], Shape.ONE_RING)
         fits = {
             shape: ShapeFit.fit(process, prior, shape)
             for shape, prior in priors.items()
         }
+
         return cls(
             process=process,
             fits=fits,
@@ -66,6 +68,7 @@ class Ensemble:
         """Return the predictive distribution of log expected times, shape (n,)."""
         most = max(len(self.components_within), len(self.components_across))
         weights, means = np.zeros((2, most, len(at.samples)))
+
         variances = np.ones_like(means)
         for components, some in (
             (self.components_within, np.flatnonzero(~at.crosses)),
@@ -81,6 +84,7 @@ class Ensemble:
                 spreads = ((slopes @ covariance) * slopes).sum(axis=-1)
                 weights[:count, block] = [[part.share] for part in components]
                 means[:count, block], variances[:count, block] = mean, spreads + left
+
         return Mixture(weights=weights, means=means, variances=variances)
 
     def draws(self, at: Configurations, normals: np.ndarray) -> np.ndarray:
@@ -94,9 +98,11 @@ class Ensemble:
         components = self.components_across
         linear = zip(*_linear(components, at, cross, carried), strict=True)
         shares = _shares(components, len(normals))
+
         roots = _root(_covariances(components))
         for share, (mean, slopes), root in zip(shares, linear, roots, strict=True):
             draws[share] += mean + normals[share] @ root @ slopes.T
+
         return np.asarray(draws)
 
     def terms(self, at: Configurations) -> Terms:
@@ -111,6 +117,7 @@ class Ensemble:
             part = part._replace(unexplained=part.step_time_s * np.expm1(moved))
             weights = np.array([component.share for component in group])
             parts.append([weights @ values for values in part])
+
         return Terms(*np.sum(parts, axis=0))
 
     def parameter_draws(self, normals: np.ndarray) -> dict[Shape, np.ndarray]:

@@ -175,12 +175,14 @@ class StepTimeLaw(Guided):
         check_mass(interval)
         if keywords or not isinstance(configurations, pd.DataFrame):
             configurations = self._asked(configurations, keywords)
+
         parts = [
             self._predict_curve(key, part, interval)
             for key, part in self._by_curve(configurations)
         ]
         if not parts:
             return configurations.assign(**{name: [] for name in _ANSWER_COLUMNS})
+
         answer = pd.concat(parts).sort_index()
         return configurations.assign(
             **{name: answer[name].to_numpy() for name in _ANSWER_COLUMNS}
@@ -220,6 +222,7 @@ class StepTimeLaw(Guided):
         run = curve.mixture(frame).of_one_run(*curve.points.further_run(frame))
         levels = [(1 + side * interval) / 2 for side in (0, -1, 1)]
         mid, lo, hi = np.exp([run.quantile(level) for level in levels])
+
         return pd.DataFrame(
             {
                 "step_time_s": mid,
@@ -320,6 +323,7 @@ class StepTimeLaw(Guided):
         ]
         if len(matches) == 1:
             return matches[0]
+
         labels = [curve_label(curve, self.curves) for curve in self.curves]
         raise SpecError(
             f"The configuration {asked or '{}'} matches {len(matches)} of "
@@ -380,6 +384,7 @@ class StepTimeLaw(Guided):
                 for name in gap.parameters
                 if name not in set(fitted["name"])
             ]
+
         return pd.DataFrame(
             rows, columns=["curve", "parameter", "identified", "remedy"]
         )

@@ -67,6 +67,7 @@ def with_unmeasured_link(
         value, spread = float(np.log(_PASSES)), _SPREAD_OF_PASSES
         if np.isfinite(points.log_rate):
             value += points.log_rate - _log_normal(*_GRADIENTS)[0]
+
     per_node = float(points.at.per_node.max())
     return {
         shape: _tied(prior, shape, per_node, value, spread)
@@ -102,9 +103,11 @@ def _tied(
     weights, constant = np.zeros(NUM_PARAMETERS), 0.0
     weights[[SCALE, EXCHANGE, SECOND_NODE]] = -1.0
     weights[GROWTH_PER_NODE] = -np.log(per_node)
+
     if shape is not Shape.TIERS:
         weights[GROWTH] = -np.log(per_node)
         constant = float(np.log(2 * (2 * per_node - 1) / (2 * per_node)))
+
     mean, covariance = prior.mean.copy(), prior.covariance.copy()
     mean[NODE_JUMP] = 0.0
     covariance[NODE_JUMP, :] = covariance[:, NODE_JUMP] = 0.0
@@ -119,6 +122,7 @@ def with_unusual_links(points: Points, prior: ShapePrior, shape: Shape) -> Shape
     """Return the prior, wider for the links that the points show to be unusual."""
     process = DiscrepancyProcess.of(points, prior.amplitude_mean)
     is_told = {EXCHANGE: points.at.is_parallel, NODE_JUMP: points.at.crosses}
+
     best, most = prior, log_evidence(process, prior, shape)
     for parameter in (kind for kind, where in is_told.items() if where.any()):
         wider = prior.widened(
@@ -127,6 +131,7 @@ def with_unusual_links(points: Points, prior: ShapePrior, shape: Shape) -> Shape
         probable = _LOG_ODDS + log_evidence(process, wider, shape)
         if probable > most:
             best, most = wider, probable
+
     return best
 
 

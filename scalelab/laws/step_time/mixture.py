@@ -79,11 +79,14 @@ class Mixture:
             factor = stdtrit(self.freedom, tail) / ndtri(tail)
             variances = self.variances + (self.scale * factor) ** 2
             parts = replace(self, variances=variances, scale=0.0, freedom=np.inf)
+
         variance = parts.variance
         answer = parts.mean + ndtri(level) * np.sqrt(variance)
+
         mixed = np.flatnonzero(parts._between() > _ONE_NORMAL * variance)
         if len(mixed):
             answer[mixed] = parts._take(mixed)._solve(level[mixed], answer[mixed])
+
         return np.asarray(answer)
 
     def ranked(self, draws: np.ndarray) -> np.ndarray:
@@ -126,6 +129,7 @@ class Mixture:
         low = (self.means - _FAR * deviations).min(axis=0)
         high = (self.means + _FAR * deviations).max(axis=0)
         found = np.clip(start, low, high)
+
         moving, parts = np.arange(len(found)), self
         for _ in range(_NUM_STEPS):
             at = found[moving]
@@ -139,8 +143,11 @@ class Mixture:
             tried = at - excess / np.maximum(density, 1e-300)
             inside = (tried > low[moving]) & (tried < high[moving])
             found[moving] = np.where(inside, tried, (low[moving] + high[moving]) / 2)
+
             restless = np.flatnonzero(np.abs(found[moving] - at) >= _ENOUGH)
             if not len(restless):
                 break
+
             moving, parts = moving[restless], parts._take(restless)
+
         return np.asarray(found)

@@ -66,6 +66,7 @@ def parameter_table(
     draws = _draws(ensemble, points)
     remedies = {_part(name): gap.remedy for gap in gaps for name in gap.parameters}
     rows = []
+
     measured = _measured(points.at)
     for name, values in draws.items():
         if name not in measured:
@@ -84,6 +85,7 @@ def parameter_table(
                 "remedy": remedy if is_open else "",
             }
         )
+
     return pd.DataFrame(rows)
 
 
@@ -108,10 +110,12 @@ def _draws(ensemble: Ensemble, points: Points) -> dict[str, np.ndarray]:
         "inter_node_exchange": across,
         "overlap": 1 / (1 + np.exp(-values[:, OVERLAP])),
     }
+
     fed = values[values[:, FEED] > NEVER / 2]
     if 2 * len(fed) > len(values):
         one_feed = np.exp(fed[:, SCALE] + fed[:, FEED]) * points.time_unit_s
         found["shared_feed"] = points.batch_unit / one_feed
+
     return found
 
 
@@ -124,6 +128,7 @@ def _exchange_s(shape: Shape, draws: np.ndarray, seen: Configurations) -> np.nda
         samples=np.full(2, seen.samples.min()),
         accumulation=np.ones(2),
     )
+
     silent = draws.copy()
     silent[:, EXCHANGE] = NEVER
     whole, compute = (

@@ -49,6 +49,7 @@ class Scatter:
         squares = np.array([len(values) * values.var() for values in repeats])
         spread, freedom = _moderation(degrees, squares)
         total = freedom * spread**2 + squares
+
         return cls(
             spread=spread,
             freedom=freedom,
@@ -99,6 +100,7 @@ class Points:
         samples = Configurations.of(points).samples
         batch_unit = float(np.exp(np.median(np.log(samples))))
         sizes = frame.get("gradient_bytes", pd.Series(dtype=float)).dropna().unique()
+
         return cls(
             at=Configurations.of(points, batch_unit),
             log_time=points["median"].to_numpy(float) - np.log(time_unit_s),
@@ -153,6 +155,7 @@ class Points:
         for place in np.unique(places):
             inside = np.flatnonzero(places == place)
             is_end[inside[self.at.samples[inside].argsort()[[0, -1]]]] = True
+
         drawn = np.random.default_rng(0).permutation(len(self))
         drawn = drawn[np.argsort(~is_end[drawn], kind="stable")]
         return self.take(np.sort(drawn[:most]))
@@ -214,6 +217,7 @@ def _moderation(degrees: np.ndarray, squares: np.ndarray) -> tuple[float, float]
     typical = np.log(_SPREADS) + _log_excess(_FREEDOMS)[:, None]
     mean = float((weights * typical).sum())
     variance = float((weights * (typical - mean) ** 2).sum())
+
     variance += float(weights.sum(axis=1) @ polygamma(1, _FREEDOMS / 2)) / 4
 
     def excess(half: float) -> float:

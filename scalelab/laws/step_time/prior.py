@@ -151,6 +151,7 @@ class StepTimePrior:
         }
         needed = {name for names in sources.values() for name in names}
         known = self._relatives({key: curves[key] for key in curves if key in needed})
+
         return {
             key: replace(
                 self,
@@ -172,6 +173,7 @@ class StepTimePrior:
                 fits=Ensemble.fit(points, self.priors).fits,
                 informs=Coverage.of(curves[key], frozenset()).determined(),
             )
+
         return found
 
     def of_curve(self, key: CurveKey, points: Points) -> Mapping[Shape, ShapePrior]:
@@ -194,19 +196,24 @@ class StepTimePrior:
         """Return the prior of each shape for one curve, as its relatives inform it."""
         same_work = [r for r in self.relatives if _is_same_work(r.key, key)]
         same_machine = [r for r in self.relatives if _on_same_machine(r.key, key)]
+
         priors = {}
         for shape, prior in self.priors.items():
             evidence = [r.evidence_in(shape, batch_unit) for r in same_work]
             prior = informed(prior, evidence, _shares(_OF_WORKLOAD))
             evidence = [r.exchange_at(shape, log_rate) for r in same_machine]
+
             shares = _shares(_OF_MACHINE)
             if any(INTER_NODE in r.informs for r in same_machine):
                 variances = _JUMP_OF_MACHINE**2, _JUMP_OF_WORKLOAD**2
                 prior = prior.widened(NODE_JUMP, sum(variances))
                 shares[NODE_JUMP] = variances[0] / sum(variances)
+
             if all(np.isfinite(log_rate - r.points.log_rate) for r in same_machine):
                 shares[EXCHANGE] = _SHARE_OF_KNOWN_EXCHANGE
+
             priors[shape] = informed(prior, evidence, shares)
+
         return priors
 
     def determined_for(self, key: CurveKey) -> frozenset[str]:

@@ -70,6 +70,7 @@ class DiscrepancyProcess:
         factors = np.ones(len(points)) if factors is None else factors
         parts = correlations(points.at, points.at) if parts is None else parts
         factor = cho_factor(_covariance(points, log_amplitudes, factors, parts), True)
+
         return cls(
             points=points,
             log_amplitudes=log_amplitudes,
@@ -158,6 +159,7 @@ class DiscrepancyProcess:
                 (np.append(center[:-1], _ROUGH), np.append(spread[:-1], _ROUGH_SPREAD)),
             )
             found = min(smooth, rough, key=lambda x: x.fun - (x is rough) * _ROUGH_LOG)
+
         process = self.of(self.points, found.x, self.factors, self.parts)
         return process, (found is not smooth) * _ROUGH_LOG - float(found.fun)
 

@@ -74,6 +74,7 @@ class ShapeFit:
         precision = target.precision_at(state)
         nodes = _along_share(target, state.parameters, np.linalg.inv(precision))
         information = precision - prior.precision
+
         return cls(
             parameters=state.parameters,
             evidence=Evidence(
@@ -115,6 +116,7 @@ class LogPosterior:
         weights = self.process.inverse @ residuals
         offset = parameters - self.prior.mean
         cost = residuals @ weights + offset @ self.prior.precision @ offset
+
         return State(
             parameters=parameters,
             residuals=residuals,
@@ -148,10 +150,12 @@ class LogPosterior:
         for _ in range(num_steps):
             information_vector = state.slopes.T @ state.weights
             information_vector -= precision @ (state.parameters - self.prior.mean)
+
             curvature = self.precision_at(state)
             if fixed is not None:
                 curvature[fixed, :] = curvature[:, fixed] = 0.0
                 curvature[fixed, fixed], information_vector[fixed] = 1.0, 0.0
+
             for _ in range(6):
                 damped = curvature + damping * np.diag(np.diag(curvature))
                 step = np.linalg.solve(damped, information_vector)
@@ -162,10 +166,12 @@ class LogPosterior:
                 damping *= 6
             else:
                 break
+
             gain = state.cost - after.cost
             state, damping = after, max(damping / 8, 1e-8)
             if gain < _ENOUGH:
                 break
+
         return state
 
 
@@ -194,12 +200,14 @@ def shared_process(
     few = len(points) < _MAJORITY
     process, _ = process.tuned(state.residuals, state.slopes, prior, may_be_rough=few)
     target = LogPosterior(process, prior, shape)
+
     state = target.levenberg_marquardt(prior.mean, _FIRST_STEPS)
     for again in (False, True):
         errors, rough = target.errors(state), few or again
         process, _ = process.tuned(errors, state.slopes, prior, may_be_rough=rough)
         target = LogPosterior(process, prior, shape)
         state = target.levenberg_marquardt(state.parameters, _NEXT_STEPS)
+
     return process
 
 
@@ -213,6 +221,7 @@ def _odd_points(points: Points, prior: ShapePrior, shape: Shape) -> np.ndarray:
     factors = np.ones(len(points))
     if len(points) < _FEWEST_WITH_ODD:
         return factors
+
     best, surprises, errors = _evidence(points, factors, prior, shape)
     for _ in range(max(1, len(points) // _POINTS_PER_ODD)):
         likely = np.argsort(-surprises)[:_NUM_SUSPECTS]
@@ -223,16 +232,21 @@ def _odd_points(points: Points, prior: ShapePrior, shape: Shape) -> np.ndarray:
             and factors[place] == 1
             and (errors[place] < 0 or not points.is_alone(place))
         ]
+
         before = best
+
         for place in suspects:
             odd = np.where(np.arange(len(points)) == place, _ODD_FACTOR, factors)
             evidence, *left = _evidence(points, odd, prior, shape)
             evidence += points.num_repeats[place] * _ODD_LOG
             if evidence > best:
                 best, (found, surprises, errors) = evidence, (odd, *left)
+
         if best == before:
             break
+
         factors = found
+
     return factors
 
 
@@ -264,11 +278,14 @@ def _along_jump(
         shares /= shares.sum()
         left = 1 - float(shares @ offsets**2)
         within = node.covariance - (1 - left) * np.outer(along, along)
+
         moved = node.parameters + np.outer(offsets, along)
         if target.shape is not Shape.TIERS:
             # a ring across nodes has the links of one within a node, and slower ones
             moved[:, NODE_JUMP] = np.maximum(moved[:, NODE_JUMP], 0.0)
+
         found += _nodes(target, moved, [within] * count, node.share * shares)
+
     return tuple(found)
 
 
@@ -290,6 +307,7 @@ def _along_share(
         found.append(state.parameters)
         covariances.append(within)
         logs.append(-state.cost - float(np.linalg.slogdet(precision)[1]) / 2)
+
     shares = np.exp(np.array(logs) - max(logs)) * np.gradient(_ODDS_OFFSETS)
     shares /= shares.sum()
     kept = shares >= _LEAST_WEIGHT
@@ -308,6 +326,7 @@ def _nodes(
     predicted, slopes = log_time(parameters, points.at, target.shape)
     weights = (target.process.inverse @ (points.log_time - predicted).T).T
     columns = zip(parameters, covariances, slopes, weights, shares, strict=True)
+
     return tuple(
         LinearisedNode(
             shape=target.shape,

@@ -109,6 +109,7 @@ class Evidence:
         row = self.information[parameter]
         if row[parameter] < _NOTHING:
             return self
+
         gain = row / row[parameter]
         return replace(
             self,
@@ -144,14 +145,17 @@ def informed(
     own_covariance = prior.covariance * np.outer(individual, individual) + ridge
     deviation = np.linalg.inv(own_covariance)
     precision = np.linalg.inv(prior.covariance * np.outer(common, common) + ridge)
+
     information_vector = precision @ prior.mean
     for relative in relatives:
         gain = deviation @ np.linalg.inv(relative.information + deviation)
         precision += deviation - gain @ deviation
         information_vector += gain @ relative.information_vector
+
     known = np.linalg.inv(precision)
     amplitudes = np.mean([relative.amplitudes for relative in relatives], axis=0)
     weight = len(relatives) / (len(relatives) + _OWN_AMPLITUDES)
+
     return ShapePrior(
         # each curve has its own unit of time
         mean=np.append(0.0, (known @ information_vector)[1:]),

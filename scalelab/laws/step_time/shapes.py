@@ -250,8 +250,10 @@ def split(parameters: np.ndarray, at: Configurations, shape: Shape) -> Terms:
     free = _without(parameters, FEED)
     whole, one_node = seconds(free), free.copy()
     one_node[..., CROSSING] = 0.0
+
     if shape is Shape.TIERS:
         one_node[..., NODE_JUMP] = NEVER
+
     silent = _without(free, EXCHANGE)
     uncrowded = _without(silent, CONTENTION)
     together = _without(uncrowded, IMBALANCE)
@@ -262,6 +264,7 @@ def split(parameters: np.ndarray, at: Configurations, shape: Shape) -> Terms:
     calm, equal = seconds(uncrowded), seconds(together)
     more = seconds(together, replace(at, samples=at.samples * (1 + _STEP)))
     per_sample = (more - equal) / _STEP
+
     return Terms(
         fixed=equal - per_sample,
         per_sample=per_sample,

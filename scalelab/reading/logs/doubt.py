@@ -61,8 +61,10 @@ class LogWitness:
                 columns["validity"] = [RATE_DISAGREES]
             elif not is_off and self._rates(after_steps)[0].unit in of_samples:
                 columns["samples_witness"] = "rate"
+
         if self._holds_samples:
             columns["samples_witness"] = "log"
+
         return columns
 
     def _step_time_s(
@@ -77,8 +79,10 @@ class LogWitness:
         rates = self._rates(after_steps)
         if not rates or not step_times_s:
             return None
+
         seconds = fmean(rate.seconds for rate in rates)
         passes = self._trial.gradient_accumulation_steps
+
         ranks = self._trial.data_parallel_size
         if rates[0].unit in (RateUnit.ITERATIONS, RateUnit.COUNTS):
             # Passes that are called steps agree with a rate of passes.
@@ -91,6 +95,7 @@ class LogWitness:
             either = {True: {of_all}, False: {one}, None: {of_all, one}}
             candidates = either[rates[0].of_all_ranks]
             is_doubtful = ranks in _factors(self._trial, of_ranks=False)
+
         nearest = min(candidates, key=lambda time_s: _distance(time_s, step_times_s))
         is_near = _distance(nearest, step_times_s) <= _TOLERANCE
         return None if is_near and is_doubtful and len(candidates) > 1 else nearest
@@ -130,11 +135,13 @@ class LogWitness:
             if num_seen > after_steps
         ]
         of_steps = [rate for rate, is_of_step in late if is_of_step]
+
         printed = of_steps or [rate for rate, _ in late]
         for unit in RateUnit:
             rates = [rate for rate in printed if rate.unit is unit]
             if rates and (unit is not RateUnit.TOKENS or self._tokens_per_sample):
                 return rates
+
         return []
 
 
@@ -158,6 +165,7 @@ def _check_samples(trial: Trial, num_steps: int, samples: int) -> None:
     expected = num_steps * trial.global_batch_size
     if samples == expected:
         return
+
     raise SpecError(
         f"the command reported {samples:,} samples in {num_steps:,} steps; "
         f"{num_steps:,} x global_batch_size={trial.global_batch_size:,} "

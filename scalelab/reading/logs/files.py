@@ -39,8 +39,10 @@ class FileWatch:
         self._files = list(files)
         self._folders = list(folders)
         self._directories: dict[int, Path] = {}
+
         with _refusing("inotify_init1"):
             self._inotify = inotify_simple.INotify()
+
         self.descriptor: int = self._inotify.fileno()
         try:
             self._watch_nearest()
@@ -133,11 +135,13 @@ class FollowedFile:
         header, self._header = self._header, b""
         if header:
             yield _LINE_ENDS.split(header)[0]
+
         self._keep_up()
         yield from self._completed()
         if self._is_redrawing():
             time.sleep(_WHOLE_AFTER_S)
             yield from self._completed()
+
         if self._is_redrawing():
             self._shown = self._partial.strip()
             self.num_lines += 1
@@ -168,8 +172,10 @@ class FollowedFile:
             elif line.strip() not in (b"", shown):
                 self.num_lines += 1
                 yield line
+
         if whole:
             self._is_redrawn = chunk[-len(rest) - 1 :][:1] == b"\r"
+
         self._partial += rest
         if len(self._partial) > _MAX_LINE_BYTES:
             self._partial, self._is_skipping = b"", True
@@ -184,11 +190,14 @@ class FollowedFile:
                 found = self.path.stat()
             except OSError:
                 return
+
             if os.path.samestat(known, found) and found.st_size >= at:
                 return
+
             self.close()
             self._partial, self._is_skipping = b"", False
             self._is_redrawn, self._shown = False, b""
+
         self._descriptor = _opened(self.path)
 
 
@@ -225,6 +234,7 @@ class EventFiles:
         except ImportError as error:
             missing = MissingExtraError("metrics.tensorboard", "tensorboard")
             raise SpecError(str(missing)) from error
+
         self.path = path
         self.num_lines = 0
         self._open = event_file_loader.EventFileLoader

@@ -69,8 +69,10 @@ def read_json(line: bytes) -> Report | None:
         values = json.loads(line)
     except (ValueError, RecursionError):
         return None
+
     if not isinstance(values, dict):
         return None
+
     numbers = {
         name: value
         for name, value in values.items()
@@ -121,18 +123,22 @@ class CsvLines:
         """Return what the row reports; None for a header and for an empty row."""
         text = line.decode("utf-8-sig", errors="replace")
         cells = self._cells(text)
+
         has_number = any(_parsed(cell) is not None for cell in cells)
         if not self._names or (any(cells) and not has_number):
             self._take_header(text)
             return None
+
         pairs = zip(self._names, map(_parsed, cells), strict=False)
         report = _report({name: value for name, value in pairs if name})
         if report is None:
             return None
+
         at = report.samples if report.step is None else report.step
         self._is_again = self._is_again and (at is None or at <= self._last)
         if self._is_again:
             return None
+
         self._last = self._last if at is None else at
         return report
 
@@ -142,12 +148,14 @@ class CsvLines:
     def _take_header(self, text: str) -> None:
         self._is_again = bool(self._names)
         self._delimiter = max(",;\t", key=text.count)
+
         columns = [cell.strip() for cell in self._cells(text)]
         if missing := [name for name in self._given.values() if name not in columns]:
             raise SpecError(
                 f"metrics.columns names {missing[0]!r}, and the header of metrics.csv "
                 f"has: {', '.join(columns)[:300]}. Name one of these."
             )
+
         known = {column.lower(): column for column in reversed(columns)}
         usual = {
             name: next((known[word] for word in words if word in known), None)
@@ -156,6 +164,7 @@ class CsvLines:
         names = {column: name for name, column in {**usual, **self._given}.items()}
         # A column that only is called like what counts is not read.
         self._names = [names.get(c, "" if c in _OWN else c) for c in columns]
+
         if not {STEP, SAMPLES} & {*self._names}:
             raise SpecError(
                 "no column of metrics.csv counts steps or samples by its name; it has: "
@@ -171,9 +180,11 @@ def _report(values: Mapping[str, float | None]) -> Report | None:
         if value is not None and math.isfinite(value)
     }
     metrics = {name: value for name, value in finite.items() if name not in _OWN}
+
     step, samples = _whole(finite.get(STEP)), _whole(finite.get(SAMPLES))
     if step is None and samples is None and not metrics:
         return None
+
     return Report(step=step, samples=samples, t=finite.get(TIME), metrics=metrics)
 
 
@@ -231,11 +242,13 @@ class ReportReader:
         elif source.csv is not None:
             self._read = CsvLines(source.columns).read
             self.expectation = "a row with a number of steps below a header"
+
         if source.evaluation:
             named = ", ".join(f"'{pattern}'" for pattern in source.evaluation)
             self.expectation += (
                 f" without being one of an evaluation (metrics.evaluation {named})"
             )
+
         self._of_evaluations = [re.compile(pattern) for pattern in source.evaluation]
         self._num_ranks = data_parallel_size
         self._length: float | None = None
@@ -257,6 +270,7 @@ class ReportReader:
         else:
             named = (f"{name}: {value}" for name, value in report.metrics.items())
             rates = own_rates(f"{text} {', '.join(named)}")
+
         return replace(report or Report(step=None), rates=rates) if rates else report
 
     def _counted(self, report: Report) -> Report:
@@ -269,19 +283,23 @@ class ReportReader:
         if SAMPLES_OF_RANK in found:
             of_all_ranks = found[SAMPLES_OF_RANK] * self._num_ranks
             found = {**found, SAMPLES_OF_EPOCH: of_all_ranks}
+
         metrics = {name: found[name] for name in found if name not in _COUNTS}
         report = replace(report, metrics=metrics)
 
         length = next((found[name] for name in _LENGTHS if found.get(name)), None)
         self._length = self._length or length
+
         if length and length != self._length:
             return replace(report, step=None, is_evaluation=True)
+
         for name in _OF_EPOCH:
             if (value := _whole(found.get(name))) is not None:
                 epoch = found.get(EPOCH)
                 step = self._counter.steps_after(name, value, epoch, self._length)
                 is_of_samples = name == SAMPLES_OF_EPOCH
                 return replace(report, step=step, of_samples=is_of_samples)
+
         return report
 
     def _of_samples(self, report: Report) -> Report:
@@ -312,12 +330,14 @@ class _EpochCounter:
         """
         is_samples = name in (SAMPLES, SAMPLES_OF_EPOCH)
         number = None if epoch is None else math.floor(epoch)
+
         last, before = self._last, self._epoch
         if last is not None:
             is_lower = value < last
             is_next = number is not None and before is not None and number > before
             if is_samples and is_lower and number is not None and not is_next:
                 return None
+
             if is_lower or is_next:
                 whole = int(length or last)
                 self._check_end(name, last, whole)
@@ -331,6 +351,7 @@ class _EpochCounter:
         done = self._before + value
         if is_samples:
             return self._whole_steps(done) // self._samples_per_step
+
         return done // (self._passes_per_step if name == BATCH_OF_EPOCH else 1)
 
     def _whole_steps(self, samples: int) -> int:

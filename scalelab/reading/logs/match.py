@@ -74,10 +74,12 @@ def match(path: Path, packages: Set[str] = frozenset()) -> LogMatch:
             f"{shown(str(path))} is no text: it holds NUL bytes. Give what the program "
             "printed, as text."
         )
+
     lines = [line for line in _LINE_ENDS.split(content) if len(line) < _MAX_LINE_BYTES]
     presets = list(PRESETS.values())
     imported = [row for row in presets if packages & {*row.packages}]
     of_none = [row for row in presets if not row.packages]
+
     others = [row for row in presets if row.packages and not imported]
     for group in (imported, of_none, others):
         found = []
@@ -87,6 +89,7 @@ def match(path: Path, packages: Set[str] = frozenset()) -> LogMatch:
         best = max(found, key=lambda match: match.num_steps, default=LogMatch())
         if best.num_steps:
             return best
+
     return _plain_count(lines) or LogMatch(example=_example(lines))
 
 
@@ -113,6 +116,7 @@ def _plain_count(lines: Sequence[bytes]) -> LogMatch | None:
         steps = _steps(lines, expression)
         matching = re.compile(expression.encode())
         num_lines = sum(matching.search(line) is not None for line in lines)
+
         rises = [two - one for one, two in pairwise(steps)]
         if min(rises, default=0) > 0 and len(steps) >= _LEAST_ALIKE * num_lines:
             if min(rises) > 1 and _steps(lines, expression + _PERCENTAGE) == steps:

@@ -65,14 +65,17 @@ def _forms() -> Iterator[tuple[RateUnit, re.Pattern[str]]]:
     all_ranks = rf"(?:Time|Batch \(t\)): *[\d.]+s?, +(?P<all>){_N}/s"
     yield RateUnit.SAMPLES, re.compile(all_ranks)
     yield RateUnit.SAMPLES, re.compile(rf"\bCurrSamplesPerSec=(?P<all>){_N}")
+
     for unit, thing in ((RateUnit.SAMPLES, _SAMPLE), (RateUnit.TOKENS, _TOKEN)):
         rate = rf"{thing}{_PER}{_SECOND}{_RANK}"
         yield unit, re.compile(rf"{_N} ?{rate}", re.IGNORECASE)
         yield unit, re.compile(rf"{_ALONE}{rate}{_BEHIND_NAME}{_N}", re.IGNORECASE)
+
     # [00:01<00:40,  1.33s/it of tqdm
     bar = r"<[\d:?]+, *"
     yield RateUnit.COUNTS, re.compile(rf"{bar}{_N}{_TIME}/{_ITERATION}\b")
     yield RateUnit.COUNTS, re.compile(rf"{bar}{_N}{_ITERATION}/s\b")
+
     for form in (
         rf"{_N} ?{_TIME}{_PER}{_ITERATION}\b",
         rf"{_N} ?{_ITERATION}{_PER}{_SECOND}",
@@ -114,9 +117,11 @@ def own_rates(text: str) -> tuple[OwnRate, ...]:
 def _rate(unit: RateUnit, match: re.Match[str]) -> OwnRate | None:
     groups = match.groupdict()
     digits, _, exponent = groups["n"].replace(",", "").lower().partition("e")
+
     value, places = float(digits), len(digits.partition(".")[2])
     if value <= 0 or 0.5 * 10**-places > _COARSEST * value:
         return None
+
     value *= math.pow(10, int(exponent or 0))
     time = groups.get("unit")
     return OwnRate(

@@ -27,14 +27,17 @@ def check_start(file: str | Path, experiment: Experiment, site: Site) -> None:
                 f"code.root: there is no folder {root}. Give the folder of the code, "
                 "relative to the experiment file."
             )
+
         check_paths(copied, root)
         if experiment.command is None:
             return
+
         words = words_of(experiment.command)
         is_beside = os.sep in words[0] and not os.path.isabs(words[0])
         if not placeholders_in(words[0]) and (is_beside or site.is_this_machine):
             path = experiment.env.get("PATH", search_path())
             check_program(words[0], path, str(root))
+
         check_script(words, root, copied, is_here=site.is_this_machine)
     except SpecError as error:
         raise SpecError(f"{file}: {error}") from error
@@ -49,6 +52,7 @@ def words_of(command: str) -> list[str]:
             f"command={command[:200]!r} is no command line: {error}. No shell reads "
             "it: quote words that hold spaces, and escape single quotes."
         ) from error
+
     if not words:
         raise SpecError("command is empty. Write the program and its arguments.")
     return words
@@ -78,6 +82,7 @@ def check_script(
     program, script = Path(words[0]).name, words[1] if len(words) > 1 else ""
     if not (program.startswith("python") and script.endswith(".py")) or "{" in script:
         return
+
     path, is_absolute = root / script, os.path.isabs(script)
     if not path.is_file() and (is_here or not is_absolute):
         near = [path.with_name(file.name) for file in path.parent.glob("*.py")]
@@ -87,6 +92,7 @@ def check_script(
             "Give the script's path from there: the folder of the experiment file, or "
             "code.root."
         )
+
     places = [(root / name).resolve() for name in copied]
     is_copied = any(path.resolve().is_relative_to(place) for place in places)
     if places and not (is_absolute or is_copied):

@@ -89,6 +89,7 @@ def _named(meaning: str, script: Script) -> Iterator[ScriptOption]:
             for part in re.split(r"[^a-z]+", option.flag.lower())
         )
     ]
+
     names = [*FLAGS[meaning]]
     if meaning == "local_batch_size":
         known = {name for names in FLAGS.values() for name in names}
@@ -96,6 +97,7 @@ def _named(meaning: str, script: Script) -> Iterator[ScriptOption]:
         names += (
             name for name in others if name.endswith("batch_size") and name not in known
         )
+
     for name in names:
         yield from (option for option in training if option.name.lower() == name)
 
@@ -115,6 +117,7 @@ def _understood(option: ScriptOption, meaning: str, script: Script) -> Understoo
         because = f"the script divides it by {divisor}"
     elif meaning == "trial_dir":
         file = _file_of(option)
+
     return Understood(option, meaning, placeholder, because, file)
 
 

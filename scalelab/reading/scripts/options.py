@@ -60,12 +60,14 @@ def options_of(trees: Mapping[Path, ast.Module]) -> tuple[ScriptOption, ...]:
         for node in nodes
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
+
     found: dict[str, ScriptOption] = {}
     for path, tree in trees.items():
         for call in _calls(tree):
             for option in _called(path, tree, call, classes, values):
                 if _FLAG.fullmatch(option.flag):
                     found.setdefault(option.flag, option)
+
     return tuple(found.values())
 
 
@@ -134,11 +136,13 @@ def literal(node: ast.expr | None) -> object:
 def _of_argparse(call: ast.Call) -> Iterator[ScriptOption]:
     names = [name for name in map(literal, call.args) if isinstance(name, str)]
     keywords = _said(call)
+
     takes_value = (
         str(keywords.get("action", "store")) == "store" and "is_flag" not in keywords
     )
     if not names or not takes_value:
         return
+
     # The long form: the short one says less to whoever reads the experiment.
     flag = max(names, key=lambda name: (name.startswith("--"), -names.index(name)))
     dest = keywords.get("dest")
@@ -157,11 +161,13 @@ def _of_config_file(path: Path, call: ast.Call) -> Iterator[ScriptOption]:
     # The values of a ConfigDict of ml_collections, as its flags name them.
     keywords = _said(call, "name", "default")
     name, default = keywords.get("name"), keywords.get("default")
+
     file = path
     if isinstance(default, str):
         file = path.parent / default.partition(":")[0]
     else:
         yield ScriptOption(flag=f"--{name}", name="", is_required=True, joint="=")
+
     text = file.read_text(errors="replace") if file.is_file() else ""
     for keys, value in re.findall(_CONFIG_DICT, text):
         known = None
@@ -184,6 +190,7 @@ def _fields(
     found = classes.get(name) if depth < _MOST_NESTED else None
     if found is None and _TRAINER.fullmatch(name):
         found = _TRAINING_ARGUMENTS
+
     for node in found.body if found else ():
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
@@ -193,9 +200,11 @@ def _fields(
                 inner, classes, as_tyro=as_tyro, inside=path, depth=depth + 1
             )
             continue
+
         keywords = {"default": literal(node.value)} if node.value else {}
         if isinstance(node.value, ast.Call):
             keywords = _said(node.value)
+
         flag = ".".join(path)
         yield ScriptOption(
             flag=f"--{flag.replace('_', '-') if as_tyro else flag}",
@@ -203,6 +212,7 @@ def _fields(
             default=keywords.get("default"),
             is_required=not {"default", "default_factory"} & {*keywords},
         )
+
     for base in map(_name, found.bases if found else ()):
         # A class may have the name of its base, such as TrainingArguments.
         deep = _MOST_NESTED if base == name else depth + 1
@@ -223,6 +233,7 @@ def _of_hydra(path: Path, folder: object, name: object) -> Iterator[ScriptOption
     yield ScriptOption(flag="hydra.run.dir", name="run_dir", joint="=")
     if not isinstance(folder, str) or not isinstance(name, str):
         return
+
     for key, value in _keys(path.parent / folder, name).items():
         yield ScriptOption(
             flag=key,
@@ -243,8 +254,10 @@ def _keys(
         values = parse_document(text, source=str(path))
     except SpecError:
         return {}
+
     if "@package _global_" in text:
         prefix = ""
+
     found: dict[str, object] = {}
     listed = values.pop("defaults", None)
     for entry in listed if isinstance(listed, list) and depth < _MOST_NESTED else ():
@@ -253,6 +266,7 @@ def _keys(
             if isinstance(choice, str) and choice != "_self_":
                 inner = ".".join(filter(None, (prefix, group.replace("/", "."))))
                 found |= _keys(folder / group, choice, inner, depth + 1)
+
     return found | _flat(values, prefix)
 
 

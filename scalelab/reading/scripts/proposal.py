@@ -163,6 +163,7 @@ class Proposal:
             found["gradient_accumulation_steps"] = (
                 self.counts["gradient_accumulation_steps"] or 1
             )
+
         if row := filled.get("learning_rate"):
             is_rate = row.number is not None and row.number > 0
             found["learning_rate"] = row.number if is_rate else 0.1
@@ -170,6 +171,7 @@ class Proposal:
             found["seed"] = self.counts["seed"]
         if row := filled.get("precision"):
             found["precision"] = row.option.default
+
         return {key: value for key, value in found.items() if value}
 
 
@@ -185,6 +187,7 @@ def read(proposal: Proposal) -> Reading[str]:
         autoescape=False,
         keep_trailing_newline=True,
     )
+
     lacking = doubt(proposal)
     text = environment.get_template("experiment.yaml.j2").render(
         proposal=proposal,
@@ -193,6 +196,7 @@ def read(proposal: Proposal) -> Reading[str]:
         plain=PLAIN,
         presets=", ".join(PRESETS),
     )
+
     source = "the proposed experiment"
     Experiment.from_text(text, source=source, directory=proposal.directory)
     filled = (row.option.with_value(row.value) for row in proposal.filled)
@@ -204,10 +208,12 @@ def doubt(proposal: Proposal) -> list[str]:
     lacking = [f"{option.flag} in the command" for option in proposal.required]
     if not proposal.counts.keys() & {"local_batch_size", "global_batch_size"}:
         lacking.append("how the script takes its batch size, {local_batch_size}")
+
     expression = proposal.log and proposal.log.expression
     reads_output = proposal.preset or expression or proposal.script.tables
     if not (reads_output or proposal.sees_steps):
         lacking.append("metrics.regex, the expression for a line that reports a step")
+
     *_, unknown = proposal.job
     lacking.append(f"job.{unknown}, and remove the # before job")
     return lacking

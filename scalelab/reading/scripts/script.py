@@ -78,6 +78,7 @@ def read_script(path: Path) -> Script:
     spreads |= {name for name in named if "distributed" in name.lower()}
     tables = sorted(t for t in texts if re.fullmatch(r"[\w-]+\.csv", t, re.ASCII))
     source = "\n".join(file.read_text(errors="replace") for file in trees)
+
     return Script(
         path=path,
         import_root=root,
@@ -146,6 +147,7 @@ def _modules(
                 beside.add(root / f"{parts[0]}.py")
             elif any(top.glob("*.py")):
                 beside.add(top)
+
             for module, within in (
                 (root.joinpath(*parts).with_suffix(".py"), parts[:-1]),
                 (root.joinpath(*parts) / "__init__.py", parts),
@@ -156,6 +158,7 @@ def _modules(
                     except SpecError:
                         continue
                     waiting.append((module, within))
+
     return trees, beside
 
 
@@ -214,8 +217,10 @@ def surroundings(
             f"{shown(str(script.path))} holds characters that cannot be shown. Rename "
             "it."
         )
+
     root = _root_of(script, directory.resolve())
     wanted = {script.path, *script.beside}
+
     elsewhere = []
     for option in options:
         path, is_of_root = _data_of(option, script.path, root)
@@ -224,6 +229,7 @@ def surroundings(
             wanted.add(path)
         elif path:
             elsewhere.append((option, shlex.quote(str(path))))
+
     below = {place for place in wanted if place.is_relative_to(root) and place.exists()}
     copied = sorted(
         place.relative_to(root).as_posix() + ("/" if place.is_dir() else "")

@@ -29,6 +29,7 @@ def complete(values: dict[str, Any], readings: Mapping[str, Meaning]) -> dict[st
     is_alone = OF_DEVICES.isdisjoint(values) and not {*LENGTHS}.isdisjoint(values)
     if not is_alone:
         values = {**values, **_devices(values)}
+
     batch, throughput = map(
         readings.get, ("global_batch_size", "throughput_samples_per_s")
     )
@@ -38,6 +39,7 @@ def complete(values: dict[str, Any], readings: Mapping[str, Meaning]) -> dict[st
         values["global_batch_size"] = _batch_in_samples(tokens, length)
     if not is_alone:
         values |= _batch(values)
+
     values |= _length(values)
     measured = (Outcome.COMPLETED, Outcome.TARGET_NOT_REACHED, Outcome.PRUNED)
     if values.get("outcome", Outcome.COMPLETED) in measured:
@@ -49,6 +51,7 @@ def complete(values: dict[str, Any], readings: Mapping[str, Meaning]) -> dict[st
             return {**values, "kind": "convergence"}
         values |= _times(values)
         _check_length(values)
+
     return values
 
 
@@ -57,11 +60,14 @@ def _length(values: Mapping[str, Any]) -> dict[str, Any]:
     samples, steps = map(values.get, LENGTHS)
     if samples is None and steps is None:
         return {}
+
     _require(values, "global_batch_size")
     samples = samples or steps * values["global_batch_size"]
+
     seconds = values.get("time_to_target_s")
     if seconds is None or any(map(values.get, SPEEDS)):
         return {"samples_to_target": samples}
+
     rate = {"throughput_samples_per_s": samples / seconds}
     return {"samples_to_target": samples, **rate}
 
@@ -86,6 +92,7 @@ def _devices(values: Mapping[str, Any]) -> dict[str, Any]:
     if nodes is None:
         _require(values, "gpus_per_node")
         nodes = _nodes_filled(devices, values["gpus_per_node"])
+
     if on_node is not None:
         # a mean over uneven nodes is written with a few digits only
         is_mean = on_node % 1 and math.isclose(nodes * on_node, devices, rel_tol=1e-3)
@@ -96,12 +103,14 @@ def _devices(values: Mapping[str, Any]) -> dict[str, Any]:
                 f"one (num_nodes={_nodes_filled(devices, on_node)}). Correct one of "
                 "them, or leave gpus_per_node out."
             )
+
     if nodes > devices:
         raise SpecError(
             f"world_size={devices} does not fit num_nodes={nodes}: a node has at least "
             "one device. Correct one of them; where some nodes only serve parameters "
             "to the others, count those that train."
         )
+
     return {
         "world_size": devices,
         "num_nodes": nodes,
@@ -127,7 +136,9 @@ def _copies(values: Mapping[str, Any], devices: int) -> int:
         and value not in (None, False, 0)
         and (setting := plain(name.removeprefix(OPTION_PREFIX))) in SHARED
     }
+
     is_whole = all(type(value) is int for _, value in shared.values())
+
     of_a_copy = math.prod(value for _, value in shared.values()) if is_whole else 0
     if of_a_copy <= 0 or devices % of_a_copy:
         shares = ", ".join(f"{name}={value}" for name, value in shared.values())
@@ -136,6 +147,7 @@ def _copies(values: Mapping[str, Any], devices: int) -> int:
             "among copies of the model, as many in each as the product of these "
             "numbers. Correct one of them, or give data_parallel_size."
         )
+
     return devices // of_a_copy
 
 
@@ -158,6 +170,7 @@ def _in_samples_of_all(values: Mapping[str, Any], meaning: Meaning) -> float | N
     found: float | None = values.get("throughput_samples_per_s")
     if found is None:
         return None
+
     found *= values["world_size"] if meaning.is_per_device else 1
     length = values.get("sequence_length") if meaning.is_in_tokens else 1
     if not length:
@@ -165,6 +178,7 @@ def _in_samples_of_all(values: Mapping[str, Any], meaning: Meaning) -> float | N
             f"{found:g} tokens/s, but batches count samples and nothing says how many "
             f"tokens one has. Say {_TOKENS}."
         )
+
     return found / length
 
 
@@ -174,6 +188,7 @@ def _batch_in_samples(tokens: int, length: int | None) -> int:
             f"The batch counts {tokens:,} tokens, but nothing says how many tokens a "
             f"sample has. Say {Option('constant', 'N', key='sequence_length')}."
         )
+
     if tokens % length:
         raise SpecError(
             f"A batch of {tokens:,} tokens is no whole number of samples of "
@@ -185,16 +200,19 @@ def _batch_in_samples(tokens: int, length: int | None) -> int:
 def _batch(values: Mapping[str, Any]) -> dict[str, int]:
     parallel = values["data_parallel_size"]
     local, total = values.get("local_batch_size"), values.get("global_batch_size")
+
     accumulation = values.get("gradient_accumulation_steps")
     if local is None:
         _require(values, "global_batch_size")
         accumulation = accumulation or 1
         shares = parallel * accumulation
+
         local, rest = divmod(values["global_batch_size"], shares)
         if rest and values.get("time_to_target_s"):
             # devices that share a copy of the model, as many as the batch asks for
             parallel = shares = math.gcd(parallel, values["global_batch_size"])
             local, rest = values["global_batch_size"] // shares, 0
+
         if rest:
             raise SpecError(
                 f"global_batch_size={total} does not divide by data_parallel_size="
@@ -202,8 +220,10 @@ def _batch(values: Mapping[str, Any]) -> dict[str, int]:
                 "each device takes equally many samples. Correct one of them, or give "
                 "the batch that was run, per device (local_batch_size) or of all."
             )
+
     if accumulation is None:
         accumulation = 1 if total is None else max(1, total // (local * parallel))
+
     product = local * parallel * accumulation
     if total is not None and total != product:
         raise SpecError(
@@ -212,6 +232,7 @@ def _batch(values: Mapping[str, Any]) -> dict[str, int]:
             f"{accumulation} (={product}). Correct one of them; local_batch_size is "
             "per device."
         )
+
     return {
         "local_batch_size": local,
         "gradient_accumulation_steps": accumulation,
@@ -228,6 +249,7 @@ def _times(values: Mapping[str, Any]) -> dict[str, float]:
         step = samples / values["throughput_samples_per_s"]
     if throughput is None:
         throughput = samples / step
+
     ratio = throughput * step / samples
     if not 0.95 < ratio < 1 / 0.95:
         raise SpecError(
@@ -235,6 +257,7 @@ def _times(values: Mapping[str, Any]) -> dict[str, float]:
             f"by a factor of {ratio:.4g}: throughput = global_batch_size={samples} / "
             f"step_time_s.{_unit_hint(ratio, values)} Correct one or leave one out."
         )
+
     return {"step_time_s": step, "throughput_samples_per_s": throughput}
 
 

@@ -49,15 +49,18 @@ class Curves:
             for name in row.values
             if name.startswith(OPTION_PREFIX)
         }
+
         names = [
             name
             for name in (*CURVE_COLUMNS, *sorted(options))
             if len({row.values.get(name) for row in timed}) > 1
         ]
+
         curves: dict[tuple[Any, ...], list[ImportedRow]] = {}
         for row in timed:
             key = tuple(row.values.get(name) for name in names)
             curves.setdefault(key, []).append(row)
+
         return cls(names, curves)
 
     @property
@@ -66,12 +69,14 @@ class Curves:
         sizes = list(map(len, self.rows.values()))
         if len(sizes) <= 1:
             return f"They are {counted(sum(sizes), 'row')} of one curve."
+
         if len(sizes) <= _FEW:
             listed = "; ".join(
                 f"{self.called(key)} ({counted(len(rows), 'row')})"
                 for key, rows in self.rows.items()
             )
             return f"They are {len(sizes)} curves: {listed}."
+
         fewest, most = min(sizes), max(sizes)
         size = f"{fewest} to {most} rows" if fewest < most else f"{fewest} each"
         return f"They are {len(sizes):,} curves, by {self.by}, of {size}."

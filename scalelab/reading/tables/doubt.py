@@ -60,6 +60,7 @@ def doubt(
         _crowded_nodes(rows, _MOST_ON_NODE, math.inf),
         _within_one_batch(rows),
     )
+
     mentioned = (
         _curves_apart(curves),
         _single_rows(curves),
@@ -76,6 +77,7 @@ def _pooled(curves: Curves, matching: Matching) -> str:
     found = list(_pooled_settings(curves, matching.unused))
     if not found:
         return ""
+
     name, *pair = found[0]
     times = " and ".join(
         f"{duration(row.time_s)} with {shown(row.cells[name])} (line {row.line})"
@@ -83,6 +85,7 @@ def _pooled(curves: Curves, matching: Matching) -> str:
     )
     likewise = ", ".join(shown(name) for name, *_ in found[1:])
     more = f" Likewise {likewise}." if likewise else ""
+
     return (
         f"the column {shown(name)} is not read, and rows that are otherwise alike "
         f"differ with it: a step takes {times}. Rows of different settings are no "
@@ -107,6 +110,7 @@ def _pooled_settings(
         for row in sorted(rows, key=lambda row: row.time_s)
     ]
     numbers = {at: number for number, (at, _) in enumerate(keyed)}
+
     frame = pd.DataFrame(
         {
             "row": [row for _, row in keyed],
@@ -118,6 +122,7 @@ def _pooled_settings(
         frame["value"] = [row.cells[name] for row in frame["row"]]
         num_values = frame.groupby("configuration")["value"].transform("nunique")
         several = frame.loc[num_values > 1]
+
         labels_rows = several["value"].nunique() > _MEASURED_SHARE * len(several)
         if several.empty or (labels_rows and several["configuration"].nunique() > 1):
             continue
@@ -126,6 +131,7 @@ def _pooled_settings(
         medians = levels.median().unstack()
         gaps = medians.max(axis=1) - medians.min(axis=1)
         typical = sorted(gaps)[math.ceil(0.8 * len(gaps)) - 1]
+
         may_be_result = is_measured(name) and (labels_rows or typical <= _EVIDENT)
         if not may_be_result and _differ(several, medians, gaps):
             widest = medians.iloc[gaps.argmax()]
@@ -154,10 +160,12 @@ def _differ(rows: pd.DataFrame, medians: pd.DataFrame, gaps: pd.Series[float]) -
     is_far = widest > _SPREADS * gaps.median()
     if widest > _WITHOUT_REPEATS and (len(slow) == 1 or is_far):
         return True
+
     effects = medians.sub(medians.mean(axis=1), axis=0)
     num_free = levels.ngroups - sum(medians.shape) + 1
     if num_free < 3:
         return bool(widest > _WITHOUT_REPEATS)
+
     means = effects.mean()
     squares = ((effects - means) ** 2).sum().sum()
     scatter = _scatter(squares, num_free, effects.count().mean())
@@ -180,9 +188,11 @@ def _times_apart(curves: Curves) -> str:
         for row in sorted(rows, key=lambda row: row.time_s):
             at = (row.values["num_nodes"], row.values["world_size"], row.work)
             by_configuration.setdefault(at, []).append(row)
+
         middle = {at: same[len(same) // 2] for at, same in by_configuration.items()}
         of_devices = [middle[at] for at in sorted(middle)]
         of_work = [middle[at] for at in sorted(middle, key=lambda at: (at[2], *at[:2]))]
+
         compared = (
             *((same[0], same[-1]) for same in by_configuration.values()),
             *pairwise(of_devices),
@@ -193,6 +203,7 @@ def _times_apart(curves: Curves) -> str:
             factor = slow.time_s / fast.time_s
             # more samples and links between nodes explain some of it
             has_more_nodes = slow.values["num_nodes"] > fast.values["num_nodes"]
+
             apart = _APART_ACROSS_NODES if has_more_nodes else _APART
             if factor >= apart * max(1.0, slow.work / fast.work):
                 return (
@@ -226,6 +237,7 @@ def _curves_apart(curves: Curves) -> str:
             f"{curves.called(fast)} (line {curves.rows[fast][0].line}). Times are in "
             "seconds; those of one curve may be milliseconds."
         )
+
     return ""
 
 
@@ -239,6 +251,7 @@ def _falling_times(curves: Curves, matching: Matching) -> str:
     ]
     if meaning is None or not falling:
         return ""
+
     size, widest = max(
         falling, key=lambda times_of_size: max(times_of_size[1]) / min(times_of_size[1])
     )
@@ -258,12 +271,14 @@ def _flat_throughput(curves: Curves, matching: Matching) -> str:
     meaning = matching.columns.get("throughput_samples_per_s")
     if meaning is None or meaning.is_per_device or "step_time_s" in matching.columns:
         return ""
+
     groups = [
         group
         for rows in curves.rows.values()
         for name in ("local_batch_size", "global_batch_size")
         for _, group in _by_devices(rows, name, "throughput_samples_per_s")
     ]
+
     flat = [
         group
         for group in groups
@@ -272,6 +287,7 @@ def _flat_throughput(curves: Curves, matching: Matching) -> str:
     ]
     if not flat or len(flat) < 0.8 * len(groups):
         return ""
+
     widest = max(flat, key=lambda group: max(group) / min(group))
     fewest, most = min(widest), max(widest)
     return (
@@ -293,6 +309,7 @@ def _by_devices(
         at = (values[batch], values["gradient_accumulation_steps"], of_a_copy)
         by_devices = found.setdefault(at, {})
         by_devices.setdefault(values["world_size"], []).append(values[speed])
+
     for (size, *_), by_count in found.items():
         if len(by_count) > 1:
             yield size, {n: statistics.median(by_count[n]) for n in sorted(by_count)}
@@ -302,6 +319,7 @@ def _tokens_as_samples(rows: Sequence[ImportedRow], matching: Matching) -> str:
     meaning = matching.columns.get("throughput_samples_per_s")
     if meaning is None or meaning.is_in_tokens or "step_time_s" in matching.columns:
         return ""
+
     for row in rows:
         tokens = row.values.get("sequence_length") or 0
         rate = row.values.get("throughput_samples_per_s") or 0.0
@@ -312,12 +330,14 @@ def _tokens_as_samples(rows: Sequence[ImportedRow], matching: Matching) -> str:
                 "count sequences, and so must the throughput. Say "
                 f"{Option('tokens_per_sample', tokens)} if it counts tokens."
             )
+
     return ""
 
 
 def _devices_of_a_node(rows: Sequence[ImportedRow], matching: Matching) -> str:
     sizes = {row.values["world_size"] for row in rows}
     nodes = sorted({row.values["num_nodes"] for row in rows})
+
     meaning = matching.columns.get("world_size")
     if meaning and len(sizes) == 1 and len(nodes) > 1 and max(sizes) > 1:
         return (
@@ -327,6 +347,7 @@ def _devices_of_a_node(rows: Sequence[ImportedRow], matching: Matching) -> str:
             f"{Option('column', meaning.theirs, key='gpus_per_node')} if it is that of "
             "one node."
         )
+
     return ""
 
 
@@ -369,9 +390,11 @@ def _single_rows(curves: Curves) -> str:
     single = [(key, rows[0]) for key, rows in curves.rows.items() if len(rows) == 1]
     if not single or len(curves.rows) == 1:
         return ""
+
     key, row = single[0]
     which = "all" if len(single) == len(curves.rows) else f"{len(single):,}"
     have = "has" if len(single) == 1 else "have"
+
     return (
         f"{which} of {len(curves.rows):,} curves {have} a single row, such as "
         f"{curves.called(key)} (line {row.line}): one row tells nothing of scaling. "

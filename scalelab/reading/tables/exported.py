@@ -40,6 +40,7 @@ def exported_rows(table: ForeignTable) -> list[ImportedRow]:
     }
     found, lines = [], dict[tuple[str, int], int]()
     runs = {(row.cells["trial_id"], row.cells["run"]) for row in table.rows}
+
     num_runs = Counter(trial_id for trial_id, _ in runs)
     for index, row in enumerate(table.rows):
         options = {name: values[index] for name, values in settings.items()}
@@ -47,13 +48,16 @@ def exported_rows(table: ForeignTable) -> list[ImportedRow]:
         if num_runs[values["trial_id"]] > 1:
             words = f"{values['run']}/{values['trial_id']}"
             values["trial_id"] = hashlib.sha256(words.encode()).hexdigest()[:12]
+
         key = values["trial_id"], values["attempt"]
         if (first := lines.setdefault(key, row.line)) != row.line:
             raise SpecError(
                 f"{table.path}, line {row.line}: attempt {values['attempt']} of trial "
                 f"{row.cells['trial_id']} stands in line {first}, too. Remove one."
             )
+
         found.append(ImportedRow(row.line, row.cells, values))
+
     return found
 
 

@@ -124,6 +124,7 @@ def read_table(path: Path, header_row: int | None = None) -> ForeignTable:
         raise SpecError(
             f"{path} cannot be read: {error.strerror}. Give a CSV or Parquet file."
         ) from error
+
     if content.startswith(b"PAR1"):
         if header_row is not None:
             raise SpecError(
@@ -133,18 +134,22 @@ def read_table(path: Path, header_row: int | None = None) -> ForeignTable:
         separator, records = "", _parquet_records(path, content)
     else:
         separator, records = _text_records(path, content, (header_row or 1) - 1)
+
     if not records:
         raise SpecError(
             f"{path} is empty. The first line, or that of {Option('header_row')}, must "
             "name the columns."
         )
+
     line, header = records.pop(0)
     repeated = [number for number, cells in records if cells == header]
+
     body = [(number, cells) for number, cells in records if cells != header]
     if not body:
         raise SpecError(
             f"{path} has a header but no rows. Add one row per measured configuration."
         )
+
     names, rows = _named(path, line, header, body)
     return ForeignTable(
         path,
@@ -167,6 +172,7 @@ def _decode(path: Path, content: bytes) -> str:
             f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8. "
             "Save the table as CSV in UTF-8, or as Parquet."
         ) from error
+
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise SpecError(
@@ -192,6 +198,7 @@ def _separator(lines: Sequence[str]) -> str:
         )
         if width > 1:
             agreeing[separator] = (count, width)
+
     return max(agreeing, key=lambda separator: agreeing[separator], default=",")
 
 
@@ -204,9 +211,11 @@ def _text_records(path: Path, content: bytes, above: int) -> tuple[str, list[Rec
     lines = list(io.StringIO(_decode(path, content), newline=""))[above:]
     if above == 0:
         above, lines = _of_card(path, lines)
+
     separator = _separator(lines)
     reader = csv.reader(lines, delimiter=separator, strict=True)
     records: list[Record] = []
+
     line = above + 1
     try:
         for cells in reader:
@@ -220,10 +229,12 @@ def _text_records(path: Path, content: bytes, above: int) -> tuple[str, list[Rec
             f"{path}, line {line} is not CSV: {error}. Close every quotation mark, and "
             "double those inside quoted text."
         ) from error
+
     if separator != "|" or any(
         cells[0] or cells[-1] or len(cells) < 3 for _, cells in records
     ):
         return separator, records
+
     return separator, [(line, cells[1:-1]) for line, cells in records]
 
 
@@ -232,12 +243,14 @@ def _of_card(path: Path, lines: list[str]) -> tuple[int, list[str]]:
     marks = (n for n, line in enumerate(lines) if line.startswith(_CARD))
     if (mark := next(marks, None)) is None:
         return 0, lines
+
     version = lines[mark].removeprefix(_CARD).strip()
     if version != str(CARD_VERSION):
         raise SpecError(
             f"{path} is a card of version {version}; this ScaleLab reads "
             f"{CARD_VERSION}. Install the ScaleLab that wrote it, or a newer one."
         )
+
     below = (n for n, line in enumerate(lines) if n > mark and line.startswith("|"))
     first = next(below, len(lines))
     return first, [*takewhile(lambda line: line.startswith("|"), lines[first:])]
@@ -263,6 +276,7 @@ def _parquet_records(path: Path, content: bytes) -> list[Record]:
             f"{str(error).partition(chr(10))[0].rstrip('.')}. Write it "
             "again, or save the table as CSV."
         ) from error
+
     columns = [
         [_text_of(value) for value in column.to_pylist()] for column in table.columns
     ]
@@ -276,6 +290,7 @@ def _named(
     names = [_SPACE.sub(" ", name) for name in header]
     while not names[-1]:
         names.pop()
+
     width = len(names)
     for number, cells in body:
         if len(cells) < width or any(cells[width:]):
@@ -285,6 +300,7 @@ def _named(
                 f'and numbers such as "1,024", that contain commas. If line {line} '
                 f"does not name the columns, say which does: {Option('header_row')}."
             )
+
     where = f"{path}, line {line}" if line else str(path)
     kept = _kept(where, names, [cells for _, cells in body])
     rows = (
@@ -304,12 +320,14 @@ def _kept(
         column = [cells[at] for cells in body]
         if not name and (column in counts or not any(column)):
             continue
+
         if not name or not name.isprintable():
             raise SpecError(
                 f"{where}: column {at + 1} has the name {shown(name)}. Give every "
                 "column a printable name, or say which other line has the names: "
                 f"{Option('header_row')}."
             )
+
         first = kept.setdefault(name, at)
         if column != [cells[first] for cells in body]:
             raise SpecError(
@@ -317,6 +335,7 @@ def _kept(
                 f"{first + 1} and {at + 1}, with unlike cells. Remove or rename one of "
                 "them."
             )
+
     return kept
 
 

@@ -41,14 +41,17 @@ def import_table(asked: ImportArguments) -> RunStore:
     """
     table, run_directory = Path(asked.table), Path(asked.directory)
     foreign = read_table(table, asked.header_row)
+
     is_asked = asked.model_dump(exclude_defaults=True, exclude=_PLACES)
     if is_exported(foreign) and not is_asked:
         return _read_back(foreign, run_directory)
+
     foreign = by_goal(melted(foreign, asked), asked)
     matching = match(foreign, asked)
     found = read(foreign, matching, asked, run_directory.absolute().name)
     rows, curves = found.value, Curves.of(found.value)
     placed = [row for row in rows if "world_size" in row.values]
+
     refused, mentioned = doubt(matching, curves, placed, asked.constant)
     if refused and not asked.accept_doubts:
         more = f" (1 of {len(refused)} doubts)" if len(refused) > 1 else ""
@@ -56,6 +59,7 @@ def import_table(asked: ImportArguments) -> RunStore:
             f"{table}{more}: {refused[0]}",
             f"To import the table as it is, say {Option('accept_doubts', True)}.",
         )
+
     trainings, target = _trainings(rows)
     prices = TablePrices.of(matching.unused, rows)
     unused = tuple(n for n in matching.unused if n not in prices.columns)
@@ -129,8 +133,10 @@ def _how_read(matching: Matching) -> Iterator[str]:
         how = f" ({', '.join(words_of_meaning)})" if words_of_meaning else ""
         if meaning.theirs != name:
             named.append(f"{name} from {shown(meaning.theirs)}{how}")
+
     if named:
         yield f"Read: {', '.join(named)}."
+
     if matching.unused:
         names = ", ".join(map(shown, matching.unused))
         setting = Option("axis", ["NAME"])
@@ -142,6 +148,7 @@ def _trainings(rows: Sequence[ImportedRow]) -> tuple[list[str], str]:
     trained = [r.values for r in rows if r.values.get("samples_to_target")]
     named_so = {tuple(map(values.get, UNNAMED_TARGET)) for values in trained}
     target, named = "", ""
+
     targets = sorted(named_so, key=str)
     if len(targets) == 1 and None not in targets[0]:
         target = _in_words(targets[0])
@@ -151,6 +158,7 @@ def _trainings(rows: Sequence[ImportedRow]) -> tuple[list[str], str]:
     ]:
         listed = ", ".join(str(Target.parse(target_words)) for target_words in several)
         named = f": {listed}. Ask for one of them with {Option('target')}"
+
     alone = sum(values["kind"] == "convergence" for values in trained)
     untimed = f", {alone:,} without its time" if alone else ""
     count = counted(len(trained), "row")

@@ -37,16 +37,19 @@ def check_required(table: ForeignTable, given: set[str], others: Sequence[str]) 
     missing = _missing(given, tells_length=tells_length)
     if not missing:
         return
+
     needs = "; ".join(
         " or ".join(" and ".join(names) for names in alternatives)
         for alternatives in missing
     )
     example = missing[0][0][0]
+
     wanted = {
         name for alternatives in missing for names in alternatives for name in names
     } - given
     if "time_to_target_s" in given and not tells_length:
         wanted.add("samples_to_target")
+
     lacks = f"{table.path} lacks columns that a measurement needs: {needs}."
     raise SpecError(
         " ".join([lacks, *_hints(table, wanted, others)]),
@@ -62,6 +65,7 @@ def _missing(given: set[str], *, tells_length: bool) -> list[Sequence[Sequence[s
         given = {*given, "step_time_s"}
     elif tells_length and given.isdisjoint(OF_DEVICES):
         required = ((("global_batch_size",),),)
+
     return [
         alternatives
         for alternatives in required
@@ -84,12 +88,14 @@ def _hints(
             "known: its samples, its steps, or its epochs with "
             f"{Option('samples_per_epoch', 1281167)}."
         )
+
     if wanted & {"num_nodes", "gpus_per_node"}:
         yield (
             "If all nodes are alike and filled, "
             f"{Option('constant', '8', key='gpus_per_node')} says how many devices one "
             "has."
         )
+
     if "step_time_s" in wanted:
         counts = list(by_number(table, others))
         filled = [name for name in others if is_of_numbers(table, name)]
@@ -100,6 +106,7 @@ def _hints(
                 f"If the names of {shown(names[0])}, {shown(names[1])}, ... are values "
                 f"of one thing, say of which, and what their cells hold: {melt}."
             )
+
         yield (
             "The time of a step is in seconds, unless its name says otherwise "
             "(step_time_ms)."
@@ -116,6 +123,7 @@ def _hint(theirs: str, wanted: set[str], known: Mapping[str, str]) -> str | None
             f"{shown(theirs)} may be the batch of one device ({of_one}) or of all "
             f"({of_all})."
         )
+
     if "step_time_s" in wanted and _WHOLE.search(name):
         return (
             f"{shown(theirs)} seems to be the time of an epoch or a training; needed "
@@ -123,7 +131,9 @@ def _hint(theirs: str, wanted: set[str], known: Mapping[str, str]) -> str | None
             "is of a training to a target, "
             f"{Option('column', theirs, key='time_to_target_s')} says so."
         )
+
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     if close and not _SPREAD.fullmatch(name):
         return f"{shown(theirs)} looks like {known[close[0]]}."
+
     return None

@@ -75,6 +75,7 @@ def match(table: ForeignTable, asked: ImportArguments) -> Matching:
     named = {meaning.column for meaning in map(meaning_of, table.names) if meaning}
     given = {*named, *mapped, *asked.constant}
     tells_length = "time_to_target_s" in given or given.isdisjoint(SPEEDS)
+
     claims: list[Claim] = []
     for theirs in table.names:
         ours = [name for name, column in asked.column.items() if column == theirs]
@@ -125,6 +126,7 @@ def _resolve(
     columns: dict[str, Meaning] = {}
     options: dict[str, str] = {}
     unused = [claim.theirs for claim in claims if not claim.ours]
+
     filling = [claim for claim in claims if claim.ours]
     for claim in sorted(filling, key=_directness):
         same = {*SPEEDS} if claim.ours in SPEEDS else {claim.ours}
@@ -136,10 +138,12 @@ def _resolve(
         first = options.get(claim.ours, first)
         if first or claim.ours in asked.constant:
             raise _second(table, claim, first)
+
         if claim.meaning is None:
             options[claim.ours] = claim.theirs
         else:
             columns[claim.ours] = replace(claim.meaning, theirs=claim.theirs)
+
     return Matching(columns, options, tuple(unused))
 
 
@@ -178,6 +182,7 @@ def _as_asked(
     ]
     if not options:
         return {}
+
     name = "throughput_samples_per_s"
     found = columns.get(name)
     if found is None:
@@ -187,6 +192,7 @@ def _as_asked(
             "Leave the option out, or name the column "
             f"({Option('column', 'THEIRS', key=name)}).",
         )
+
     changed = replace(
         found,
         is_per_device=found.is_per_device or asked.per_device,
@@ -208,12 +214,14 @@ def _of_epochs(
                 f"Say {Option('samples_per_epoch', 1281167)}.",
             )
         return {name: replace(length, factor=samples)}
+
     if samples is not None:
         raise SpecError(
             f"{table.path}: {Option('samples_per_epoch', samples)} is said, but no "
             "column is read as a number of epochs.",
             f"Leave it out, or say {Option('column', 'NAME', key='epochs_to_target')}.",
         )
+
     return {}
 
 
@@ -226,6 +234,7 @@ def _check_names(table: ForeignTable, asked: ImportArguments) -> None:
                 f"{did_you_mean(SETTABLE, name)}Columns: {', '.join(SETTABLE)}, "
                 f"{OPTION_PREFIX}<axis>."
             )
+
     for theirs, purpose in (
         *((theirs, f"be {name}") for name, theirs in asked.column.items()),
         *((theirs, "be an axis") for theirs in asked.axis),

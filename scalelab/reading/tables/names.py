@@ -159,9 +159,11 @@ def goal_of(name: str) -> tuple[str, Target] | None:
         return None
     words = plain(f"{found['before']} {found['after']}").split("_")
     unit = words.pop() if words[-1] in SECONDS else ""
+
     plain_name = plain(f"{found['what']} to target {unit}")
     if plain_name not in known_names():
         return None
+
     metric = "_".join(filter(None, words))
     metric = metric or ("accuracy" if found["percent"] else "target")
     mode, value = MetricMode.usual(metric), float(found["value"])
@@ -202,14 +204,17 @@ def meaning_as(column: str, theirs: str) -> Meaning | None:
         return known
     if meaning is not None and meaning.column == known.column:
         return meaning
+
     words = plain(theirs).split("_")
     if known.column in LENGTHS:
         lengths = (known_names().get(f"{word}_to_target") for word in words)
         return next(filter(None, lengths), known)
+
     units = [word for word in words if word in SECONDS and len(word) > 1]
     units = [word for word in units if word != "min"] + words[-1:]
     if _is_duration(known.column) and units[0] in SECONDS:
         return Meaning(known.column, SECONDS[units[0]], units[0])
+
     return known
 
 
@@ -257,11 +262,14 @@ def _in_units() -> Iterator[tuple[str, Meaning]]:
         step = Meaning("step_time_s", factor, unit)
         for base in _STEP_TIMES:
             yield f"{base}_{unit}", step
+
         for step_word in _STEPS:
             yield f"{unit}_per_{step_word}", step
             if not unit.startswith("min"):  # "min step" is the shortest one
                 yield f"{unit}_{step_word}", step
+
         yield f"step_{unit}", step
+
     for base, (unit, factor) in itertools.product(_PEAKS, BYTES.items()):
         yield f"{base}_{unit}", Meaning("gpu_memory_peak_bytes", factor, unit)
 
@@ -282,6 +290,7 @@ def _throughputs() -> Iterator[tuple[str, Meaning]]:
                     f"throughput_per_{device}_{item}_{per}",
                 )
                 yield from ((name, of_one) for name in names)
+
     for device in DEVICES:
         for name in (f"throughput_per_{device}", f"per_{device}_throughput"):
             yield name, Meaning(column, is_per_device=True)

@@ -42,8 +42,10 @@ class TablePrices:
                 read[kind] = name, _by_device(name, rows)
             except SpecError as error:
                 notes.append(f"Not read as a price: {shown(name)}, {error}")
+
         if "on_demand" not in read:
             return cls(notes=tuple(notes))
+
         column, amounts = read["on_demand"]
         _, spot = read.get("spot", ("", {}))
         entries = tuple(

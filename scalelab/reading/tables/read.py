@@ -66,6 +66,7 @@ def read(
     _refuse_gaps(table, matching)
     reader = _Reader(table, matching, asked)
     found = [*zip(table.rows, reader.values(run), strict=True)]
+
     measured = [(row, values) for row, values in found if values is not None]
     if not measured:
         speeds = map(matching.theirs.get, (*SPEEDS, *LENGTHS, "time_to_target_s"))
@@ -79,6 +80,7 @@ def read(
     rows, evidence = _bounded(
         [ImportedRow(row.line, row.cells, values) for row, values in measured]
     )
+
     evidence += reader.evidence
     if left_out := [row.line for row, values in found if values is None]:
         have = "has" if len(left_out) == 1 else "have"
@@ -86,6 +88,7 @@ def read(
             f"Left out: {counted(len(left_out), 'row')} that {have} neither a step "
             f"time nor a throughput ({lines_listed(left_out)})."
         )
+
     evidence += _failures(rows)
     return Reading(value=rows, evidence=tuple(evidence))
 
@@ -104,10 +107,12 @@ def _tell_apart(
                 if name in _CONFIGURATION or name.startswith(OPTION_PREFIX)
             }
         )
+
         values.setdefault("repeat", repeats[configuration])
         repeats[configuration] += 1
         trial = f"{values['repeat']}{configuration}"
         values["trial_id"] = hashlib.sha256(trial.encode()).hexdigest()[:12]
+
         if (first := lines.setdefault(values["trial_id"], row.line)) != row.line:
             raise SpecError(
                 f"{table.path}, line {row.line}: the same configuration and "
@@ -140,9 +145,11 @@ class _Reader:
             name: _constant(name, str(value)) for name, value in asked.constant.items()
         }
         self._tokens = asked.tokens_per_sample
+
         if self._tokens is not None:
             self._check_tokens(self._fixed)
             self._fixed["sequence_length"] = self._tokens
+
         self._decimal, self.evidence = asked.decimal or ".", list[str]()
         if asked.decimal is None:
             self._decimal, because = decimal_sign(table, matching.numbers)
@@ -177,10 +184,12 @@ class _Reader:
             values = complete(values, self._matching.columns)
         except SpecError as error:
             raise SpecError(f"{self._table.path}, line {row.line}: {error}") from error
+
         has_missed = values["outcome"] == Outcome.TARGET_NOT_REACHED
         if values.get("samples_to_target") or has_missed:
             named = {} if values.get("target_metric") else UNNAMED_TARGET
             values |= {"reached_target": not has_missed, **named}
+
         return values
 
     def _measured(self, row: TableRow) -> dict[str, Any] | None:
@@ -193,6 +202,7 @@ class _Reader:
                 outcome = failed
             elif (value := self._cell(row.line, meaning, text)) is not None:
                 values[name] = value
+
         has_ended = values.get("outcome", Outcome.COMPLETED) != Outcome.COMPLETED
         if outcome is None:
             known = {*values} & {*SPEEDS, *LENGTHS}
@@ -203,6 +213,7 @@ class _Reader:
             if not any(map(remarks_out_of_memory, row.cells.values())):
                 return None
             outcome = str(Outcome.OUT_OF_MEMORY)
+
         empty = LENGTHS if outcome == Outcome.TARGET_NOT_REACHED else _MEASURED
         return {**values, **dict.fromkeys(empty), "outcome": outcome}
 
@@ -241,12 +252,15 @@ def _refuse_gaps(table: ForeignTable, matching: Matching) -> None:
         is_needed = ours in CURVE_COLUMNS
         if not is_needed and ours not in matching.options:
             continue
+
         # what tells the samples of a batch alone has no device
         rows = placed if ours in ("device_name", "device_type") else table.rows
         empty = [row.line for row in rows if not row.cells[name]]
+
         filled = [row for row in rows if row.cells[name]]
         if not empty or not filled:
             continue
+
         values = [row.cells[name] for row in filled]
         never_again = all(one != other for one, other in pairwise(values))
         if is_needed or (never_again and empty[-1] > filled[0].line):
@@ -268,6 +282,7 @@ def _bounded(rows: Sequence[ImportedRow]) -> tuple[list[ImportedRow], list[str]]
     for values in (row.values for row in rows):
         known = values.get("samples_to_target") or 0
         longest[values["workload"]] = max(known, longest.get(values["workload"], 0))
+
     bounded = [
         replace(row, values={**row.values, "num_samples": samples})
         if row.values.get("reached_target") is False
@@ -276,6 +291,7 @@ def _bounded(rows: Sequence[ImportedRow]) -> tuple[list[ImportedRow], list[str]]
         else row
         for row in rows
     ]
+
     count = sum(row is not other for row, other in zip(rows, bounded, strict=True))
     limits = (
         f"{counted(count, 'row')} did not reach the target. How long they ran is not "

@@ -40,17 +40,20 @@ def melted(table: ForeignTable, asked: ImportArguments) -> ForeignTable:
         return table
     ours, cells = _check_melt(table, asked)
     taken = {*asked.ignore, *asked.axis, *asked.column.values()}
+
     free = [name for name in table.names if name not in taken]
     if COLUMNS_BY_NAME[ours].kind in ("integer", "number"):
         values = by_number(table, free)
     else:
         values = {name: name for name in free if is_of_numbers(table, name)}
+
     if not values:
         raise SpecError(
             f"{table.path} has no further columns whose names hold {ours}: those with "
             f"a well-known name are read as such. Its columns: {listed(table.names)}. "
             f"Rename them, or leave {Option('melt')} out."
         )
+
     kept = tuple(name for name in table.names if name not in values)
     rows = tuple(
         TableRow(
@@ -70,6 +73,7 @@ def _check_melt(table: ForeignTable, asked: ImportArguments) -> tuple[str, str]:
             f"melt names {len(asked.melt)} columns, {', '.join(asked.melt)}. The "
             "names of a wide table's columns hold one thing; name one."
         )
+
     ((ours, cells),) = asked.melt.items()
     known = meaning_of(cells)
     if ours not in SETTABLE or known is None or known.column not in SPEEDS:
@@ -80,6 +84,7 @@ def _check_melt(table: ForeignTable, asked: ImportArguments) -> tuple[str, str]:
             "throughput_samples_per_s or step_time_ms.",
             "Correct the one that is neither.",
         )
+
     for name in (ours, cells):
         if name in table.names:
             raise SpecError(
@@ -87,6 +92,7 @@ def _check_melt(table: ForeignTable, asked: ImportArguments) -> tuple[str, str]:
                 "to fill from the names and the cells of others.",
                 f"Rename it, or leave {Option('melt')} out.",
             )
+
     return ours, cells
 
 
@@ -120,10 +126,12 @@ def by_goal(table: ForeignTable, asked: ImportArguments) -> ForeignTable:
     given = {*asked.constant, *(r.column for r in map(meaning_of, table.names) if r)}
     if not goals or not given.isdisjoint(TARGET_COLUMNS):
         return table
+
     kept = tuple(name for name in table.names if name not in goals)
     columns: dict[Target, dict[str, str]] = {}
     for theirs, (ours, goal) in goals.items():
         columns.setdefault(goal, {})[ours] = theirs
+
     filled = dict.fromkeys(
         (name for names_by_column in columns.values() for name in names_by_column), ""
     )

@@ -47,6 +47,7 @@ def decimal_sign(table: ForeignTable, columns: Mapping[str, bool]) -> tuple[str,
     """
     shown_by: dict[str, str] = {}
     unclear = None
+
     looked_at = ",." if table.separator not in ("", ",") else ","
     for (name, is_whole), row in product(columns.items(), table.rows):
         word = (row.cells[name].split() or [""])[0].removesuffix("%")
@@ -59,6 +60,7 @@ def decimal_sign(table: ForeignTable, columns: Mapping[str, bool]) -> tuple[str,
                 sentence = f"line {row.line} has {shown(word)} {column}"
                 shown_by.setdefault(_OTHER[sign], sentence)
             unclear = unclear or (sign, word, name, row.line)
+
     if len(shown_by) > 1:
         raise SpecError(
             f"{table.path}: {shown_by[',']}, with a decimal comma, and "
@@ -66,10 +68,12 @@ def decimal_sign(table: ForeignTable, columns: Mapping[str, bool]) -> tuple[str,
             f"say which sign is the decimal one ({Option('decimal', '.')} or "
             f"{Option('decimal', ',')})."
         )
+
     if shown_by:
         return next(iter(shown_by.items()))
     if unclear is None:
         return ".", ""
+
     sign, word, name, line = unclear
     noun, digits = "comma" if sign == "," else "point", word.replace(sign, "")
     raise SpecError(
@@ -156,11 +160,13 @@ def parse(name: str, text: str) -> Any:
     kind, lowered = COLUMNS_BY_NAME[name].kind, text.lower()
     if is_missing(text) if kind != "text" else lowered in ("", "n/a", "#n/a"):
         return None
+
     text = (
         lowered if name == "precision" else _SYNONYMS.get(name, {}).get(lowered, text)
     )
     if name == "outcome" and is_out_of_memory(text):
         return str(Outcome.OUT_OF_MEMORY)
+
     value = _PARSERS[kind](text)
     _check_range(name, kind, value)
     return value
@@ -174,12 +180,15 @@ def parse_cell(meaning: Meaning, text: str, decimal: str) -> Any:
         return parse(name, text)
     if is_missing(text):
         return None
+
     text, factor = _without_unit(meaning, plain_number(text, decimal))
     if factor == 1 and not meaning.is_step_rate and name not in LENGTHS:
         return parse(name, text)
+
     value = _number(text)
     if meaning.is_step_rate and value <= 0:
         raise ValueError("must be more than 0")
+
     value = 1 / value if meaning.is_step_rate else value * factor
     value = round(value) if kind == "integer" else value
     _check_range(name, kind, value)
@@ -195,11 +204,13 @@ def _without_unit(meaning: Meaning, text: str) -> tuple[str, float]:
         return text, meaning.factor
     if name == "throughput_samples_per_s":
         return _PER_SECOND.sub("", text.lower()), 1.0
+
     found = _DURATION.fullmatch(text.replace("\u00b5", "u"))
     if found and name.endswith("_s") and found[2] in SECONDS:
         return found[1], SECONDS[found[2]]
     if name in _COUNTS:
         return _COUNTED.sub("", text.lower()), 1.0
+
     return text, meaning.factor
 
 
@@ -237,6 +248,7 @@ def _check_range(name: str, kind: str, value: Any) -> None:
         raise ValueError(f"must be one of {', '.join(choices)}")
     if kind not in ("integer", "number"):
         return
+
     for is_wrong, rule in (
         (name in _COUNTS and value < 1, "at least 1"),
         (name in _POSITIVE and value <= 0, "more than 0"),

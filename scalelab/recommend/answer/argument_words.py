@@ -57,11 +57,13 @@ def _beside(values: Mapping[str, Any]) -> str:
         verb = "takes" if is_one else "take"
         times = f"{_factor(1 / speedup)} times " if 1 / speedup >= _AS_FAST else ""
         pace = f"{verb} {times}as long"
+
     share = abs(ratio - 1)
     if unit is None:
         return f"{other} {pace}"
     if share < _WRITTEN:
         return f"{other} {pace} for as much {unit}"
+
     more = "more" if ratio > 1 else "less"
     return f"{other} {pace} for {percent(share)} {more} {unit}"
 
@@ -163,6 +165,7 @@ def _step_time(values: Mapping[str, Any], _: str) -> tuple[State, str]:
         return "open", f"step time {values['basis']}"
     if count < 2:
         return "open", f"step time {measured} once"
+
     state: State = "confirmed" if apart <= _AGREE else "open"
     within = max(apart, _LEAST_APART)
     return state, f"step time {measured}, {count:,} runs within {within:.1%}"
@@ -339,8 +342,10 @@ def _of_facts(facts: Sequence[Fact], device_word: str) -> Iterator[Ground]:
     by_kind: dict[str, list[Fact]] = {}
     for fact in facts:
         by_kind.setdefault(fact.kind, []).append(fact)
+
     if any(f.values["basis"] == Support.MEASURED for f in by_kind.get("step_time", ())):
         by_kind.pop("to_submit_now", None)  # it is the choice itself
+
     for kind in _PHRASES:
         if alike := by_kind.get(kind):
             state, text = phrase(alike[0], device_word)

@@ -42,6 +42,7 @@ def nearest_limits(values: Mapping[str, Any], device_word: str) -> str:
     for limit in values["limits"]:
         title = _LEAST.get(limit["resource"], f"Fewest {limit['resource']}")
         within = f" within {' and '.join(limit['within'])}" if limit["within"] else ""
+
         asked = f"{title.replace('_', '-')} at {percent(values['confidence'])}{within}"
         if limit["amount"] is None:
             most = probability(limit["most_likely"])
@@ -50,9 +51,11 @@ def nearest_limits(values: Mapping[str, Any], device_word: str) -> str:
                 f"{asked}: none; {what} with a chance of {most} at most."
             )
             continue
+
         size, place = limit["world_size"], counted(limit["world_size"], device_word)
         if limit.get("device"):
             place = f"{counted(size, 'device')} of {limit['device']}"
+
         sentences_so_far.append(
             f"{asked}: {limit['needed']}, on {place} ({limit['allocation']})."
         )

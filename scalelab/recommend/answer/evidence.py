@@ -67,14 +67,17 @@ class Steadiness:
                 f"Too few control trials ({self.num_canaries}) to tell whether the "
                 f"machine slowed down{known}. A smaller measure.canary_every runs more."
             )
+
         for node in self.slow_nodes[:_MAX_NODES_NAMED]:
             yield (
                 f"Slow node: trials took {_share(node.excess.value)} longer on "
                 f"{node.host} than on the {counted(self.num_hosts - 1, 'other node')} "
                 f"({_ends(node.excess)})."
             )
+
         if more := self.slow_nodes[_MAX_NODES_NAMED:]:
             yield f"Further slow nodes: {', '.join(node.host for node in more)}."
+
         if found := self.disturbances:
             yield (
                 f"Disturbed: {len(found)} of "
@@ -159,6 +162,7 @@ def side_by_side(rows: Sequence[WayRow]) -> tuple[WayRow, ...]:
     for row in rows:
         if row.step_time_s or row.time_to_target_s or row.final_metric:
             by_size.setdefault(row.world_size, []).append(row)
+
     compared = {size: found for size, found in by_size.items() if len(found) > 1}
     # On one device all ways are the plain model.
     most = max(

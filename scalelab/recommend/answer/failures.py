@@ -50,6 +50,7 @@ def why_no_answer(rows: FitRows) -> str:
             f"{smallest:,.0f} too. Try a smaller local_batch_size{half}, a precision "
             "of fewer bits, or parallelism: fsdp on more devices."
         )
+
     return (
         f"None of the {num_rows:,} rows has a usable step time"
         f"{f': {why_ignored(left_out)}' if left_out else ''}. "
@@ -69,6 +70,7 @@ def _remedies(rows: FitRows) -> Iterator[str]:
         yield f"Declare no more slots than cores: gpus_per_node: {cores}."
     elif "oversubscribed_cores" in named:
         yield "Ask for as many cores as devices: cores_per_node."
+
     if Outcome.OUT_OF_MEMORY in named:
         yield "Try smaller local batches."
     if named & _FAILED:
@@ -90,17 +92,21 @@ def failures(observations: pd.DataFrame) -> Iterator[Fact]:
     too_large = outcomes.eq(Outcome.OUT_OF_MEMORY).fillna(False)
     fitting = trials[measured & ~too_large]
     num_unfitting = trials[too_large & ~trials.isin(fitting)].nunique()
+
     num_trials, num_failed = trials.nunique(), failed["trial_id"].nunique()
     if not num_failed:
         return
+
     given = failed["reason"].fillna(failed["outcome"].str.replace("_", " "))
     alike = given.map(of_any_rank)
     reasons = alike.value_counts()
     given_reasons = given[alike == reasons.index[0]].unique()
     reason = given_reasons[0] if len(given_reasons) == 1 else reasons.index[0]
+
     reason = one_line(str(reason)).rstrip(".")
     if len(reason) > _MOST_CHARACTERS:
         reason = f"{reason[: _MOST_CHARACTERS - 4]} ..."
+
     yield Fact.of(
         "failures",
         num_trials=num_trials,

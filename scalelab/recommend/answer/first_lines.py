@@ -24,6 +24,7 @@ def first_lines(result: Recommendation, width: int) -> list[str]:
         ".  ".join(texts(sentences_of, "takes", "chance")),
         *texts(sentences_of, "why_not"),
     ]
+
     first = [line for text in head for line in textwrap.wrap(text, width)]
     last = _next(result, width)
     room = max(1, _ROOM - len(first) - len(last))
@@ -41,12 +42,14 @@ def _on_lines(grounds: Sequence[Ground], room: int, width: int) -> list[str]:
         if texts_of_state
     ]
     lines: list[str] = []
+
     left = room - len(lines_of_state[:room])
     for title, phrases in lines_of_state[:room]:
         whole = textwrap.wrap(f"{title}{'; '.join(phrases)}.", width)
         is_whole = len(whole) - 1 <= left
         left -= is_whole * (len(whole) - 1)
         lines += whole if is_whole else [_on_line(title, phrases, width)]
+
     return lines
 
 
@@ -66,6 +69,7 @@ def _next(result: Recommendation, width: int) -> list[str]:
     command, why = result.next_command
     if not command:
         return textwrap.wrap(f"{_NEXT}{why}.", width) if why else []
+
     indent = " " * len(_NEXT)
     *begun, ended = textwrap.wrap(
         command,
@@ -75,10 +79,12 @@ def _next(result: Recommendation, width: int) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
     lines = [*(f"{line} \\" for line in begun), f"{ended} ({why})."]
     if len(lines[-1]) > width:
         about = textwrap.wrap(
             f"({why}).", width, initial_indent=indent, subsequent_indent=indent
         )
         lines[-1:] = [ended, *about]
+
     return lines

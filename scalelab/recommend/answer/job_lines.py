@@ -122,10 +122,12 @@ def job_lines(
             f"{row.allocation}); a job script starts as many on each.",
             f"Ask for multiples of {row.num_nodes}: {Option('gpus')}.",
         )
+
     head = [f"# {time.in_words()}", *_chain(system, time)]
     if not answer.meets_constraints:
         missed = " and ".join(answer.limits)
         head.insert(0, f"# Nothing meets {missed}; this is the closest.")
+
     if experiment.workload:
         return [
             *head,
@@ -133,6 +135,7 @@ def job_lines(
             f"local batch {row.batch.local_batch_size}, "
             f"{row.batch.gradient_accumulation_steps} accumulation steps.",
         ]
+
     trial = recommended_trial(experiment, answer)
     experiment = experiment.by_program()[trial.program]
     launcher = experiment.launcher.row()
@@ -155,6 +158,7 @@ def job_lines(
         hosts=system.hosts(),
         port=f"$(({_FIRST_PORT} + {number} % {_NUM_PORTS}))",
     )
+
     hidden = [name for name, value in experiment.env.items() if is_hidden(value)]
     unknown = [*experiment.env_from, *hidden]
     prepared = _prepared(site, row.num_nodes, exported, unknown)
@@ -178,6 +182,7 @@ def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
         for name, value_of_axis in experiment.axes.items()
     }
     in_flight = strategy_of(parallelism).steps_in_flight(row.world_size, options)
+
     return Trial(
         kind=TrialKind.THROUGHPUT,
         workload=experiment.workload_name,
@@ -225,6 +230,7 @@ def _rate(
     known = [rate for rate in experiment.rate_settings if rate is not None]
     if not known:
         return None
+
     return max(known, key=num_agreeing).at(
         answer.chosen.batch.global_batch_size,
         job.samples_per_epoch if job else None,
@@ -250,9 +256,11 @@ def _environment(
         if not is_hidden(text_of)
     }
     threads = {**answer.held, **answer.chosen.settings}.get("threads_per_rank")
+
     asked = {"OMP_NUM_THREADS": str(threads)} if threads else {}
     if site.interface:
         asked["GLOO_SOCKET_IFNAME"] = asked["NCCL_SOCKET_IFNAME"] = site.interface
+
     asked["SCALELAB_METRICS"] = "/dev/null"
     asked |= {name: fill_placeholders(text, values) for name, text in texts.items()}
     of_process = {
@@ -270,10 +278,12 @@ def _prepared(
     python = PurePath(site.python or sys.executable)
     if line := system.to_submission_directory():
         yield line
+
     lines = [f"export {name}={shlex.quote(text)}" for name, text in exported.items()]
     lines += [f': "${{{name}:?{_UNKNOWN}}}"' for name in unknown]
     if python.is_absolute():
         lines.insert(0, f"export PATH={shlex.quote(str(python.parent))}:$PATH")
+
     if num_nodes > 1 and not system.passes_environment:
         # Tasks on the nodes find nothing of what this script has exported.
         yield from ["prepare() {", *site.prologue, *lines, "}"]
@@ -287,9 +297,11 @@ def _on_each_node(site: BatchSite, num_nodes: int, world_size: int) -> str:
     system, cores = site.batch_system, site.cores_per_node
     if cores is None and site.device_type is DeviceType.CPU:
         cores = world_size // num_nodes  # a rank on each
+
     start = system.once_per_node(num_nodes, cores)
     if system.passes_environment:
         return start
+
     again = 'cd $(printf %q "$PWD"); $(declare -f prepare); prepare; exec \\"\\$@\\"'
     return f'{start} /bin/bash -c "{again}" bash'
 
@@ -305,6 +317,7 @@ def _chain(system: BatchSystem, time: JobTime) -> Iterator[str]:
     submit = system.submit_after_failures()
     if not submit:
         return
+
     parts = " ".join(map(str, range(1, time.num_jobs + 1)))
     yield from (
         f'if [ -z "${{{system.job_variable}:-}}" ]; then',

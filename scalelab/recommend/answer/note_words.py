@@ -180,6 +180,7 @@ def _own_rate_differs(note: _Note) -> str:
         if values["is_left_out"]
         else "Its clock leaves something out or adds it; the answer uses wall time."
     )
+
     return (
         f"The program's own rate differs in {counted(values['num_trials'], 'trial')}. "
         f"On {note.devices()}, global batch {batch:,}, it prints "
@@ -228,6 +229,7 @@ def _considered(note: _Note) -> str:
     )
     if values["may_ask_batches"]:
         more.append(f"{Option('max_batch')} larger batches")
+
     return (
         f"Considered: {values['least']} to {note.devices('most')}, {values['batches']}"
         f"{'; ' if more else ''}{', '.join(more)}."
@@ -243,11 +245,13 @@ def _efficiency(note: _Note) -> str:
             "at the same global batch, else at its best",
         ),
     }[note.values["scaling"]]
+
     others = note.values["other_settings"]
     layout = short_label(others)
     rest = {name: others[name] for name in others if name not in LAYOUT_PLACEHOLDERS}
     words = [*filter(None, [layout]), *settings_in_words(rest)]
     settings = f" Some rows are against other settings: {', '.join(words)}."
+
     return (
         f"{title}: samples/s per {note.device_word} against {note.devices()} {at}."
         f"{settings if others else ''}"
@@ -261,9 +265,11 @@ def _electricity(note: _Note) -> str:
         watts = " to ".join(dict.fromkeys(map(number, device["watts"])))
         name = f" of {device['name']}" if device["name"] else ""
         drawn.append(f"{watts} W per {device['device_word']}{name}")
+
     cooled = "" if values["pue"] == 1 else f", times a PUE of {values['pue']:g}"
     grams = values["carbon_g_per_kwh"]
     carbon = "" if grams is None else f" Carbon: {grams:g} g CO2e per kWh."
+
     return (
         f"Energy is {values['source']}: {', '.join(drawn)}, {values['said_by']}{cooled}"
         f"; hosts, networks and idle devices are not in it.{carbon}"

@@ -32,6 +32,7 @@ def found(note: Mapping[str, Any]) -> str:
     )
     if not rules:
         return sentence
+
     first = note["found"][0]["global_batch_size"]
     return (
         f"{sentence} By the rate of batch {first:,}, batch {note['at_batch']:,} would "

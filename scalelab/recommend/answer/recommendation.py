@@ -333,6 +333,7 @@ class Recommendation(BasisPart, ChosenPart, AskedPart):
             values[name] = {
                 ", ".join(group.reasons): group.num_rows for group in groups
             }
+
         beside, *_ = (values.pop(name) for name in ("evidence", "what_if", "scaling"))
         values |= {
             "facts": [{"kind": f["kind"], **f["values"]} for f in values["facts"]],
@@ -350,6 +351,7 @@ class Recommendation(BasisPart, ChosenPart, AskedPart):
             },
             "devices": {n: words._asdict() for n, words in self.devices.items()},
         }
+
         shown_if_any = ("devices", "memory_limits", "ways", "learning_rates")
         return {
             n: value for n, value in values.items() if value or n not in shown_if_any

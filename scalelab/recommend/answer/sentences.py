@@ -41,6 +41,7 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
     spent = f"Sweep cost {device_time(hours or 0, word)}{besides}."
     now = next((f.values for f in result.facts if f.kind == "to_submit_now"), {})
     proposal = [] if trial is None else [_proposal(result, trial, now)]
+
     return {
         "unmet": _unmet(result),
         "nearest": [*result.said("nearest")],
@@ -103,14 +104,17 @@ def allocated(result: Recommendation, row: OutlookRow) -> str:
     """Return the devices and the batch of a row in words."""
     kind = f"{result.node_group} node" if result.node_group else "node"
     _, devices = row.allocation.split("x")
+
     count = _count(result, row)
     if result.device_name and result.device_word in ("GPU", "TPU"):
         count = f"{row.world_size:,} {result.device_name}"
     elif result.devices and result.device_name and not result.node_group:
         count = f"{count} of {result.device_name}"
+
     nodes = f"{counted(row.num_nodes, kind)} x {devices}"
     if row.is_interruptible:
         count += " on the spot market"
+
     return f"{count} ({nodes}), {row.batch}"
 
 
@@ -175,16 +179,19 @@ def _knee(result: Recommendation, knee: Knee) -> str:
     if knee.lo is None:
         beyond = f"; {last:,} are extrapolated" if last > most else ""
         return f"{measured} returns{beyond}."
+
     if knee.hi is None:
         where = f"somewhere above {_many(result, knee.lo)}"
     elif knee.hi == knee.lo:
         where = f"at {_many(result, knee.lo)}"
     else:
         where = f"between {knee.lo:,} and {_many(result, knee.hi)}"
+
     chance = knee.probability_in_range
     if chance is None:
         unseen = " (none were measured)" if knee.hi is None else ""
         return f"Where doubling stops paying is open: {where}{unseen}."
+
     if knee.term is None:
         is_open = knee.lo > result.alike[0].world_size
         then = f", not before {knee.lo:,}" if is_open else ""
@@ -192,6 +199,7 @@ def _knee(result: Recommendation, knee: Knee) -> str:
             f"{measured} returns. Chance that they diminish by {last:,}: "
             f"{probability(chance)}{then}."
         )
+
     sure = "" if chance >= _CERTAIN else f" ({percent(chance)} sure)"
     return f"Doubling stops paying {where}{sure}: {knee.term}."
 
@@ -232,9 +240,11 @@ def _proposal(result: Recommendation, trial: NextTrial, now: Mapping[str, Any]) 
     hours, word, saved = trial.gpu_hours, result.device_hour_word, ""
     cost = "" if hours is None else f", {device_time(hours, word)}"
     title = "To measure first" if now else "The trial that would change the answer most"
+
     if now and trial.world_size == now["than"] != now["world_size"]:
         gain = faster_for(1 / now["speedup"], 1 / now["cost_ratio"])
         saved = f"; if its row holds, the job is {gain}"
+
     return (
         f"{title}: {_many(result, trial.world_size)} ({trial.allocation}), "
         f"{', '.join([str(trial.batch), *settings_in_words(trial.settings)])}, "

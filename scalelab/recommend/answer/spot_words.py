@@ -67,6 +67,7 @@ def _pays(
         words = f"{name} on no count, on {at} its chance is {chance}"
     else:
         words = f"{name} up to {counted(up_to, device_word)}"
+
     if up_to == sizes[-1]:
         words += ", the most considered"
     elif up_to is not None:
@@ -74,8 +75,10 @@ def _pays(
         # below what was asked, however it is rounded
         chance = probability(int(100 * chances[after]) / 100)
         words += f", on {sizes[after]:,} its chance is {chance}"
+
     if never_ends:
         words += f", on {counted(never_ends[0], device_word)} the job would not end"
+
     return words
 
 
@@ -132,6 +135,7 @@ def hangs_on(note: Mapping[str, Any]) -> str:
     least = percent(note["least"])
     if not parts:
         return f"None of these terms, doubled, changes time or cost by {least}."
+
     others = f"The others, doubled, change less than {least}."
     rest = f" {others}" if len(parts) < len(_DOUBLED) else ""
     return f"What spot takes hangs on: {'; '.join(parts)}.{rest}"

@@ -174,6 +174,7 @@ def rates_table(rows: Sequence[RateRow]) -> Columns:
                 _cell(row.final_metric, "{:.3f}".format),
             ]
         ).rstrip()
+
     rules = {row.settings.get("lr_rule") for row in rows}
     return columns if len(rules) > 1 or len(rows) > len(batches) else {}
 
@@ -294,6 +295,7 @@ def _explained(result: Recommendation, width: int) -> list[list[str]]:
         "Samples to a target: S = S_min (1 + B / B_crit) (McCandlish et al. 2018).",
         *what_diminishing_means(result),
     ]
+
     return [
         _wrapped(texts(by_subject, "rests_on"), width),
         _ways(result, width),
@@ -327,11 +329,14 @@ def _ways(result: Recommendation, width: int) -> list[str]:
     rows = side_by_side(result.ways)
     if not rows:
         return []
+
     columns = _fitting(ways_table(rows), _OPTIONAL_OF_WAYS, width)
     size, batches = rows[0].world_size, {row.global_batch_size for row in rows}
+
     place = counted(size, result.device_word)
     if len(batches) == 1:
         place += f", global batch {min(batches):,}"
+
     return [
         *_wrapped([f"Ways to train, measured on {place}:"], width),
         *_aligned(columns, left=("way", "settings")),
@@ -343,12 +348,15 @@ def _rates(result: Recommendation, width: int) -> list[str]:
     lines: list[str] = []
     if not (columns := rates_table(result.rates)):
         return []
+
     batches, *rules = columns.items()
     widest = max(len(cell) for _, cells in rules for cell in cells)
+
     at_once = max(1, (width - len(batches[1][0])) // (widest + 2))
     for first in range(0, len(rules), at_once):
         table = dict([batches, *rules[first : first + at_once]])
         lines += _aligned(table, left=())
+
     sentences_of = what_rates_say(result)
     return [*_wrapped(sentences_of, width), *lines]
 
@@ -375,6 +383,7 @@ def answer_html(result: Recommendation) -> str:
         _row(cells, "td", is_marked=row.is_chosen)
         for cells, row in zip(rows, result.rows, strict=True)
     ]
+
     return (
         f"<p><strong>{escape(use)}</strong><br>{'<br>'.join(map(escape, head))}</p>"
         f"<table><thead>{_row(titles, 'th')}</thead>"

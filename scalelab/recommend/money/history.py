@@ -40,6 +40,7 @@ class PriceHistory:
             )
         except (OSError, ValueError) as error:
             raise SpecError(f"{path} cannot be read: {error}") from error
+
         columns = {str(name).strip().lower(): name for name in table.columns}
         currencies = [name for name in columns if name in CURRENCIES]
         if _TIME not in columns or len(currencies) != 1:
@@ -48,11 +49,13 @@ class PriceHistory:
                 f"price history has {_TIME} and one currency, such as usd. "
                 f"{one_of(CURRENCIES, next(iter(columns), ''))}"
             )
+
         (currency,) = currencies
         times = pd.to_datetime(
             table[columns[_TIME]], utc=True, errors="coerce", format="ISO8601"
         )
         amounts = pd.to_numeric(table[columns[currency]], errors="coerce")
+
         wrong = times.isna() | ~(amounts > 0) | ~np.isfinite(amounts)
         if wrong.any():
             line = int(np.flatnonzero(wrong)[0])
@@ -61,10 +64,12 @@ class PriceHistory:
                 "is no time with a positive price. Write, for example, "
                 "2026-11-01T08:00:00Z,0.12."
             )
+
         order = np.argsort(times.to_numpy(), kind="stable")
         since_s = (times - times.min()).dt.total_seconds().to_numpy(float)[order]
         if len(since_s) < 2 or since_s[-1] <= 0:
             raise SpecError(f"{path} holds {len(since_s)} times. Give at least two.")
+
         return cls(
             name=path.name,
             currency=currency,

@@ -106,6 +106,7 @@ def simulated(
     held = np.where(gang, 0.0, terms.restart_s / wait_s)
     left, present, lead_s = work.copy(), nodes.copy(), np.zeros_like(work)
     time_s, charged_s = np.zeros_like(work), np.zeros_like(work)
+
     going = np.arange(work.size)
     for _ in range(_MOST_EVENTS):
         # the same luck for all rows of a draw; over the draws it is evenly spread
@@ -124,9 +125,11 @@ def simulated(
         absent = (all_nodes - here) * held[at]
         charged_s[at] += spent_s * (here + absent) / all_nodes
         stays = (gap_s < needed_s) & (time_s[at] < MOST_TIMES * work[at])
+
         going, gap_s, works = at[stays], gap_s[stays], works[stays]
         if not going.size:
             break
+
         done_s = gap_s * pace[stays]
         whole_s = interval_s[going] + terms.checkpoint_s
         saved = np.floor((gap_s - lead_s[going]).clip(min=0) / whole_s)
@@ -135,6 +138,7 @@ def simulated(
         lead_s[going] = np.where(gang[going], terms.restart_s, 0.0)
         is_loss = luck[draw[going]] * events[stays] < losses[stays]
         present[going] += np.where(is_loss, -1.0, 1.0)
+
     done_s = (work - left)[going].clip(min=_NONE * work[going])
     time_s[going] *= work[going] / done_s
     charged_s[going] *= work[going] / done_s

@@ -51,9 +51,11 @@ def measured_power(frame: pd.DataFrame) -> Power | None:
     )
     is_foreign = np.array(cells(frame, "kind"), dtype=object) == "imported"
     watts = np.where(is_foreign & np.isnan(watts), joules / held_gpu_s, watts)
+
     is_known = np.isfinite(watts) & (watts > 0) & (sizes > 0)
     if not is_known.any():
         return None
+
     is_modelled = MODELLED in cells(frame[is_known], "energy_source")
     return Power(
         by_size={n: watts[is_known & (sizes == n)] for n in {*sizes[is_known]}},
@@ -89,10 +91,12 @@ def power_of(
                 f"{others[0]:g} W. Keep one, or name the devices more closely."
             )
         return _said(watts, "as given")
+
     if found := measured_power(frame):
         return found
     if site is not None and site.power_w:
         return _said(site.power_w, f"by the profile of site {site.name}")
+
     return None
 
 

@@ -108,6 +108,7 @@ def price_of(
     ]
     if not fitting:
         return None
+
     *best, quote = max(fitting, key=lambda fit: fit[:2])
     alike = [fit[2] for fit in fitting if [*fit[:2]] == best]
     if any(quote_alike.entry != quote.entry for quote_alike in alike):
@@ -118,6 +119,7 @@ def price_of(
             f"{device.label or UNNAMED}: several prices are said, {amounts}, "
             f"{quote.said_by}. Keep one, or name the devices more closely."
         )
+
     entry, cores = quote.entry, getattr(site, "cores_per_node", None)
     if entry.per == "core_hour" and device.device_type != "cpu" and cores is None:
         raise SpecError(
@@ -125,6 +127,7 @@ def price_of(
             "many cores come with its devices is not known. Say cores_per_node in the "
             "site, or write the price per device_hour or node_hour."
         )
+
     return Price(
         amount=float(entry.on_demand),
         currency=entry.unit,
@@ -151,6 +154,7 @@ def check_prices(
         if quote.rank == GIVEN and (name := quote.entry.device):
             option_of_price = Option("price", str(quote.entry.on_demand), key=name)
             refuse_unmeasured(name, option_of_price, known)
+
     units = {f"the price of {n or UNNAMED}": prices[n].currency for n in prices}
     units |= {"the limit": currency} if currency and prices else {}
     if len({*units.values()}) > 1:
@@ -178,6 +182,7 @@ def _of_site(site: Site | None) -> list[Quote]:
     per: Per = "node_hour" if site.price_per_node_hour else "device_hour"
     amount = site.price_per_node_hour or site.price_per_gpu_hour
     said_by = f"by the profile of site {site.name}"
+
     return (
         [Quote(entry=PriceEntry(on_demand=amount, per=per), rank=SITE, said_by=said_by)]
         if amount

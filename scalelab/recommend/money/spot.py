@@ -93,6 +93,7 @@ class SpotMarket:
             **dict.fromkeys(measured, "measured"),
             **dict.fromkeys(given, "as given"),
         }
+
         every_s, observed = terms.interrupted_every, {}
         if every_s is None:
             per_second = seen.per_hour(levels(SEED + 13)) / 3600
@@ -104,6 +105,7 @@ class SpotMarket:
             }
         else:
             per_second = np.full(NUM_DRAWS, 1 / every_s)
+
         return cls(
             price=_spot_price(terms, on_demand, is_asked=is_asked),
             interruptions=Interruptions(
@@ -136,11 +138,13 @@ def _spot_price(
         said_by = said_by if is_asked else usual.said_by
     else:
         return None
+
     if on_demand and currency and currency != on_demand.currency:
         raise SpecError(
             f"{Option('spot')}: the price on the spot market is in {currency}, that on "
             f"demand in {on_demand.currency}. Say both in one currency."
         )
+
     return replace(
         usual,
         amount=amount,

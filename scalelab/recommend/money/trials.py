@@ -21,6 +21,7 @@ def trials_take(
     spent = replace(limits, limits={}, price=price).spending(
         held_s[known], sizes[known], nodes[known]
     )
+
     return {
         resource.name: float(spent.of(resource).sum())
         for resource in spent.known

@@ -74,9 +74,11 @@ def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         apart = np.abs(np.log(ours / printed_s))
+
     marked = np.array([RATE_DISAGREES in reasons for reasons in rows.reasons])
     # Where the loader confirms what the probe has measured, the log is no witness.
     is_confirmed = [witness == LOADER for witness in cells(frame, "samples_witness")]
+
     used = rows.is_fit.to_numpy(bool) & ~np.array(is_confirmed)
     for are_asked, is_left_out in ((marked, True), (used, False)):
         if len(asked := np.flatnonzero(are_asked & (apart > _BEYOND))):
@@ -110,13 +112,16 @@ def steadiness(given: Observed) -> Steadiness | None:
     every = given.observations if isinstance(given, FitRows) else given
     if not any(map(is_canary, numbers(every, "repeat"))):
         return None
+
     rows = _repeated(prepared(given))
     canaries = np.array([is_canary(repeat) for repeat in numbers(rows, "repeat")], bool)
     if not canaries.any():
         return None
+
     repeats = _Repeats(rows)
     excess = repeats.excess[canaries]
     drift, is_drifting = repeats.drift()
+
     return Steadiness(
         num_canaries=int(canaries.sum()),
         hours=repeats.hours,
@@ -156,6 +161,7 @@ class _Repeats:
             else None
             for hosts in rows["hosts"]
         ]
+
         names = sorted({name for name in ran_on if name is not None})
         nodes = np.array([[host == name for name in names] for host in ran_on], float)
         nodes = self._within(nodes.reshape(len(rows), len(names)))
@@ -189,6 +195,7 @@ class _Repeats:
             surely = self._interval(contrast, _SIGNIFICANCE / num_hosts)
             if excess and excess.value > 0 and _is_significant(surely):
                 found.append(SlowNode(host=host, excess=excess))
+
         return tuple(sorted(found, key=lambda node: -node.excess.value))
 
     @property

@@ -72,17 +72,20 @@ class Baseline:
         base = self.measured.iloc[[place]]
         (of_base,) = _batches(base)
         is_weak = of_base * size == total * self.world_size
+
         scaling: Scaling | None = "weak" if is_weak else "other"
         if size == self.world_size:
             scaling = None
         elif of_base == total:
             scaling = "strong"
+
         at = [
             configuration[[*CONFIGURATION]].to_numpy(float).tolist()
             for configuration in (base, row)
         ]
         if at[0] == at[1] and [*split_curves(base)] == [*split_curves(row)]:
             return Interval(value=1.0, lo=1.0, hi=1.0), scaling
+
         rate = total / step_s / size
         others = self.rates[:, place] / self.world_size
         # drawn about the ratio of the rates that a table shows

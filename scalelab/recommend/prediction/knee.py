@@ -42,12 +42,14 @@ def wait_share(rows: FitRows, configuration: pd.DataFrame) -> float:
     """
     (asked,) = map(dict, split_curves(configuration))
     at = configurations(configuration).iloc[0]
+
     wait_s = pd.Series(
         numbers(rows.observations, "data_wait_s"), rows.observations.index
     )
     for key in agreeing(rows.curves, asked):
         frame = rows.curves[key]
         share = wait_s[frame.index] / frame["step_time_s"]
+
         frame = frame.assign(share=share).dropna(subset="share")
         if len(frame):
             alike = frame[frame["global_batch_size"] == at["global_batch_size"]]
@@ -55,6 +57,7 @@ def wait_share(rows: FitRows, configuration: pd.DataFrame) -> float:
             shares = measured.groupby("world_size")["share"].median()
             sizes = np.log(shares.index.to_numpy(float))
             return float(np.interp(np.log(at["world_size"]), sizes, shares))
+
     return 0.0
 
 
@@ -124,6 +127,7 @@ def find_knee(outlook: Outlook, knowledge: Knowledge, least: float) -> Knee | No
     is_unseen = set(support[sizes > lo]) == {Support.NOT_MEASURED}
     is_open = chance >= _LIKELY and (is_unseen or _OPEN * lo <= hi < np.inf)
     is_named = chance >= _LIKELY and not is_open
+
     return Knee(
         lo=int(lo) if np.isfinite(lo) else None,
         hi=int(hi) if np.isfinite(hi) and not is_unseen else None,
@@ -148,27 +152,33 @@ def _term(index: np.ndarray, outlook: Outlook, knowledge: Knowledge) -> str:
     samples = np.median(outlook.samples, axis=0)
     after_knee = 1 + int(np.bincount(index).argmax()) if len(index) else len(sizes) - 1
     pair = [int(_halved(sizes)[after_knee]), after_knee]
+
     before, after = (
         _seconds(questions.iloc[[i]], float(samples[i]), law) for i in pair
     )
     if not before or not after:
         return _WORDS["unexplained"]
+
     shrink = sizes[pair[0]] / sizes[pair[1]]
     losses = {_WORDS[name]: after[name] - before[name] * shrink for name in _WORDS}
     waited = [wait_share(knowledge.rows, questions.iloc[[i]]) for i in pair]
     lost_to_input = waited[1] * sum(after.values())
+
     lost_to_input -= waited[0] * sum(before.values()) * shrink
     if lost_to_input > sum(losses.values()) / 2 > 0:
         return _INPUT
+
     growth = float(samples[pair[1]] / samples[pair[0]])
     losses |= {
         _SAMPLES: sum(after.values()) * (1 - 1 / growth),
         _OVERHEAD: _rise(outlook.overhead_s[:, pair], shrink),
         _INTERRUPTIONS: _rise(outlook.interruptions_s[:, pair], shrink),
     }
+
     words = max(losses, key=lambda words: losses[words])
     if words not in _WORDS.values() or words == _WORDS["unexplained"]:
         return words
+
     per_step = samples[pair] * (-shrink, 1.0)
     return _with_rival(words, questions.iloc[pair], per_step, law)
 
@@ -191,9 +201,11 @@ def _with_rival(
     terms = [np.hstack([getattr(part, name) for part in parts]) for name in _WORDS]
     lost = np.array(terms) @ per_step
     leads = np.bincount(lost.argmax(axis=0), minlength=len(_WORDS)) / lost.shape[1]
+
     shares = dict(zip(_WORDS.values(), leads, strict=True))
     if shares.pop(leading) >= _SURE:
         return leading
+
     return f"{leading} or {max(shares, key=lambda words: shares[words])}"
 
 

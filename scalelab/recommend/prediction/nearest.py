@@ -70,6 +70,7 @@ def worth_granting(
     sizes, least = printed.sizes, limits.min_marginal_return
     last = max(chosen, int(last_paying(printed.time_s[None], sizes, least)[0]))
     pays = printed.meets(limits) & (np.arange(len(sizes)) <= last)
+
     granted = sizes[pays]
     if len(granted) > 1 and pays[chosen]:
         yield Fact.of(

@@ -40,10 +40,12 @@ class Overhead:
         seconds, samples, apart = (numbers(frame, name) for name in names)
         # who saw one evaluation does not know when the next comes
         tells = (apart > 0) & (samples >= 2 * apart) & (seconds >= 0)
+
         start_up_s, by_feed = numbers(frame, "start_up_s"), {}
         for feed in {cell for cell in cells(frame, _FEED) if isinstance(cell, str)}:
             of_feed = start_up_s[is_equal(frame, _FEED, feed)]
             by_feed[feed] = float(np.nanmax(of_feed, initial=0.0))
+
         return cls(
             start_up_s=float(np.nanmax(start_up_s, initial=0.0)),
             evaluation_per_sample_s=seconds[tells].sum() / max(samples[tells].sum(), 1),
@@ -115,15 +117,18 @@ class SampleNeed:
         law = None
         with suppress(FitError):
             law = ConvergenceLaw.fit(frame)
+
         tried = {} if law is None else _tried(law, target)
         tried = _selected(tried, select)
         keys = tuple(key for key, curve in tried.items() if curve.num_reached)
         missed = sum(curve.num_censored for curve in tried.values())
+
         has_amount = job is not None and job.num_samples(1) is not None
         if target is not None and not keys and not has_amount:
             raise NotIdentifiableError(
                 f"the number of samples to {target}", _how_to_measure(law, missed)
             )
+
         return cls(
             job=job,
             target=target,
@@ -175,6 +180,7 @@ class SampleNeed:
                 if key in self.keys
             ]
         )
+
         known[0] |= are_whole_runs & ~known.any(axis=0)
         position, curve = np.nonzero(np.transpose(known))
         return position, curve
@@ -232,10 +238,12 @@ class SampleNeed:
             amounts = [self._amount(int(b)) for b in asked["global_batch_size"]]
             samples = np.tile(np.array(amounts, dtype=float), (NUM_DRAWS, 1))
             return samples, np.ones(shape, dtype=bool)
+
         batches = asked["global_batch_size"].to_numpy(float)
         norm = np.full(len(asked), np.nan)
         if self.normalization:
             norm = asked[self.normalization].to_numpy(float)
+
         samples, reached = np.empty(shape), np.empty(shape, dtype=bool)
         for place in np.unique(curve):
             key, is_of_curve = self.keys[place], curve == place
@@ -243,6 +251,7 @@ class SampleNeed:
                 key, batches[is_of_curve], norm[is_of_curve]
             )
             reached[:, is_of_curve] = self.law.reaches(key, batches[is_of_curve])
+
         return samples, reached
 
     @property
@@ -322,6 +331,7 @@ def _how_to_measure(law: ConvergenceLaw | None, num_missed: int) -> str:
             f"{every(num_missed, 'run')} with this target stopped before it. Let them "
             f"train longer, ask for a target they came to, {otherwise}"
         )
+
     measured = sorted(
         {
             f"{values.get('target_metric')} "
@@ -330,6 +340,7 @@ def _how_to_measure(law: ConvergenceLaw | None, num_missed: int) -> str:
             for values in map(dict, law.curves if law else ())
         }
     )
+
     seen = f"Measured targets: {', '.join(measured)}. " if measured else ""
     return (
         f"{seen}Run convergence trials with this target over the global batches in "

@@ -51,6 +51,7 @@ def _among(places: list[Any]) -> dict[Any, Fact]:
             low.append((place, larger, True))
         elif smaller.rate > _UNEVEN * place.rate:
             low.append((place, smaller, False))
+
     above = Counter(larger.world_size for _, larger, is_of_one in low if is_of_one)
     named = [
         (larger, place, True) if above[larger.world_size] > 1 else (place, larger, kind)

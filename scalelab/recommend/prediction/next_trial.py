@@ -94,15 +94,18 @@ def next_trial(
     doubted = knowledge.rows.frame.loc[knowledge.doubted.index]
     is_contradicted = is_among(outlook.frame, knowledge.contradicted)
     can_run = np.array([_fits(row, within) for row in rows])
+
     chosen = rows[at]
     if can_run[at] and is_among(outlook.frame, doubted)[at]:
         return trials.measuring(chosen, _DOUBTED)
     if can_run[at] and is_contradicted[at]:
         return trials.measuring(chosen, _CONTRADICTED)
+
     uneven = knowledge.rows.frame.loc[[*knowledge.uneven]]
     for odd, why in ((doubted, _DOUBTED), (uneven, _UNEVEN)):
         if (again := can_run & is_among(outlook.frame, odd)).any():
             return trials.measuring(rows[again.argmax()], why)
+
     is_known = np.array([row.basis == Support.MEASURED for row in rows])
     could_win = outlook.is_allowed_batch & (is_contradicted | ~is_known) & can_run
     affordable = _AFFORDABLE * chosen.gpu_hours.value
@@ -110,13 +113,16 @@ def next_trial(
         _is_likely(row) and trials.hours(row, row.step_time_s.value) <= affordable
         for row in rows
     ]
+
     best = _deciding(rows, at, outlook, limits, could_win, trials)
     if best is not None:
         return trials.measuring(
             rows[best], _CONTRADICTED if is_contradicted[best] else _DECIDES
         )
+
     if can_run[at] and not is_known[at] and _is_likely(chosen):
         return trials.measuring(chosen, _NOT_MEASURED)
+
     closable = [gap for gap in gaps if _fits(gap, within)]
     return trials.closing(closable[0], rows) if closable else None
 
@@ -133,14 +139,17 @@ def _deciding(
     if limits.limited and (rows[at].probability or 0.0) >= limits.confidence:
         spent = outlook.spent.of(limits.minimised(outlook.spent.known))
         could_win = could_win & ((spent < spent[:, [at]]).mean(axis=0) >= _LIKELY)
+
     losses = loss(outlook.spent, outlook.sizes, limits)
     eligible = np.array([row.is_eligible or row.is_chosen for row in rows])
     # a trial tells nothing of interruptions
     told_s = outlook.spent.time_s - outlook.interruptions_s
     gain = value_of_knowing(losses, told_s, eligible)
+
     gain = np.where(could_win, gain, 0.0)
     if gain.max() <= _WORTH * max(losses.mean(axis=0).min(), 1.0):
         return None
+
     per_node = max(-(-row.world_size // row.num_nodes) for row in rows)
 
     def cost(index: int) -> tuple[bool, float]:
@@ -173,6 +182,7 @@ class _Trials:
         counts, start_up = numbers(frame, "num_steps"), numbers(frame, "start_up_s")
         if "kind" in frame.columns:
             counts = counts[frame["kind"].eq("throughput").fillna(False).to_numpy(bool)]
+
         counts, start_up = (
             values[np.isfinite(values)] for values in (counts, start_up)
         )

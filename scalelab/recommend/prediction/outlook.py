@@ -142,8 +142,10 @@ def look_ahead(
     of_samples = (
         need.support(answered, curve) if whole is None else whole.support(total)
     )
+
     if whole is not None:
         samples = whole.samples(total)
+
     is_allowed = knowledge.rule.allows(answered["global_batch_size"].to_numpy())
     answered = answered.assign(
         support=weakest(answered["support"].to_numpy(), of_samples),
@@ -152,6 +154,7 @@ def look_ahead(
         is_tried=knowledge.has_tried(answered),
         is_accurate=knowledge.accuracy.suffices(answered),
     )
+
     rests_here = (answered["support"] != Support.NOT_MEASURED).to_numpy()
     # ranks that were made slow are no choice, but of those who ask for them alone
     slowness = numbers(answered, f"{OPTION_PREFIX}slow_rank_factor")
@@ -160,6 +163,7 @@ def look_ahead(
     are_both = (may_be & answered["is_accurate"]).to_numpy()
     # where no way is accurate enough, the answer is the closest of them
     answered["is_eligible"] = are_both if are_both.any() else may_be
+
     kept = _promising(answered, samples)
     if not len(kept):
         batches = sorted(set(answered["global_batch_size"].tolist()))
@@ -169,11 +173,13 @@ def look_ahead(
             f"{list(need.measured_batches())}, throughput at {batches}. "
             "Measure one at a batch of the other.",
         )
+
     frame = answered.iloc[kept].reset_index(drop=True)
     asked = candidates.iloc[kept].reset_index(drop=True)
     samples, reached = samples[:, kept], reached[:, kept]
     total = frame["global_batch_size"].to_numpy(float)
     one_run = knowledge.step_times(asked) * samples / total
+
     expected = one_run
     if whole is None:
         expected = law.sample(asked) * np.median(samples, axis=0) / total
@@ -181,10 +187,12 @@ def look_ahead(
             corrections = np.exp(knowledge.factorisation.draws())
             expected *= np.median(corrections)
             one_run *= corrections
+
     sizes, nodes = (frame[name].to_numpy(float) for name in ("world_size", "num_nodes"))
     overhead_s = knowledge.overhead.seconds(samples, frame)
     spent = limits.spending(one_run + overhead_s, sizes, nodes)
     reached &= need.within_cap(samples, frame["global_batch_size"].tolist())
+
     return Outlook(
         frame=frame,
         questions=asked,
@@ -223,10 +231,12 @@ def best_of_each_size(every: Outlook, limits: Constraints) -> np.ndarray:
     """Return the position of the best configuration of each world size."""
     sizes, medians = every.frame["world_size"], every.spent.medians()
     is_sure = every.probability >= limits.confidence
+
     amount = over = medians.time_s
     if limits.limited:
         amount = medians.of(limits.minimised(medians.known))
         over = limits.excess(medians)
+
     order = np.lexsort(
         (
             every.margins * np.where(is_sure, amount, over),
@@ -273,6 +283,7 @@ def outlook_rows(
             else None
             for resource in RESOURCES
         }
+
         tokens, peak_share = _per_sample(size, knowledge, config)
         asked = outlook.questions.iloc[[i]]
         efficiency, scaling = baseline.compare(asked, drawn_s[:, i], limits.interval)
@@ -307,6 +318,7 @@ def outlook_rows(
                 energy_source=limits.power.source if limits.power else None,
             )
         )
+
     return tuple(rows)
 
 

@@ -45,23 +45,29 @@ def learning_rate(
     """
     frame = at_best_rates(frame)
     rate, batch = numbers(frame, "learning_rate"), numbers(frame, "global_batch_size")
+
     known = np.isfinite(rate) & (batch > 0)
     if not known.any() or "lr_rule" not in frame.columns:
         return None
+
     rules = frame["lr_rule"].fillna("none").astype(str)
     trained = known & ~is_equal(frame, "kind", "throughput")
     known = trained if trained.any() else known
     usual = rules[known].mode().iloc[0]
     wanted = str(settings.get(RULE, usual))
+
     is_so = known & (rules == wanted)
     for name in settings.keys() - {RULE}:
         is_so &= is_equal(frame, name, settings[name])
+
     same = np.flatnonzero(is_so)
     if not len(same):
         return None
+
     nearest = same[np.abs(np.log(batch[same] / global_batch_size)).argmin()]
     if wanted == LearningRateRule.STALENESS and len(np.unique(rate[same])) > 1:
         return None
+
     value, at_batch = float(rate[nearest]), int(batch[nearest])
     if at_batch != global_batch_size:
         if wanted not in {*LearningRateRule} - {LearningRateRule.TUNED}:
@@ -72,6 +78,7 @@ def learning_rate(
             at_batch=at_batch,
             global_batch_size=global_batch_size,
         )
+
     return LearningRatePlan(rule=wanted, value=value)
 
 
@@ -95,6 +102,7 @@ def _of_curve(
         if name not in TARGET_COLUMNS
         and (name == RULE or any(other.get(name) != value for other in others))
     }
+
     every = need.tried[key].runs
     for batch in need.tried[key].measured:
         runs = every[every["global_batch_size"] == batch]
@@ -133,6 +141,7 @@ def missed(
     late = need.runs["censored"] if need.uses_law else pd.Series(dtype=bool)
     if not late.any():
         return
+
     spent_s = numbers(measured.loc[late.index[late]], "allocated_gpu_s")
     hours = float(np.nansum(spent_s)) / 3600
     places = [rate for rate in rates if rate.num_reached < rate.num_runs]
@@ -145,6 +154,7 @@ def missed(
             for row in rows
         )
     ]
+
     found = places if len(places) <= _MOST_NAMED else shown
     yield Fact.of(
         "missed",
@@ -188,6 +198,7 @@ def rates_found(measured: pd.DataFrame, global_batch_size: int) -> Iterator[Fact
     runs = measured[is_searched & is_equal(measured, "kind", "convergence")]
     if runs.empty:
         return
+
     costs = pd.Series(map(run_cost, runs.to_dict("records")), index=runs.index)
     medians = costs.groupby([runs["global_batch_size"], runs[BASE]]).median()
     best = at_best_rates(runs).groupby("global_batch_size")[BASE].first()
@@ -233,7 +244,9 @@ def _beside(
     )
     apart = np.abs(np.log(costs.index.to_numpy(float) / rate))
     nearest = int(apart.argmin())
+
     verdict = "holds" if _are_alike(costs)[nearest] else "fails"
     if apart[nearest] > _NEAR:
         verdict = "open"
+
     return {"rule": rule.value, "rate": rate, "verdict": verdict}

@@ -40,12 +40,14 @@ class AskedBatch:
         batch_of_job = None if job is None else job.global_batch_size
         if batch_of_job is None or self.global_batch_size:
             return self
+
         if self.largest is not None and batch_of_job > self.largest:
             raise SpecError(
                 f"The job has a global batch of {batch_of_job:,}, which "
                 f"{Option('max_batch')}={self.largest:,} does not allow.",
                 f"Leave out {Option('max_batch')}, or name another batch.",
             )
+
         return AskedBatch(
             global_batch_size=batch_of_job, local_batch_size=self.local_batch_size
         )
@@ -91,9 +93,11 @@ class BatchRule:
         )
         frame = measured if everywhere is None else everywhere
         totals, named = _whole(frame["global_batch_size"]), asked._for_job(job)
+
         batch, keeps_local = named.global_batch_size, False
         if batch is None and job is not None and job.steps and not converged:
             batch = _only_batch(totals, job, named.largest)
+
         if batch is not None:
             smallest, largest, why = batch, batch, "the one that was asked for"
         else:
@@ -103,6 +107,7 @@ class BatchRule:
             largest, why = _largest(known[-1], named.largest, epoch)
             keeps_local = not converged and len(locals_) == 1 and len(batch_of_run) > 1
             keeps_local &= _whole(measured["gradient_accumulation_steps"]) == [1]
+
         is_named, smallest = smallest == largest, min(smallest, largest)
         return cls(
             smallest=smallest,
@@ -132,6 +137,7 @@ class BatchRule:
         known = [local_batch] if local_batch else thinned(measured, _MOST_LOCAL)
         if self.keeps_local:
             return [(local, 1) for local in known]
+
         pairs, most = set(), self.largest if self.is_named else _MAX_ACCUMULATION
         for local in known:
             per_pass = local * data_parallel_size
@@ -139,8 +145,10 @@ class BatchRule:
                 passes = min(total // per_pass, most)
                 if passes and self.smallest <= passes * per_pass <= self.largest:
                     pairs.add((local, passes))
+
         if local_batch is None:
             pairs |= set(self._smaller(data_parallel_size, known[-1]))
+
         return sorted(pairs)
 
     def _smaller(self, data_parallel_size: int, most: int) -> Iterable[tuple[int, int]]:
@@ -158,6 +166,7 @@ class BatchRule:
                 local = per_rank // passes
             else:
                 continue
+
             is_inside = local * passes * data_parallel_size >= self.smallest
             if local >= self.least_local and is_inside:
                 yield local, passes
@@ -181,6 +190,7 @@ def _only_batch(totals: Sequence[int], job: Job, largest: int | None) -> int:
             f"Name one with {Option('batch')}, or as job.global_batch_size in the "
             "experiment. Or say the length of the job in samples or epochs.",
         )
+
     if largest is not None and totals[0] > largest:
         raise SpecError(
             f"The only global batch that was measured is {totals[0]:,}, and "

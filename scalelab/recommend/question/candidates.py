@@ -111,6 +111,7 @@ def candidates(
         rows: dict[tuple[int, ...], None] = {}
         divides, suits = _layout_check(key, frame), _strategy_check(key, frame)
         could_run = runnable(frame, key, untold)
+
         replicas = _replicas_by_place(frame)
         for place in where:
             rows |= dict.fromkeys(row for row in seen if row[: len(place)] == place)
@@ -136,6 +137,7 @@ def candidates(
                     for total, parallel in shares.items()
                     if total // parallel <= batches[-1]
                 }
+
         table = pd.DataFrame(list(rows), columns=list(CONFIGURATION), dtype=int)
         # Whole numbers stay such where other curves have none.
         whole = {name: "Int64" for name, value in key if type(value) is int}
@@ -160,6 +162,7 @@ def runnable(
         for name, value in key
     )
     names = ("gradient_accumulation_steps", "local_batch_size", "global_batch_size")
+
     passes, locals_, totals = ({*np.ceil(measured[n]).astype(int)} for n in names)
 
     def among(splits: list[Split], data_parallel_size: int) -> list[Split]:
@@ -203,6 +206,7 @@ def _strategy_check(
     """
     named = _named(key)
     strategy = strategy_of(named.get("parallelism"))
+
     options = {name: named[name] for name in strategy.options if name in named}
 
     def suits(place: Place, split: Split, parallel: int) -> bool:
@@ -225,6 +229,7 @@ def _strategy_check(
             strategy.data_parallel_size(int(n), options) == size for n, size in sizes
         ):
             return suits
+
     return lambda place, split, parallel: True
 
 
@@ -279,6 +284,7 @@ def why_unshared(
     if uneven := undivided(curves, wanted):
         known = _replica_sizes(curves)
         yield Fact.of("replicas_not_divided", world_sizes=uneven, replica_sizes=known)
+
     unknown = []
     for measured in curves:
         if replica_size(measured) is None:
@@ -286,6 +292,7 @@ def why_unshared(
             pairs = pairs.astype(int).sort_values(["world_size", "data_parallel_size"])
             if (shares := pairs.to_numpy().tolist()) not in unknown:
                 unknown.append(shares)
+
     yield from (Fact.of("replicas_not_known", shares=shares) for shares in unknown)
 
 
@@ -333,9 +340,11 @@ class MemoryRoom:
         names = list(CONFIGURATION)
         is_measured = is_among(asked[names], measured[names].astype(int))
         is_usable = is_measured | self.fits(asked)
+
         chosen: pd.DataFrame = asked[is_usable].reset_index(drop=True)
         if len(chosen):
             return chosen
+
         if rule.local_batch_size is not None and len(asked):
             raise SpecError(
                 f"{Option('local_batch')}={rule.local_batch_size:,} is not known to "
@@ -343,6 +352,7 @@ class MemoryRoom:
                 f"{self.largest(asked).max():,} at most.",
                 "Ask for a smaller local batch.",
             )
+
         raise SpecError(
             f"No measured or larger allocation can share {rule.in_words()} evenly in "
             "local batches that are known to fit and of which the measured program "

@@ -38,6 +38,7 @@ def largest_paying(
     """
     index = int(np.flatnonzero(pays).max())
     least = percent(limits.min_marginal_return)
+
     rule = (
         f"the largest {device_word} count up to which more of them gave at least "
         f"{least} of the ideal gain"
@@ -46,6 +47,7 @@ def largest_paying(
         rule = f"there is no other {device_word} count to choose"
     elif index == 0:
         rule = f"more of them give less than {least} of the ideal gain"
+
     return Choice(index=index, meets=bool(meets[index]), rule=rule)
 
 
@@ -75,8 +77,10 @@ def best_within(among: Allocations, limits: Constraints) -> Choice:
 
     least = amount[may_be].min()
     is_tie = may_be & (amount <= least * (1 + CLEARLY))
+
     index = int(np.lexsort((second, ~among.is_measured, ~is_tie))[0])
     if amount[index] > least:
         rule += f"; within {percent(CLEARLY)} of it, what was measured comes first, "
         rule += f"then what {weighed}"
+
     return Choice(index=index, meets=bool(is_sure.any()), rule=rule)

@@ -165,19 +165,24 @@ class Constraints:
             devices_on_node=self.devices_on_node,
             charged_s=charged_s,
         )
+
         rates = {}
         if price := self.price:
             per_hour = price.per_hour(num_nodes, usage.allocated, time_s)
             rates[PRICE_PER_HOUR] = per_hour
             usage = replace(usage, minimum_s=price.minimum_s)
+
         if self.power:
             watts = self.power.draws(world_size)
             drawn = watts if time_s.ndim > 1 else np.median(watts, axis=0)
             rates[POWER_W] = self.pue * world_size * drawn
+
         if self.carbon_g_per_kwh is not None:
             rates[CARBON_G_PER_KWH] = np.full(len(world_size), self.carbon_g_per_kwh)
+
         usage = replace(usage, rates=rates)
         amounts = {row.name: row.amount(usage) for row in RESOURCES}
+
         units = self.units("")
         for resource, limit in self.limited:
             if amounts[resource.name] is None:
@@ -185,6 +190,7 @@ class Constraints:
                     f"{Option(resource.limit, resource.in_words(limit, units))} needs "
                     f"{resource.missing}"
                 )
+
         return Spending(
             {n: amount for n, amount in amounts.items() if amount is not None}
         )

@@ -201,6 +201,7 @@ def events_of_last_sweep(
             content = read_file(run / EVENTS)
     except FileNotFoundError:
         return
+
     start = content.rfind(encode_json({"kind": _kind_of(SweepStarted)})[1:-1])
     begin = content.rfind(b"\n", 0, max(0, start)) + 1
     for line in content[begin:].split(b"\n")[:-1]:

@@ -106,6 +106,7 @@ class Lease:
                 return False
             write_all(self._descriptor, self._content())
             status = os.fstat(self._descriptor)
+
         self._file_id = (status.st_dev, status.st_ino)
         return True
 
@@ -131,6 +132,7 @@ class Lease:
             if _is_alive(holder):
                 raise self._refusal(holder)
             return
+
         deadline = time.monotonic() + self._patience_s
         while time.monotonic() < deadline:
             time.sleep(self._heartbeat_s / 2)
@@ -149,6 +151,7 @@ class Lease:
             else f"Follow it with `scalelab status {run}`{follow}, or stop it with "
             f"`scalelab stop {run}`."
         )
+
         return LeaseError(
             f"{run} is being run by {_name(holder)}, {_age(self.path)}. One driver "
             f"writes a run at a time. {remedy} Then run the same command again: it "
@@ -187,6 +190,7 @@ def read_holder(path: Path) -> Holder | None:
     holder = _read(path)
     if holder is None or has_ended(holder):
         return None
+
     return Holder(
         pid=holder.get("pid"),
         host=holder.get("host"),
@@ -209,6 +213,7 @@ def signal_holder(path: Path, number: int) -> bool:
         process = os.pidfd_open(holder["pid"])
     except OSError:
         return False
+
     try:
         pid, file_id = holder["pid"], _file_id(path)
         opened = {

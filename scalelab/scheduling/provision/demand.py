@@ -60,10 +60,12 @@ class SubmissionBackoff:
         if not is_busy:
             self._count(sentence, 1, 1)
             return
+
         self.words = sentence
         self._num_busy += 1
         self._num_in_vain = 0 if has_jobs else self._num_in_vain + 1
         self._pause(self._num_busy)
+
         if self._num_in_vain >= MAX_BUSY:
             self._full = _in_a_row(sentence, self._num_in_vain)
 
@@ -126,9 +128,11 @@ class GroupDemand:
             request.world_size * count for request, count in waiting.items()
         )
         num_devices += pool.num_held_in(group)
+
         at_least = max((request.num_nodes for request in waiting), default=0)
         if self.site.provision == "one_job":
             return at_least or min(1, num_devices)
+
         useful = math.ceil(num_devices / self.site.devices_per_node)
         return min(self.max_nodes, max(at_least, useful))
 

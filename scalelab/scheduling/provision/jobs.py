@@ -130,6 +130,7 @@ class WaitingReport:
             waiting += why_waiting(self._pool, jobs)
         if (jobs, waiting) == self._written:
             return
+
         self._written = (jobs, waiting)
         self._batch.write_list(jobs, waiting)
         for job in jobs:
@@ -148,6 +149,7 @@ def why_waiting(pool: Pool, jobs: Sequence[JobLine]) -> list[str]:
         waiting = placer.queue.allocations()
         lacking = [request for request in waiting if not placer.has_room(request)]
         has_others |= len(lacking) < len(waiting)
+
         for request in sorted(
             lacking,
             key=lambda request_lacking: (
@@ -161,10 +163,12 @@ def why_waiting(pool: Pool, jobs: Sequence[JobLine]) -> list[str]:
                 f"{counted(request.devices_per_node[0], 'device')}: "
                 f"{_what_there_is(pool, jobs, group)}."
             )
+
     if has_others:
         # Without their number, which changes all the time.
         others = "the other trials" if sentences else "trials"
         sentences.append(f"{others} for devices that are in use.")
+
     return sentences
 
 

@@ -127,6 +127,7 @@ class Provision:
             case QueueSeen():
                 self._looks.end()
                 self._see(event)
+
         self.deadline_s = 0.0
 
     def tick(self, *, is_stopped: bool) -> None:
@@ -134,9 +135,11 @@ class Provision:
         now_s = time.monotonic()
         if now_s < self.deadline_s:
             return
+
         self.deadline_s = now_s + TICK_S
         self._losses.release(now_s - HOLD_S)
         self.meet_nodes()
+
         wanted = {
             group: demand.num_wanted(self._pool, is_stopped=is_stopped)
             for group, demand in self._demands.items()
@@ -145,9 +148,11 @@ class Provision:
             # What ran there is about to wait again.
             for group, number in wanted.items():
                 self._give_back(group, number, now_s)
+
         self._submit(wanted, now_s)
         if self._jobs:
             self._looks.begin(now_s)
+
         troubles = [self._silence, *(d.backoff.words for d in self._demands.values())]
         lines = [job.line() for job in self._jobs.values()]
         self._report.update(lines, troubles, is_stopped=is_stopped)
@@ -162,6 +167,7 @@ class Provision:
         self._silence = seen.error
         if seen.error:
             return
+
         now_s = time.monotonic()
         for name in seen.asked & self._jobs.keys():
             job, view = self._jobs[name], seen.views.get(name)
@@ -172,8 +178,10 @@ class Provision:
                     self._ended(job, words, EndCause.OTHER)
                     self._batch.forget(name)
                 continue
+
             if job.view is None or job.view.state is not view.state:
                 self._looks.hurry()
+
             job.see(view, now_s)
             if view.state is JobState.ENDED or job.is_leaving_for_long(now_s):
                 self._ended(job, view.reason, view.end_cause)
@@ -196,6 +204,7 @@ class Provision:
         del self._jobs[job.name]
         if cause is EndCause.OTHER and job.is_over:
             cause = EndCause.TIME_LIMIT
+
         sentence = f"job {job.job_id} ({job.name}) ended: {words}"
         if not job.has_answered:
             self._backoff_of(job).failed_to_start(
@@ -203,9 +212,11 @@ class Provision:
             )
         elif cause is not EndCause.TIME_LIMIT:
             self._backoff_of(job).lost(sentence)
+
         self._losses.endings[job.name] = JobEnding(cause, sentence)
         for address in job.addresses:
             self._leave(address)
+
         self._tell(f"{sentence}.")
 
     def _drop(self, job: ProvisionedJob) -> None:
@@ -223,9 +234,11 @@ class Provision:
         nodes: dict[str, list[Node]] = {}
         for node in self._pool.nodes:
             nodes.setdefault(node.job, []).append(node)
+
         for name in nodes.keys() - self._jobs.keys():
             # Of a job that was given up: submitted although no answer came, say.
             self._end(name, nodes[name])
+
         for job in self._jobs.values():
             found = nodes.get(job.name, [])
             if len(found) != len(job.nodes):
@@ -240,6 +253,7 @@ class Provision:
             # Seen to wait when it was last looked for, it has begun since.
             end_s = (self._looks.started_s or now_s) + walltime_s
             walltime_s = end_s - now_s
+
         if end_s is not None:
             longest_s = demand.fresh * (walltime_s or end_s - now_s)
             for node in job.nodes:
@@ -259,6 +273,7 @@ class Provision:
             for job in jobs
             if job.job_id is not None and not any(map(self._pool.is_busy, job.nodes))
         ]
+
         spare = self._demands[group].spare(jobs, idle, wanted)
         for job in idle:
             is_late = wanted and any(
@@ -307,6 +322,7 @@ class Provision:
             since_s = job.incomplete_since_s
             if since_s is None:
                 continue
+
             up = f"{len(job.nodes)} of its {job.num_nodes} nodes"
             sentence = f"job {job.job_id} ({job.name}) runs, but {up} answered within "
             if not job.has_answered and now_s - since_s > self._site.start_timeout:
@@ -321,10 +337,12 @@ class Provision:
                 self._backoff_of(job).lost(
                     f"{sentence}{RETURN_S:g} s after one was lost"
                 )
+
         # What runs goes on; what waits may fit on what it leaves.
         if self._pool.num_held_devices or not any(wanted.values()):
             self._idle_since_s = None
             return
+
         verdicts = [
             self._demands[group].backoff.verdict
             if all(job.is_up for job in self._jobs_of(group))
@@ -338,6 +356,7 @@ class Provision:
                 "What has ended is recorded; correct the site, or try later: "
                 "the same command goes on."
             )
+
         if not self._pool.num_devices:
             self._idle_since_s = None
         elif self._idle_since_s is None:

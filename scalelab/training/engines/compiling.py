@@ -83,6 +83,7 @@ def _reporting(context: RankContext) -> Iterator[None]:
     context.progress(0)
     thread = threading.Thread(target=report)
     thread.start()
+
     try:
         yield
     finally:

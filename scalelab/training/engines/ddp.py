@@ -69,9 +69,11 @@ class DdpModel(SpreadModel):
         super().__init__(model)
         self._observers = observers
         self._average = exchange
+
         arguments: dict[str, Any] = {BUFFER_ARGUMENT: False}
         if bucket_cap_mb is not None:
             arguments["bucket_cap_mb"] = bucket_cap_mb
+
         if dist.get_world_size() > 1 or exchanges_alone:
             self.model = DistributedDataParallel(
                 model,
@@ -136,6 +138,7 @@ class DdpEngine(TrainingEngine):
             exchange: Exchange = self._power_sgd.exchange
         else:
             exchange = EXCHANGES[options.gradient_compression]
+
         return DdpModel(
             model,
             self.context.device,

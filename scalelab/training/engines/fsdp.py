@@ -105,8 +105,10 @@ class FsdpEngine(TrainingEngine):
         for batch in super()._evaluation_batches(held_out):
             yield batch
             num_batches += 1
+
         most_samples = -(-feed.num_samples_of(held_out) // self.context.world_size)
         most_batches = -(-most_samples // self._evaluation_batch_size)
+
         one_sample = feed.held_out_batches(
             held_out, rank=0, world_size=1, batch_size=1, device=self.context.device
         )

@@ -50,6 +50,7 @@ class LocalSgdEngine(TrainingEngine):
         num_local_steps = step + 1 - self._synchronous_steps
         if num_local_steps == 0:
             self._spread = SpreadModel(self._model)
+
         is_due = num_local_steps > 0 and num_local_steps % self._averaging_period == 0
         if is_due and self.context.world_size > 1:
             self._slow_rank.end()

@@ -48,8 +48,10 @@ class ParameterServerEngine(TrainingEngine):
         self._last_loss: float | None = None
         self._fetched = flat(model.parameters())
         self._versions = [0] * options.num_servers
+
         if self._link is not None and self.context.is_first:
             self._link.load(self._fetched, self._versions, 0)
+
         return SpreadModel(model)
 
     def begin(self, step: int, num_steps: int) -> None:
@@ -74,8 +76,10 @@ class ParameterServerEngine(TrainingEngine):
         assert link is not None
         if not self._has_asked:
             self._claim(link)
+
         is_granted, num_claimed = link.claimed()
         self._has_asked = False
+
         asks_ahead = is_granted and self._own_step_s < ASK_AHEAD_BELOW_S
         if not asks_ahead and self._num_unreported:
             link.tell_ended(self._num_unreported)
@@ -83,22 +87,27 @@ class ParameterServerEngine(TrainingEngine):
         if not is_granted:
             self.num_granted = num_claimed // self.context.world_size
             return None
+
         self._clock.mark(Phase.EXPOSED_SYNC)
         started_s = time.perf_counter()
         if asks_ahead:
             self._claim(link)
+
         step = (num_claimed - 1) // self.context.world_size
         loss = self._optimiser_step(step)
         if self.context.is_first:
             self._losses.append(loss)
             self._steps_of_losses.append(step)
+
         self._num_own_steps += 1
         self._num_unreported += 1
         self._own_step_s = time.perf_counter() - started_s
+
         if not asks_ahead:
             self._claim(link)
         if self._num_own_steps % self._window == 0:
             self._exchange(link)
+
         self._clock.mark(Phase.EXPOSED_SYNC)
         self._clock.end_step()
         return step + 1
@@ -143,12 +152,15 @@ class ParameterServerEngine(TrainingEngine):
         del self._steps_of_losses[:num_due]
         values: list[float] = torch.stack(due).tolist() if due else []
         last = dict(zip(steps, values, strict=True))
+
         if self._last_loss is None and values:
             self._last_loss = values[0]
+
         losses = []
         for step in range(self._num_drained, self._num_timed):
             self._last_loss = last.get(step, self._last_loss)
             losses.append(self._last_loss)
+
         self._num_drained = self._num_timed
         return [loss for loss in losses if loss is not None]
 

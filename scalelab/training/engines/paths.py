@@ -31,6 +31,7 @@ def engine_path(strategy: str) -> str:
     from importlib.metadata import entry_points
 
     found = entry_points(group="scalelab.engines", name=strategy)
+
     offered = sorted({entry.value for entry in found})
     if not offered:
         raise SpecError(
@@ -38,9 +39,11 @@ def engine_path(strategy: str) -> str:
             "as an entry point of scalelab.engines, or choose from: "
             f"{', '.join(ENGINES)}."
         )
+
     if len(offered) > 1:
         raise SpecError(
             f"parallelism={strategy} has {len(offered)} engines: {', '.join(offered)}. "
             "Uninstall all but one of these distributions."
         )
+
     return offered[0]

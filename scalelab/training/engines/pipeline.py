@@ -114,6 +114,7 @@ class PipelineEngine(TrainingEngine):
                 "parallelism=pipeline does not go with SyncBatchNorm, whose ranks must "
                 "all compute the same layer. Leave sync_batch_norm out."
             )
+
         stages = self._stages(whole)
         trained = [p for p in whole.parameters() if p.requires_grad]
         has_norm = normalization_batch_size(whole, self.trial) is not None
@@ -135,6 +136,7 @@ class PipelineEngine(TrainingEngine):
                 f"{len(stages)} stages. Return {self._num_stages}, each with "
                 "parameters to train."
             )
+
         return stages
 
     def _connect(self, stages: list[nn.Module]) -> None:
@@ -145,6 +147,7 @@ class PipelineEngine(TrainingEngine):
         mesh = init_device_mesh(self.context.device.type, shape, mesh_dim_names=names)
         self._buffer_group, self._along = (mesh.get_group(name) for name in names)
         tied = tied_parameters(stages)
+
         groups: dict[tuple[int, ...], ProcessGroup] = {}
         for pipeline in range(num_pipelines):
             for holders in dict.fromkeys(holders for _, holders in tied):
@@ -152,6 +155,7 @@ class PipelineEngine(TrainingEngine):
                 group = dist.new_group(ranks)
                 if self.context.rank in ranks:
                     groups[holders] = group
+
         self._tied = [
             (parameter, groups[holders])
             for parameter, holders in tied
@@ -176,6 +180,7 @@ class PipelineEngine(TrainingEngine):
         ):
             self._scaler.scale(torch.zeros((), device=context.device))
             batches = self._micro_batches(self._feed(0))
+
             inputs = self._inputs(batches)
             with self._autocast():
                 received, output = passed_between_stages(
@@ -184,6 +189,7 @@ class PipelineEngine(TrainingEngine):
                     self._along,
                     context.device,
                 )
+
             self._hidden_shape, self._hidden_dtype = received.shape[1:], received.dtype
             stage = TimedStage(
                 self._spread.model,
@@ -196,10 +202,12 @@ class PipelineEngine(TrainingEngine):
                 mark=self._mark,
                 autocast=self._autocast,
             )
+
             self._schedule = self._new_schedule(
                 stage, self._num_micro_batches, loss_fn=self._loss, scale_grads=False
             )
             self._run_schedule(batches, inputs)
+
         self._optimizer.zero_grad(set_to_none=True)
 
     def begin(self, step: int, num_steps: int) -> None:
@@ -227,6 +235,7 @@ class PipelineEngine(TrainingEngine):
             self._mark(Phase.COMPUTE)
             loss += self._run_schedule(batches, inputs)
             self._mark(Phase.EXPOSED_SYNC)
+
         self._exchange_gradients()
         self._mark_around(Phase.EXPOSED_SYNC)
         self._update(step)
@@ -284,9 +293,11 @@ class PipelineEngine(TrainingEngine):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(parameter.grad, group=group)
+
         gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
         if self.trial.data_parallel_size > 1:
             average(gradients, self._buffer_group)
+
         if self._scaler.is_enabled():
             overflows = any(
                 not bool(gradient.isfinite().all()) for gradient in gradients
@@ -300,15 +311,18 @@ class PipelineEngine(TrainingEngine):
         losses = super().drain_losses()
         if not (self._is_last and self._pipeline == 0):
             losses = [0.0] * len(losses)
+
         *phases, _ = self._schedule_clock.drain().sum(axis=0)
         computed_s = phases[Phase.COMPUTE]
         offered_s = (computed_s + phases[Phase.EXPOSED_SYNC]) * self._num_stages
+
         *losses, computed_s, offered_s = self.context.sum(
             [*losses, computed_s, offered_s if self._is_first else 0.0]
         )
         if self._is_measured:
             self._computed_s += computed_s
             self._offered_s += offered_s
+
         return losses
 
     def _evaluation_batches(
@@ -336,9 +350,11 @@ class PipelineEngine(TrainingEngine):
                 device=self.context.device,
             )
             dist.recv(hidden, rank - 1, group=self._along)
+
         output = self._model(hidden)
         if self._is_last:
             return of_output(self.workload.evaluate, output, samples)
+
         dist.send(output.contiguous(), rank + 1, group=self._along)
         return {}
 

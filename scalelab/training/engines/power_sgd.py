@@ -73,11 +73,13 @@ class PowerSgd:
         ]
         begun = _Exchange(bucket.buffer(), gradients, kept, group)
         self._begun.append(begun)
+
         # In the first pass over a static graph torch waits for the averages before it
         # calls anything that was queued.
         if self._is_first_pass and bucket.is_last():
             self._is_first_pass = False
             self._finish()
+
         return begun.future
 
     def rescale(self, factor: float) -> None:

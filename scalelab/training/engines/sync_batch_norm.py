@@ -22,11 +22,14 @@ class SyncBatchNorm(_BatchNorm):
         mean, variance, count = _statistics(input)
         if self.track_running_stats:
             self._track(mean, variance * count / max(count - 1, 1))
+
         shape = [1, -1] + [1] * (input.dim() - 2)
         scale = torch.rsqrt(variance + self.eps)
+
         normalised = (input - _like(input, mean, shape)) * _like(input, scale, shape)
         if self.affine:
             normalised = normalised * self.weight.view(shape) + self.bias.view(shape)
+
         return normalised
 
     @torch.no_grad()
@@ -69,6 +72,7 @@ def _statistics(input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
             channels.new_tensor([channels.size(1)]),
         ]
     )
+
     sums: torch.Tensor = _SumOverRanks.apply(sums_of_rank)  # type: ignore[no-untyped-call]
     count = int(sums[-1])
     mean, mean_square = torch.split(sums[:-1] / count, num_channels)

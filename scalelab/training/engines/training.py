@@ -133,6 +133,7 @@ class TrainingEngine:
             if trial.kind is not TrialKind.THROUGHPUT
             else None
         )
+
         num_samples = feed.num_samples_of(self._training_data)
         if (
             trial.kind is not TrialKind.THROUGHPUT
@@ -143,6 +144,7 @@ class TrainingEngine:
                 f"{num_samples} training samples of {trial.workload}. Use at most "
                 f"{num_samples} in a {trial.kind} trial."
             )
+
         self._share = self.share()
         self._order = feed.order_of(
             self._training_data,
@@ -173,6 +175,7 @@ class TrainingEngine:
             ),
             on_own_gradients_ready=self._begin_exchange,
         )
+
         # Inside what spreads it: there torch splits the graph where gradients are
         # exchanged, and evaluation takes the model as it is.
         trained = compiled(self._model) if self.context.options.compile else self._model
@@ -235,15 +238,18 @@ class TrainingEngine:
         num_micro_steps = self.trial.gradient_accumulation_steps
         loss = torch.zeros((), device=self.context.device)
         self._probe.begin_step(step)
+
         for micro_step in range(num_micro_steps):
             batch = next(self._batches)
             self._clock.mark(Phase.DATA_WAIT)
             if micro_step == 0:
                 self._slow_rank.wait()
+
             self._slow_rank.begin()
             is_last = micro_step == num_micro_steps - 1
             with nullcontext() if is_last else self._spread.no_sync():
                 loss += self._backward(batch)
+
             self._slow_rank.end()
             if self._exchanging:
                 self._clock.mark(Phase.EXPOSED_SYNC)
@@ -251,6 +257,7 @@ class TrainingEngine:
             else:
                 self._clock.mark(Phase.COMPUTE)
                 self._probe.observe_micro_step(self._model)
+
         self._slow_rank.begin()
         self._update(step)
         self._slow_rank.end()
@@ -277,11 +284,13 @@ class TrainingEngine:
         if self.trial.learning_rate is not None:
             samples = (step + 1) * self.trial.global_batch_size
             rate = self.trial.learning_rate.at(samples)
+
         rate *= self.workload.learning_rate_factor(step / self._num_planned_steps)
         for group, ratio in zip(
             self._optimizer.param_groups, self._rate_ratios, strict=True
         ):
             group["lr"] = rate * ratio
+
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._optimizer.zero_grad(set_to_none=True)
@@ -299,8 +308,10 @@ class TrainingEngine:
                 f"{self.trial.kind} trial cannot evaluate it. Return a data set from "
                 "held_out_data() or measure throughput."
             )
+
         evaluation.share_buffers(self._model, self._buffer_group)
         self._model.eval()
+
         batches = self._evaluation_batches(self._held_out_data)
         with self._autocast():
             return evaluation.evaluate(self.context, step, batches, self._evaluated)

@@ -42,10 +42,12 @@ def copy_to_node(
     wanted = range(len(sizes))[identity.local_rank :: identity.local_world_size]
     if is_sharded:
         wanted = range(len(sizes))[share.rank :: share.data_parallel_size]
+
     directory = _directory(context)
     directory.mkdir(parents=True, exist_ok=True)
     # the other ranks of the node copy as much
     needed = sum(sizes[at] for at in wanted) * identity.local_world_size
+
     free = shutil.disk_usage(directory).free
     if needed > free:
         raise SpecError(
@@ -53,10 +55,12 @@ def copy_to_node(
             f"{directory}, where {number(free / _GIB)} GiB are free. Set TMPDIR to a "
             "larger disk of the nodes, or stream: feed=folder or tar."
         )
+
     context.agree([0.0])  # nobody copies before all have looked
     for index in wanted:
         data.copy(index, directory)
         context.progress(0)
+
     context.agree([0.0])
     data.read_from(directory)
 

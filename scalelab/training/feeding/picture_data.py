@@ -64,6 +64,7 @@ class Pictures(Dataset[Sample]):
                 f"{picture.name!r} in {picture.path} cannot be decoded: {error}. "
                 "Remove or replace it."
             ) from error
+
         pixels = torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
         return pixels, self.labels[index]
 

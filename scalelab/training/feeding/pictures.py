@@ -75,17 +75,20 @@ class PictureFiles:
                 raise SpecError(
                     f"{name}={getattr(self, name)!r} must be {' or '.join(known)}."
                 )
+
         for name, least in (("shuffle_buffer", 1), ("image_size", SMALLEST_IMAGE)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise SpecError(
                     f"{name}={value!r} must be a whole number, at least {least}."
                 )
+
         fraction = self.held_out_fraction
         if isinstance(fraction, bool) or not 0 < fraction < 1:
             raise SpecError(f"held_out_fraction={fraction!r} must be between 0 and 1.")
         if self.store is not None:
             DeclaredStore.of(self.store)
+
         if not isinstance(self._place, str):
             raise SpecError(
                 f"feed={self.feed} reads {self._key}, which is {self._place!r}. Write "
@@ -115,12 +118,14 @@ class PictureFiles:
         by_class: dict[str, list[Picture]] = {}
         for picture in self.found():
             by_class.setdefault(picture.class_name, []).append(picture)
+
         if len(by_class) < 2:
             raise SpecError(
                 f"{self._key}={str(self._place)!r} has pictures of "
                 f"{' and '.join(by_class)} alone. Put those of each class into a "
                 "folder of its own."
             )
+
         held_out = {
             picture.name
             for pictures in by_class.values()
@@ -129,6 +134,7 @@ class PictureFiles:
         parts: tuple[list[Picture], list[Picture]] = ([], [])
         for picture in self.found():
             parts[picture.name in held_out].append(picture)
+
         return tuple(parts[0]), tuple(parts[1])
 
     def _held_out(self, pictures: Sequence[Picture]) -> Sequence[Picture]:
@@ -138,6 +144,7 @@ class PictureFiles:
                 f"{pictures[0].class_name!r}; it takes two, one to train on and one to "
                 "hold out. Add some, or remove the class."
             )
+
         wanted = round(len(pictures) * self.held_out_fraction)
         number = min(max(wanted, 1), len(pictures) - 1)
         return sorted(
@@ -154,6 +161,7 @@ class PictureFiles:
                 f"train on, fewer than a global batch of {global_batch_size}. Give "
                 "more pictures or a smaller global batch."
             )
+
         if self.order == "sharded":
             archives = {picture.path for picture in training}
             is_packed = self.feed == "tar"
@@ -180,6 +188,7 @@ def _found(place: Path, is_packed: bool) -> tuple[Picture, ...]:
             f"pictures ({', '.join(sorted(SUFFIXES))}). Put those of each class into a "
             "folder of its own."
         )
+
     found.sort(key=lambda picture: picture.name)
     for one, other in pairwise(found):
         if one.name == other.name:
@@ -187,6 +196,7 @@ def _found(place: Path, is_packed: bool) -> tuple[Picture, ...]:
                 f"{one.name!r} comes twice, in {one.path} and in {other.path}: it "
                 "might be trained on and held out. Remove or rename one of them."
             )
+
     return tuple(found)
 
 

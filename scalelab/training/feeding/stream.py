@@ -54,6 +54,7 @@ class PictureReader:
         picture = self._pictures[index]
         if picture.path != self._path or picture.offset < self._position:
             self._open(picture)
+
         assert self._file is not None
         needed = picture.offset + padded(picture.size) - self._position
         content = self._file.read(needed)
@@ -133,6 +134,7 @@ class StreamBatches(IterableDataset[Any]):
         worker_id, count = (process.id, process.num_workers) if process else (0, 1)
         per_step = self._share.gradient_accumulation_steps
         numbers = itertools.count(0)
+
         stored = self._stored()
         while True:
             drawn = list(itertools.islice(stored, self._order.samples_per_step))
@@ -173,6 +175,7 @@ class StreamBatches(IterableDataset[Any]):
         done = self._order.num_read(skipped, len(reading))
         if done:
             reader.skip_to(reading[done - 1])
+
         for number, index in enumerate(given[skipped:], start=skipped + 1):
             wanted = self._order.num_read(number, len(reading))
             held |= {index: reader.onward(index) for index in reading[done:wanted]}

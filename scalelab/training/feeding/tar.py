@@ -35,21 +35,25 @@ def members(file: BinaryIO, path: str) -> Iterator[Member]:
     """Yield the regular files of an archive in their order; contents are not read."""
     end = file.seek(0, os.SEEK_END)
     position = 0
+
     records: dict[str, str] = {}
     while True:
         file.seek(position)
         header = file.read(BLOCK)
         if header == _ZEROS:
             return
+
         size = _checked_size(header, path, position)
         kind, offset = header[156], position + BLOCK
         if kind in _FILES and "size" in records:
             size = int(records["size"])
+
         if offset + size > end:
             raise SpecError(
                 f"{path} is cut off at byte {end}: the file whose header is at byte "
                 f"{position} has {size} bytes. Copy or pack the archive again."
             )
+
         position = offset + padded(size)
         if kind == _LONG_NAME:
             records["path"] = _text(file.read(size))
@@ -59,6 +63,7 @@ def members(file: BinaryIO, path: str) -> Iterator[Member]:
             name = _text(header[:100])
             if header[257:263] == b"ustar\0" and header[345]:
                 name = f"{_text(header[345:500])}/{name}"
+
             name = records.get("path") or name
             records = {}
             if kind in _LINKS_AND_HOLES:
@@ -67,6 +72,7 @@ def members(file: BinaryIO, path: str) -> Iterator[Member]:
                     "link or a sparse file. Pack what it stands for: tar "
                     "--dereference --hard-dereference, and not --sparse."
                 )
+
             if kind in _FILES and not name.endswith("/"):
                 yield Member(name, offset, size)
 
@@ -87,6 +93,7 @@ def _checked_size(header: bytes, path: str, position: int) -> int:
             f"{position} is not whole, and nothing says that the archive ends there. "
             "Copy or pack the archive again."
         )
+
     field = header[148:156]
     try:
         # The checksum is computed as if its own field held spaces.
@@ -95,6 +102,7 @@ def _checked_size(header: bytes, path: str, position: int) -> int:
             return _number(header[124:136])
     except ValueError:
         pass
+
     raise SpecError(
         f"{path}: the {BLOCK} bytes at byte {position} are no header of a tar file. "
         "Pack the archive again, uncompressed."

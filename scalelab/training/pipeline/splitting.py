@@ -22,6 +22,7 @@ def split(
     items = list(layers)
     if costs is None:
         costs = [sum(p.numel() for p in layer.parameters()) for layer in items]
+
     starts = [index for index, cost in enumerate(costs) if cost]
     if len(starts) < num_stages:
         raise SpecError(
@@ -29,6 +30,7 @@ def split(
             f"divided, which is too few for {num_stages} stages. Use at most "
             f"{len(starts)} (options.stages, or fewer devices), or a deeper model."
         )
+
     sizes = _even_sizes([costs[index] for index in starts], num_stages)
     firsts = [0, *(starts[end] for end in accumulate(sizes[:-1])), len(items)]
     return [nn.Sequential(*items[first:end]) for first, end in pairwise(firsts)]
@@ -39,6 +41,7 @@ def _even_sizes(costs: Sequence[int], num_parts: int) -> list[int]:
     sums = [0, *accumulate(costs)]
     # largest[n], sizes[n]: of the first n costs in as many parts as were counted so far
     largest: list[float] = list(sums)
+
     sizes = [[n] for n in range(len(sums))]
     for part in range(2, num_parts + 1):
         before, known = largest, sizes
@@ -49,6 +52,7 @@ def _even_sizes(costs: Sequence[int], num_parts: int) -> list[int]:
             )
             largest[n] = max(before[cut], sums[n] - sums[cut])
             sizes[n] = [*known[cut], n - cut]
+
     return sizes[-1]
 
 
@@ -61,6 +65,7 @@ def tied_parameters(
         for parameter in stage.parameters():
             if parameter.requires_grad:
                 holders.setdefault(parameter, []).append(index)
+
     return [
         (parameter, tuple(indices))
         for parameter, indices in holders.items()

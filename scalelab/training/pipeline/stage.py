@@ -147,6 +147,7 @@ def passed_between_stages(
             shape = [*output.shape] + [0] * (_MOST_DIMENSIONS - output.dim())
             kind = _DTYPES.index(output.dtype)
             written.copy_(torch.tensor([kind, output.dim(), *shape]))
+
         dist.broadcast(written, dist.get_global_rank(group, index), group)
         if index + 1 == rank:
             kind, num_dimensions, *shape = written.tolist()

@@ -34,12 +34,14 @@ class DeviceMonitor:
             import pynvml
         except ModuleNotFoundError:
             return
+
         uuid = str(torch.cuda.get_device_properties(device).uuid)
         try:
             pynvml.nvmlInit()
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
         except pynvml.NVMLError:
             return
+
         self._nvml = pynvml
         self._energy_at_start_mj = self._energy_mj()
 

@@ -110,6 +110,7 @@ class DeviceClock:
         steps = np.zeros((len(self._step_ends), len(Phase)))
         if self._start is None or not self._marks:
             return steps
+
         self._marks[-1][1].synchronize()
         last, index = self._start, 0
         for step, end in enumerate(self._step_ends):
@@ -117,6 +118,7 @@ class DeviceClock:
                 steps[step, phase] += last.elapsed_time(event) / 1e3
                 last = event
             index = end
+
         self._spare += [self._start, *(event for _, event in self._marks)]
         self._start = None
         self._marks.clear()

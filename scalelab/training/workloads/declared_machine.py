@@ -82,6 +82,7 @@ def exchange_time(machine: DeclaredMachine, devices_per_node: Sequence[int]) -> 
         latency_s=machine.intra_latency_s,
         bandwidth_bytes_per_s=machine.intra_bandwidth_bytes_per_s,
     )
+
     between = ring_time(
         len(devices_per_node),
         machine.gradient_bytes,

@@ -41,8 +41,10 @@ class DigitsMlp(Workload):
                 f"hidden_sizes={hidden_sizes!r} must be whole numbers, at least 1, "
                 "in a list such as [64]."
             )
+
         if not 0 <= dropout < 1:
             raise SpecError(f"dropout={dropout} must be at least 0 and below 1.")
+
         self.hidden_sizes = tuple(hidden_sizes)
         self.batch_norm = batch_norm
         self.dropout = dropout
@@ -59,6 +61,7 @@ class DigitsMlp(Workload):
             if self.dropout:
                 layers.append(nn.Dropout(self.dropout))
             width = size
+
         return nn.Sequential(*layers, nn.Linear(width, NUM_CLASSES))
 
     def training_data(self) -> TensorDataset:
@@ -79,6 +82,7 @@ def _digits() -> tuple[TensorDataset, TensorDataset]:
     order = np.random.default_rng(0).permutation(len(labels))
     inputs = torch.tensor(images[order] / 16, dtype=torch.float32)
     targets = torch.tensor(labels[order], dtype=torch.int64)
+
     return (
         TensorDataset(inputs[NUM_HELD_OUT:], targets[NUM_HELD_OUT:]),
         TensorDataset(inputs[:NUM_HELD_OUT], targets[:NUM_HELD_OUT]),

@@ -92,6 +92,7 @@ imbalance, noise
                 f"min_samples={min_samples} and critical_batch_size="
                 f"{critical_batch_size} belong together. Set both or neither."
             )
+
         self.min_samples = min_samples
         self.critical_batch_size = critical_batch_size
         self.device_memory_bytes = device_memory_bytes
@@ -132,20 +133,24 @@ class EmulationEngine:
         self._context = context
         self._clock = clock
         needed = workload.memory_bytes(trial.local_batch_size)
+
         available = workload.device_memory_bytes
         if available is not None and needed > available:
             raise torch.OutOfMemoryError(
                 f"local_batch_size={trial.local_batch_size} needs {needed} "
                 f"bytes, the declared device has device_memory_bytes={available}."
             )
+
         if trial.kind is not TrialKind.THROUGHPUT:
             workload.samples_to_target(trial.global_batch_size)
+
         self._mean_step_s = declared_step_time(
             workload.machine,
             local_batch_size=trial.local_batch_size,
             gradient_accumulation_steps=trial.gradient_accumulation_steps,
             devices_per_node=trial.allocation.devices_per_node,
         )
+
         # From 0 of the fastest rank to 1 of the slowest.
         position = context.rank / max(context.world_size - 1, 1)
         self._mean_compute_s = compute_time(
@@ -154,6 +159,7 @@ class EmulationEngine:
             gradient_accumulation_steps=trial.gradient_accumulation_steps,
             slowness=1.0 + workload.machine.imbalance * position,
         )
+
         self._warmup_steps = TrainingPlan.of(trial).warmup_steps
         self._token = torch.zeros(1)
         self._deadline_s = 0.0
@@ -171,8 +177,10 @@ class EmulationEngine:
         start = self._context.agree([time.time() + margin_s])[0]
         wait_s = min(max(0.0, start - time.time()), LONGEST_START_WAIT_S)
         _sleep_until(time.perf_counter() + wait_s)
+
         if step == self._warmup_steps:
             self._waited_s = self._declared_s = 0.0
+
         self._started_s = time.perf_counter()
         self._deadline_s = self._started_s + self._declared_s - self._waited_s
 
@@ -184,15 +192,18 @@ class EmulationEngine:
         noise = math.exp(sigma * drawn - sigma**2 / 2)
         started_s = self._deadline_s
         self._deadline_s += self._mean_step_s * noise
+
         if self._context.world_size > 1:
             # A tree to rank 0 and back, which costs half of what a ring does.
             dist.reduce(self._token, dst=0)
             dist.broadcast(self._token, src=0)
+
         _sleep_until(started_s + self._mean_compute_s * noise)
         self._clock.mark(Phase.COMPUTE)
         if self._context.world_size > 1:
             _sleep_until(self._deadline_s)
             self._clock.mark(Phase.EXPOSED_SYNC)
+
         self._clock.end_step()
         now = time.perf_counter()
         self._waited_s += now - self._started_s

@@ -63,6 +63,7 @@ class ImageFolder(Workload):
             image_size=image_size,
             store=store,
         )
+
         self.depth = depth
         self.is_sharded = order == "sharded"
         self.dataset_name = "pictures" if store is None else "pictures-declared-store"
@@ -85,6 +86,7 @@ class ImageFolder(Workload):
         if self.files.feed != "tar":
             kind = CopiedPictures if self.files.feed == "copy_first" else Pictures
             return kind(self._training, self.class_names, self.files.image_size, store)
+
         return StreamedPictures(
             self._training,
             self.class_names,
@@ -111,6 +113,7 @@ class ImageFolder(Workload):
         outputs = model(standardised(images))
         is_right = outputs.argmax(dim=1) == labels
         weights = self._recall_weights.to(labels.device)[labels]
+
         return {
             "val_loss": F.cross_entropy(outputs, labels, reduction="sum"),
             "val_acc": is_right.sum(),

@@ -42,11 +42,13 @@ def names_of_built_in(workload: BuiltInWorkload) -> WorkloadNames:
         for method in node.body
         if isinstance(method, ast.FunctionDef) and method.name == "__init__"
     )
+
     _, *parameters = constructor.args.args
     types = {
         parameter.arg: ast.unparse(parameter.annotation or parameter)
         for parameter in parameters
     }
+
     return WorkloadNames(
         parameters=tuple(types),
         single=taking_one_value(types),
@@ -63,6 +65,7 @@ def names_of_own(name: str, code_directory: Path) -> WorkloadNames | None:
         raise SpecError(answer["refused"])
     if "names" not in answer:
         return None
+
     names: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in answer["names"].items()
@@ -88,6 +91,7 @@ def _ask(name: str, code_directory: str) -> dict[str, Any]:
         finally:
             with suppress(ProcessLookupError):  # and what the module has started
                 os.killpg(asked.pid, signal.SIGKILL)
+
     return dict(json.loads(text)) if text else {}
 
 
@@ -97,10 +101,12 @@ def main(arguments: Sequence[str]) -> None:
 
     reply = os.dup(1)  # not inherited by programs that the module starts
     os.dup2(2, 1)
+
     try:
         answer: dict[str, Any] = {"names": asdict(names_of(find_workload(*arguments)))}
     except SpecError as error:
         answer = {"refused": str(error)}
+
     os.write(reply, json.dumps(answer).encode())
     os._exit(0)  # no thread that the module left running is waited for
 

@@ -20,6 +20,7 @@ def find_workload(name: str, code_directory: str | None = None) -> type[Workload
     """Return a workload's class."""
     built_in = BUILT_IN_WORKLOADS.get(name)
     path = built_in.path if built_in else name
+
     module_name, separator, class_name = path.partition(":")
     if not separator:
         raise SpecError(
@@ -27,8 +28,10 @@ def find_workload(name: str, code_directory: str | None = None) -> type[Workload
             f"{', '.join(sorted(BUILT_IN_WORKLOADS))}, or name your own class as "
             "'module:Class'."
         )
+
     if code_directory is not None and code_directory not in sys.path:
         sys.path.insert(0, code_directory)
+
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -39,6 +42,7 @@ def find_workload(name: str, code_directory: str | None = None) -> type[Workload
             f"{code_directory or 'the Python path'}. Put {module_name}.py next to the "
             "experiment, or list it under 'code'."
         ) from error
+
     found = {
         name: value
         for name, value in vars(module).items()
@@ -52,6 +56,7 @@ def find_workload(name: str, code_directory: str | None = None) -> type[Workload
             "Derive a class from scalelab.Workload; found: "
             f"{', '.join(sorted(found)) or 'none'}."
         )
+
     return found[class_name]
 
 
@@ -82,11 +87,13 @@ def names_of(workload: type[Workload]) -> WorkloadNames:
     has_own = bool(names & {"__init__", "__new__"})
     declared = inspect.signature(workload).parameters.values() if has_own else ()
     named = [p for p in declared if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+
     metrics: tuple[str, ...] | None = None
     if workload.engine is None and workload.held_out_data is Workload.held_out_data:
         metrics = ()
     elif workload.engine is None and workload.evaluate is Workload.evaluate:
         metrics = CLASSIFIER_METRICS
+
     return WorkloadNames(
         parameters=tuple(p.name for p in named),
         required=tuple(p.name for p in named if p.default is p.empty),

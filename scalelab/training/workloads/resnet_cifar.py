@@ -64,11 +64,13 @@ class ResnetCifar(Workload):
         model = CifarResnet(self.depth)
         if not self.sync_batch_norm:
             return model
+
         if not torch.cuda.is_available():
             raise SpecError(
                 "sync_batch_norm=True of the workload works on CUDA devices only. Run "
                 "on GPUs, or use the option of ddp: options: {sync_batch_norm: true}."
             )
+
         synchronised: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         return synchronised
 
@@ -131,11 +133,13 @@ class CifarResnet(nn.Module):
         self.stem = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.stem_norm = nn.BatchNorm2d(16)
         blocks: list[nn.Module] = []
+
         width = 16
         for stage_width in (16, 32, 64):
             for _ in range(blocks_per_stage):
                 blocks.append(ResidualBlock(width, stage_width))
                 width = stage_width
+
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(width, num_classes)
         for module in self.modules():
@@ -218,6 +222,7 @@ def cropped_and_flipped(images: torch.Tensor, uniform: torch.Tensor) -> torch.Te
     columns = offsets[:, 1, None] + columns
     samples = torch.arange(num_samples, device=images.device)
     channels = torch.arange(num_channels, device=images.device)
+
     return padded[
         samples[:, None, None, None],
         channels[None, :, None, None],

@@ -56,6 +56,7 @@ class SyntheticImages(Workload):
                 raise SpecError(
                     f"{name}={value!r} must be a whole number, at least {least}."
                 )
+
         self.depth = depth
         self.image_size = image_size
         self.num_classes = num_classes
@@ -110,6 +111,7 @@ class ImageResnet(nn.Module):
         self.stem = _normed(3, 64, size=7, stride=2)
         self.pool = nn.MaxPool2d(3, stride=2, padding=1)
         stages: list[nn.Module] = []
+
         width_in = 64
         for stage, num_blocks in enumerate(BLOCKS[depth]):
             inner = 64 * 2**stage
@@ -123,6 +125,7 @@ class ImageResnet(nn.Module):
                     )
                 )
                 width_in = width
+
         self.stages = nn.Sequential(*stages)
         self.head = nn.Linear(width_in, num_classes)
 

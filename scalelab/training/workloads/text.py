@@ -43,6 +43,7 @@ class Text:
                 f"data={self.data!r} must be the path of a file or a folder, or a list "
                 "of such."
             )
+
         fraction = self.held_out_fraction
         if isinstance(fraction, bool) or not 0 < fraction < 1:
             raise SpecError(f"held_out_fraction={fraction!r} must be between 0 and 1.")
@@ -63,6 +64,7 @@ class Text:
         """Refuse a text that is too short; only its files' sizes are looked at."""
         num_bytes = sum(file.stat().st_size for file in self.files())
         num_trained = self._num_trained(num_bytes)
+
         parts = (
             ("training", num_trained, global_batch_size),
             ("held-out", num_bytes - num_trained, 1),
@@ -112,6 +114,7 @@ def _files_at(path: Path) -> list[Path]:
             "nor a folder. Correct the path, or leave data out to train on the "
             "source files of Python's standard library."
         )
+
     found = sorted(
         file
         for file in path.rglob("*")
@@ -120,6 +123,7 @@ def _files_at(path: Path) -> list[Path]:
     )
     if not found:
         raise SpecError(f"data={str(path)!r} is a folder without files. Add some text.")
+
     return found
 
 

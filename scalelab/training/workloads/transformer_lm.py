@@ -53,6 +53,7 @@ class TransformerLm(Workload):
                 f"activation_checkpointing={activation_checkpointing!r} must be true "
                 "or false."
             )
+
         self.shape = TransformerShape(
             layers=layers, width=width, heads=heads, sequence_length=sequence_length
         )
@@ -112,6 +113,7 @@ class TransformerLm(Workload):
             {"params": matrices},
             {"params": vectors, "weight_decay": 0.0},
         ]
+
         return torch.optim.AdamW(
             groups,
             lr=learning_rate,
@@ -169,6 +171,7 @@ class Decoder(nn.Module):
                 nn.init.normal_(module.weight, std=INITIAL_DEVIATION)
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
+
         deviation = INITIAL_DEVIATION / math.sqrt(2 * layers)
         for block in self.blocks:
             assert isinstance(block, Block)

@@ -45,6 +45,7 @@ class TransformerShape:
                 raise SpecError(
                     f"{field.name}={value!r} must be a whole number, at least 1."
                 )
+
         if self.width % self.heads:
             raise SpecError(
                 f"width={self.width} cannot be divided among heads={self.heads}: each "

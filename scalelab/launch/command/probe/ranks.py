@@ -45,6 +45,7 @@ def ranks_witness(
             "gradients. Where it averages weights now and then, write parallelism: "
             "local_sgd."
         )
+
     batches = {
         process.loaders.get(loader, {}).get("first_batch") for process in processes
     }
@@ -54,6 +55,7 @@ def ranks_witness(
         return INSIDE
     if trial.kind is TrialKind.THROUGHPUT:
         return SAME_DATA
+
     raise SpecError(
         f"all {counted(len(processes), 'rank')} began with the same batch, and before "
         f"step {last} hold the same parameters: every rank sees the same samples, and "
@@ -80,6 +82,7 @@ def check_group(trial: Trial, note: Note) -> None:
         trial.layout and trial.data_parallel_size,
     ):
         return
+
     raise SpecError(
         f"the program's process group has {counted(size, 'rank')}, and this trial has "
         f"{counted(trial.world_size, 'device')}, so its row would tell of devices that "
@@ -100,6 +103,7 @@ def _compared(
     is_whole = strategy.is_synchronous and not strategy.shards_state
     if trial.layout is not None or not is_whole or len(processes) < 2:
         return None
+
     ranks = [
         {
             at: note
@@ -108,9 +112,11 @@ def _compared(
         }
         for process in processes
     ]
+
     common = set.intersection(*map(set, ranks))
     if len(common) < 2 or not all(map(_is_plain, ranks)):
         return None
+
     first, last = min(common), max(common)
     has_changed = ranks[0][first]["parameters"] != ranks[0][last]["parameters"]
     are_alike = has_changed and _are_equal(ranks, last, "shapes")

@@ -36,11 +36,14 @@ def samples_witness(
     drawing = [steps for steps in drawn if any(step.batches for step in steps)]
     if not drawing:
         return None
+
     asked = trial.local_batch_size * trial.gradient_accumulation_steps
     on_node = asked * trial.allocation.devices_per_node[0]
+
     shares = {on_node / max(len(drawn), num_processes)}
     if len(drawing) < len(drawn):  # some deal out to the others, of all nodes or of one
         shares |= {on_node / len(drawing), trial.global_batch_size / len(drawing)}
+
     for steps in drawing:
         known = [step.samples for step in steps if step.samples is not None]
         if len(known) < max(_FEWEST_STEPS, len(steps)):
@@ -50,6 +53,7 @@ def samples_witness(
         usual = max(median(known), 1e-9)
         if min(factor(usual, share) for share in shares) > DOUBTED_BEYOND:
             return None
+
     return LOADER
 
 
@@ -66,6 +70,7 @@ def _wrong(trial: Trial, steps: Sequence[Draws], share: float) -> str:
     size = samples / max(batches, 1)
     devices = share / (local * passes)
     shown = f" x {number(devices)} devices of a process" if devices != 1 else ""
+
     found = (
         f"the program's data loader handed out {number(samples)} samples for each "
         f"optimiser step ({number(batches)} x {number(size)}), where {number(share)} "
@@ -78,6 +83,7 @@ def _wrong(trial: Trial, steps: Sequence[Draws], share: float) -> str:
             "receive {gradient_accumulation_steps}, or write "
             f"gradient_accumulation_steps: {max(1, round(batches))}."
         )
+
     return (
         f"{found}. Its batch size is not the one that the command receives: pass "
         "{local_batch_size} where the program reads it, and let no configuration "

@@ -71,11 +71,13 @@ class ProbedSteps:
             self._leader.read()
         elif has_changed or is_over:
             self._look_for_steps(is_over=is_over)
+
         self._held += printed
         if self.log is None:
             return
         if self.log.last_step is None:  # what was printed meanwhile belongs to these
             self.log.take([*self._new_reports(self.log)], now_s)
+
         self.log.take([replace(report, step=None) for report in self._held], now_s)
         self._held.clear()
         self.log.take([*self._new_reports(self.log)], now_s)
@@ -114,6 +116,7 @@ class ProbedSteps:
             process.draws_of_steps(optimizer, {source}, warmup_steps)
             for process in local
         ]
+
         columns: dict[str, Any] = {
             "measured_by": INSIDE,
             "samples_witness": samples_witness(trial, drawn, self._num_processes),
@@ -124,10 +127,12 @@ class ProbedSteps:
             )
             if self._has_stragglers(local):
                 columns["validity"] = [RANKS_APART]
+
         if self._training and (
             waited := leader.draws_of_steps(optimizer, self._training, warmup_steps)
         ):
             columns["data_wait_s"] = fmean(draws.waited_s for draws in waited)
+
         return columns
 
     def _source_that_fits(self) -> Source:
@@ -153,8 +158,10 @@ class ProbedSteps:
             or not strategy_of(self._trial.parallelism).is_synchronous
         ):
             return False
+
         if len(processes) < self._num_processes:
             return True
+
         steps_of_leader = self._leader.steps[self._optimizer]
         began_s, ended_s = steps_of_leader[0].at_s, steps_of_leader[-1].at_s
         for process in processes:
@@ -166,6 +173,7 @@ class ProbedSteps:
                 < steps_of_leader[-1].number - steps_of_leader[0].number
             ):
                 return True
+
         return False
 
     def _look_for_steps(self, *, is_over: bool) -> None:
@@ -177,10 +185,12 @@ class ProbedSteps:
         ]
         if not stepping:
             return
+
         leader = min(stepping, key=_place)
         awaited = _ENOUGH_OF_OTHERS if leader.note["rank"] else _ENOUGH
         if _most_steps(leader) < awaited and not is_over:
             return
+
         self._leader = leader
         self._optimizer = self._leading_optimizer()
         self._training = self._sources_of_training()

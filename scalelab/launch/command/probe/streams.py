@@ -87,6 +87,7 @@ class ProbedProcess:
                     waited_s=sum(draw.waited_s for draw in drawn) / number,
                 )
             )
+
         return found
 
     def read(self) -> None:
@@ -103,6 +104,7 @@ class ProbedProcess:
         end: int = at + _RECORD.size
         if end > len(content):
             return end
+
         record: tuple[Any, ...] = _RECORD.unpack_from(content, at)
         optimizer, loader, flags, number, batches, samples, waited_s, at_s = record
         if flags & _FACT:
@@ -110,12 +112,15 @@ class ProbedProcess:
             if end <= len(content):
                 self._take_note(json.loads(content[end - number : end]))
             return end
+
         if batches:
             source = loader, not flags & _NO_GRADIENTS
             known = None if flags & _NO_SAMPLES else samples
             self.draws.append(Draws(source, batches, known, waited_s))
+
         if number:
             self.steps[optimizer].append(ProbedStep(number, at_s, len(self.draws)))
+
         return end
 
     def _take_note(self, note: Note) -> None:

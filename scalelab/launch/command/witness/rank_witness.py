@@ -58,6 +58,7 @@ class RankWitness:
                 "devices that do not work together. Let the program use all of them, "
                 f"or ask for gpus: [{metrics[SAID]:g}]."
             )
+
         if self._num_devices > 1 and self._witness is None:
             self._witness = _FRAMEWORK
 
@@ -74,20 +75,25 @@ class RankWitness:
                 has_loaded(pid, library) for pid in pids for library in _DRIVE_ALL
             )
             self._may_be_one_process = not is_driver and num_stepping < 2
+
         if self._num_devices == 1 or self._witness is not None:
             self._seen_step = step
             return
+
         # Ranks may exchange nothing before a step has ended.
         is_later = step != self._seen_step and time.monotonic() >= self._next_look_s
         if not (is_last or (self._looks_left > 0 and is_later)):
             return
+
         sight = sight_of(self._attempt, self._meeting, pids)
         if sight is None:
             return
+
         self._looks_left -= 1
         self._next_look_s = time.monotonic() + _BETWEEN_LOOKS_S
         self._seen_step, self._witness = step, sight.witness
         self._may_be_one_process &= sight.num_met < 2
+
         if sight.witness is None and (sight.is_sure or self._may_be_one_process):
             self._num_alone += 1
             if self._num_alone == _LOOKS:
@@ -111,6 +117,7 @@ class RankWitness:
                 "write launcher: torchrun; or, if it uses all slots by itself, let it "
                 f"print world_size={size}, and read that under metrics."
             )
+
         found = (
             "none met another: this script trains alone in each"
             if num_met < 2

@@ -149,10 +149,12 @@ def sight_of(
 
     trees = [_tree(tops) for tops in programs]
     links = _tcp_connections(trees[0][0])
+
     num_devices = len(attempt.spec.placement.shares[0].device_ids)
     if attempt.launcher.shares_reports:
         numbered = _numbered(trees[0])
         trees = numbered if len(numbered) == num_devices else trees
+
     if len(trees) < num_devices:
         num_met = _most_alike([pid for tree in trees for pid in tree], links)
         witness = _SOCKETS if num_met >= attempt.spec.trial.world_size else None
@@ -164,6 +166,7 @@ def sight_of(
         return None
     if sight.witness or not sight.is_sure:
         return sight
+
     is_whole = all(rank.is_whole for rank in ranks)
     return replace(sight, is_sure=is_whole and not any(map(_may_hide, trees)))
 
@@ -187,6 +190,7 @@ def _may_hide(tree: Sequence[int]) -> bool:
         networks = {os.readlink(f"/proc/{pid}/ns/net") for pid in (os.getpid(), *tree)}
     except OSError:  # one has ended
         return True
+
     return (
         bool(names & _ELSEWHERE)
         or len(networks) > 1
@@ -268,10 +272,13 @@ class Connections:
             for place, peer in rank.links
             if peer[0] in self.awaited and peer not in known and peer[1] != self.port
         }
+
         elsewhere = Held(frozenset(outside), frozenset(), is_whole=True)
+
         met = max(_groups([*self.ranks, elsewhere]), key=len)
         if len(self.ranks) not in met:
             return len(met)
+
         others = self.arrived if self._holds_store else self.awaited
         return len(met) - 1 + others.total()
 
@@ -377,6 +384,7 @@ def _numbered(pids: Sequence[int]) -> list[list[int]]:
         ranks[
             next((environment[name] for name in _NUMBERS if name in environment), None)
         ].append(pid)
+
     return [
         group
         for number, group in ranks.items()
