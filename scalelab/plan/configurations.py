@@ -203,7 +203,7 @@ def configurations(
 ) -> tuple[list[Configuration], list[str], AutoBatchSearch]:
     """Return feasible configurations, why others are not run, and the search of auto.
 
-    Every listed value occurs in one.
+    A listed value that no feasible configuration has is refused.
     """
     refuse_above_limit(_num_combinations(experiment))
     left_out: list[str] = []

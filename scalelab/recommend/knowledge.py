@@ -391,7 +391,7 @@ class Knowledge:
 
         Of whole runs that do not tell all it rests on, it is as unsure as a belief.
         """
-        drawn = self.law.sample(asked, one_run=True)
+        drawn = self.law.draws(asked, one_run=True)
         if self.whole_runs is None:
             return drawn
         is_belief = self.law.predict(asked)["support"] == Support.NOT_MEASURED

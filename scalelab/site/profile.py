@@ -170,7 +170,7 @@ class Site(NodeSettings):
             )
 
         raise SpecError(
-            f"node_group={shown(name)} is none of site {self.name!r}. "
+            f"node_group={shown(name)} is no node group of site {self.name!r}. "
             f"{one_of(named, name)}"
         )
 

@@ -34,7 +34,7 @@ def test_published_laws_answer_with_the_same_interface(
     assert list(answer["support"]) == [Support.MEASURED, Support.EXTRAPOLATED]
     assert (answer["step_time_lo_s"] < answer["step_time_s"]).all()
     assert (answer["step_time_s"] < answer["step_time_hi_s"]).all()
-    assert np.isfinite(law.sample(ASKED)).all()
+    assert np.isfinite(law.draws(ASKED)).all()
     assert law.identifiable["identified"].all()
     assert (law.parameters()["unit"] == "relative").all()
     assert law.terms(ASKED) is None
@@ -109,7 +109,7 @@ def test_an_interval_beyond_the_rows_holds_what_is_left_out(name: str) -> None:
     truth = [time(n, 32) for n in asked["world_size"]]
     assert (answer["step_time_lo_s"] < truth).all()
     assert (truth < answer["step_time_hi_s"]).all()
-    drawn = np.log(law.sample(asked)).std(axis=0)
+    drawn = np.log(law.draws(asked)).std(axis=0)
     assert drawn[3] > drawn[2] > drawn[0]
 
 

@@ -290,8 +290,8 @@ class TestTrials:
             (
                 "node_group: [a100, h10]\ngpus: 1",
                 SLURM,
-                r"node_group='h10' is none of site 'alpine'\. Did you mean 'h100'\? "
-                r"Valid: a100, h100\.",
+                r"node_group='h10' is no node group of site 'alpine'\. Did you mean "
+                r"'h100'\? Valid: a100, h100\.",
             ),
             (
                 "node_group: a100\ngpus: 1",

@@ -258,12 +258,6 @@ class ConvergenceLaw(Guided):
         curves = {key: BatchCurve.fit(frame) for key, frame in rows.curves().items()}
         return cls(curves=curves, left_out=rows.left_out, pooled=tuple(rows.pooled))
 
-    def split(self, configurations: pd.DataFrame) -> dict[CurveKey, pd.DataFrame]:
-        """Split configurations by what tells curves apart."""
-        frame = told_apart(configurations)
-        names = dict.fromkeys(name for key in self.curves for name, _ in key)
-        return group_rows(frame, [name for name in names if name in frame.columns])
-
     def predict(
         self,
         configurations: pd.DataFrame | None = None,
@@ -324,12 +318,7 @@ class ConvergenceLaw(Guided):
             **{name: answer[name].to_numpy() for name in _ANSWER_COLUMNS}
         )
 
-    def __repr__(self) -> str:
-        labels = [curve_label(key, self.curves) for key in self.curves]
-        use = "law.predict(global_batch_size=512)"
-        return law_in_words("convergence law", labels, use)
-
-    def sample(
+    def draws(
         self,
         key: CurveKey,
         batch: np.ndarray,
@@ -351,6 +340,17 @@ class ConvergenceLaw(Guided):
         curve = self.curves[self.curve_of(key)]
         logs = curve.log_samples(batch, normalization)
         return np.asarray(np.exp(curve.log_one_run(logs)))
+
+    def split(self, configurations: pd.DataFrame) -> dict[CurveKey, pd.DataFrame]:
+        """Split configurations by what tells curves apart."""
+        frame = told_apart(configurations)
+        names = dict.fromkeys(name for key in self.curves for name, _ in key)
+        return group_rows(frame, [name for name in names if name in frame.columns])
+
+    def __repr__(self) -> str:
+        labels = [curve_label(key, self.curves) for key in self.curves]
+        use = "law.predict(global_batch_size=512)"
+        return law_in_words("convergence law", labels, use)
 
     def reaches(self, key: CurveKey, batch: np.ndarray) -> np.ndarray:
         """Draw whether one further run reaches the target, shape like the samples."""

@@ -151,7 +151,7 @@ def _log_product(
     frame = trials.assign(global_batch_size=total)
     in_keys = {name for key in step_time.curves for name, _ in key}
     asked = frame.drop(columns=[n for n in curve_columns(frame) if n not in in_keys])
-    draws = np.log(step_time.sample(asked, one_run=True))
+    draws = np.log(step_time.draws(asked, one_run=True))
     batch = numbers(frame, "global_batch_size")
     norm = numbers(frame, "normalization_batch_size")
 
@@ -160,7 +160,7 @@ def _log_product(
         at = part.index.to_numpy()
         curve = convergence.curves[convergence.curve_of(key)]
         unknown[at] |= curve.support(batch[at]) == Support.NOT_MEASURED
-        draws[:, at] += np.log(convergence.sample(key, batch[at], norm[at]))
+        draws[:, at] += np.log(convergence.draws(key, batch[at], norm[at]))
 
     return np.where(unknown, np.nan, draws - np.log(batch))
 

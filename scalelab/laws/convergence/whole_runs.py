@@ -50,7 +50,10 @@ class WholeRunLaw:
 
     @classmethod
     def fit(cls, runs: pd.DataFrame) -> Self:
-        """Fit a series; rows without a time tell the samples of their batch alone."""
+        """Fit a series of runs, each trained to the target.
+
+        A row without a time says how many samples its batch needs, and nothing else.
+        """
         known = _measured(runs)
         if known.empty:
             raise FitError(
@@ -77,6 +80,11 @@ class WholeRunLaw:
             convergence=convergence,
         )
 
+    def draws(self, batch: np.ndarray) -> np.ndarray:
+        """Draw the samples that one further run needs, (n_draws, n_batches)."""
+        (key,) = self.convergence.curves
+        return self.convergence.draws(key, batch)
+
     def step_times(self, asked: pd.DataFrame) -> np.ndarray:
         """Draw the step time of one further run, seconds, (n_draws, n)."""
         at = Configurations.of(configurations(asked))
@@ -90,11 +98,6 @@ class WholeRunLaw:
         return np.asarray(
             np.exp(np.median(log_times, axis=0) + noise * normals(SEED + 10))
         )
-
-    def samples(self, batch: np.ndarray) -> np.ndarray:
-        """Draw the samples that one further run needs, (n_draws, n_batches)."""
-        (key,) = self.convergence.curves
-        return self.convergence.sample(key, batch)
 
     def support(self, batch: np.ndarray) -> np.ndarray:
         """Return the support of the samples of each batch, as text."""

@@ -126,6 +126,46 @@ class MemoryLaw(Guided):
 
         return cls(curves={key: MemoryCurve.fit(part) for key, part in groups.items()})
 
+    def predict(
+        self, configurations: pd.DataFrame | None = None, **keywords: Any
+    ) -> pd.DataFrame:
+        """Predict the peak memory of the fullest device.
+
+        Parameters
+        ----------
+        configurations
+            As for :meth:`largest_local_batch`, with ``local_batch_size``.
+        **keywords
+            The same without a frame: ``local_batch_size=[64, 128]``.
+
+        Returns
+        -------
+        DataFrame
+            The configurations' columns and ``peak_bytes``, the most that any curve
+            which agrees with them says; NaN where fewer than two peaks were measured.
+
+        Raises
+        ------
+        SpecError
+            A batch, or a number of ranks, is not a positive number.
+        """
+        known = dict.fromkeys(name for key in self.curves for name, _ in key)
+        configurations = asked_configurations(
+            configurations,
+            keywords,
+            ["local_batch_size", "world_size", *known],
+            example="local_batch_size",
+        )
+
+        batches = positive(configurations, "local_batch_size")
+        peaks = [
+            max((c.peak_bytes(batch, k) for c in curves), default=float("nan"))
+            for batch, (curves, k) in zip(
+                batches, self._agreeing(configurations), strict=True
+            )
+        ]
+        return configurations.assign(peak_bytes=peaks)
+
     def largest_local_batch(
         self, configurations: pd.DataFrame, capacity_bytes: float | None = None
     ) -> pd.DataFrame:
@@ -167,46 +207,6 @@ class MemoryLaw(Guided):
         return configurations.assign(
             largest_local_batch=answers, largest_fitting=fitting
         )
-
-    def predict(
-        self, configurations: pd.DataFrame | None = None, **keywords: Any
-    ) -> pd.DataFrame:
-        """Predict the peak memory of the fullest device.
-
-        Parameters
-        ----------
-        configurations
-            As for :meth:`largest_local_batch`, with ``local_batch_size``.
-        **keywords
-            The same without a frame: ``local_batch_size=[64, 128]``.
-
-        Returns
-        -------
-        DataFrame
-            The configurations' columns and ``peak_bytes``, the most that any curve
-            which agrees with them says; NaN where fewer than two peaks were measured.
-
-        Raises
-        ------
-        SpecError
-            A batch, or a number of ranks, is not a positive number.
-        """
-        known = dict.fromkeys(name for key in self.curves for name, _ in key)
-        configurations = asked_configurations(
-            configurations,
-            keywords,
-            ["local_batch_size", "world_size", *known],
-            example="local_batch_size",
-        )
-
-        batches = positive(configurations, "local_batch_size")
-        peaks = [
-            max((c.peak_bytes(batch, k) for c in curves), default=float("nan"))
-            for batch, (curves, k) in zip(
-                batches, self._agreeing(configurations), strict=True
-            )
-        ]
-        return configurations.assign(peak_bytes=peaks)
 
     def __repr__(self) -> str:
         labels = [curve_label(key, self.curves) for key in self.curves]

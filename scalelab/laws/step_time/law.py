@@ -127,13 +127,6 @@ class StepTimeLaw(Guided):
         curves = cls._fit_curves(rows.curves, prior or StepTimePrior.shipped())
         return cls(curves=curves, left_out=rows.left_out)
 
-    @classmethod
-    def _fit_curves(
-        cls, frames: Mapping[CurveKey, pd.DataFrame], prior: StepTimePrior
-    ) -> Mapping[CurveKey, FittedCurve]:
-        priors = prior.for_each(frames)
-        return {key: Curve.fit(key, frames[key], priors[key]) for key in frames}
-
     def predict(
         self,
         configurations: pd.DataFrame | None = None,
@@ -188,6 +181,41 @@ class StepTimeLaw(Guided):
             **{name: answer[name].to_numpy() for name in _ANSWER_COLUMNS}
         )
 
+    def draws(
+        self, configurations: pd.DataFrame, *, one_run: bool = False
+    ) -> np.ndarray:
+        """Draw step times from the joint distribution of several configurations.
+
+        Draw for draw, configurations err together. The draws of one configuration do
+        not depend on what else is asked.
+
+        With ``one_run`` the draws include the spread between repeats; without it they
+        are draws of the expected step time.
+
+        Returns
+        -------
+        ndarray, shape (n_draws, n_configurations)
+            Seconds.
+        """
+        draws = np.empty((NUM_DRAWS, len(configurations)))
+        for key, frame in self._by_curve(configurations):
+            curve = self.curves[key]
+            mixture, logs = curve.mixture(frame), curve.log_draws(frame)
+            if one_run:
+                scale, freedom = curve.points.further_run(frame)
+                mixture = mixture.of_one_run(scale, freedom)
+                luck = substreams(SEED + 3, Configurations.of(frame).columns)
+                logs = logs + scale * luck
+            draws[:, frame.index] = np.exp(mixture.ranked(logs))
+        return draws
+
+    @classmethod
+    def _fit_curves(
+        cls, frames: Mapping[CurveKey, pd.DataFrame], prior: StepTimePrior
+    ) -> Mapping[CurveKey, FittedCurve]:
+        priors = prior.for_each(frames)
+        return {key: Curve.fit(key, frames[key], priors[key]) for key in frames}
+
     def _asked(self, frame: object, keywords: Mapping[str, Any]) -> pd.DataFrame:
         """Return what keywords ask, completed by what was measured."""
         curves = [dict(key) for key in self.curves]
@@ -234,34 +262,6 @@ class StepTimeLaw(Guided):
             },
             index=frame.index,
         )
-
-    def sample(
-        self, configurations: pd.DataFrame, *, one_run: bool = False
-    ) -> np.ndarray:
-        """Draw step times from the joint distribution of several configurations.
-
-        Draw for draw, configurations err together. The draws of one configuration do
-        not depend on what else is asked.
-
-        With ``one_run`` the draws include the spread between repeats; without it they
-        are draws of the expected step time.
-
-        Returns
-        -------
-        ndarray, shape (n_draws, n_configurations)
-            Seconds.
-        """
-        draws = np.empty((NUM_DRAWS, len(configurations)))
-        for key, frame in self._by_curve(configurations):
-            curve = self.curves[key]
-            mixture, logs = curve.mixture(frame), curve.log_draws(frame)
-            if one_run:
-                scale, freedom = curve.points.further_run(frame)
-                mixture = mixture.of_one_run(scale, freedom)
-                luck = substreams(SEED + 3, Configurations.of(frame).columns)
-                logs = logs + scale * luck
-            draws[:, frame.index] = np.exp(mixture.ranked(logs))
-        return draws
 
     def gaps_at(self, configurations: pd.DataFrame) -> tuple[Gap, ...]:
         """Return the gaps that widen the prediction of some configuration.

@@ -247,7 +247,7 @@ class SampleNeed:
         samples, reached = np.empty(shape), np.empty(shape, dtype=bool)
         for place in np.unique(curve):
             key, is_of_curve = self.keys[place], curve == place
-            samples[:, is_of_curve] = self.law.sample(
+            samples[:, is_of_curve] = self.law.draws(
                 key, batches[is_of_curve], norm[is_of_curve]
             )
             reached[:, is_of_curve] = self.law.reaches(key, batches[is_of_curve])

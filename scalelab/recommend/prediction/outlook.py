@@ -144,7 +144,7 @@ def look_ahead(
     )
 
     if whole is not None:
-        samples = whole.samples(total)
+        samples = whole.draws(total)
 
     is_allowed = knowledge.rule.allows(answered["global_batch_size"].to_numpy())
     answered = answered.assign(
@@ -182,7 +182,7 @@ def look_ahead(
 
     expected = one_run
     if whole is None:
-        expected = law.sample(asked) * np.median(samples, axis=0) / total
+        expected = law.draws(asked) * np.median(samples, axis=0) / total
         if knowledge.factorisation is not None:
             corrections = np.exp(knowledge.factorisation.draws())
             expected *= np.median(corrections)

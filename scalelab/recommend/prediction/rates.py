@@ -108,7 +108,7 @@ def _of_curve(
         runs = every[every["global_batch_size"] == batch]
         given, is_late = measured.loc[runs.index], runs["censored"].to_numpy(bool)
         arrived, at = runs["samples"][~is_late].to_numpy(float), np.array([batch])
-        draws = need.law.sample(key, at, np.array([runs["normalization"].median()]))
+        draws = need.law.draws(key, at, np.array([runs["normalization"].median()]))
         (cap,) = need.caps([int(batch)])
         yield RateRow(
             settings=settings,

@@ -143,8 +143,8 @@ def test_corrected_products_hold_further_runs_and_are_little_wider_than_these() 
         (key,) = convergence.curves
         batch = new["global_batch_size"].to_numpy(float)
         asked = new[["world_size", "global_batch_size"]]
-        steps = LAW.fit(factors).sample(asked, one_run=True)
-        draws = steps * convergence.sample(key, batch) / batch
+        steps = LAW.fit(factors).draws(asked, one_run=True)
+        draws = steps * convergence.draws(key, batch) / batch
         lo, hi = central(draws * np.exp(measured(seen).draws()), 0.8)
         truth = new["time_to_target_s"]
         inside += list((lo <= truth) & (truth <= hi))

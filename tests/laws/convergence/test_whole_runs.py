@@ -45,7 +45,7 @@ def asked(*sizes: int) -> pd.DataFrame:
 def predicted(law: WholeRunLaw, configurations: pd.DataFrame) -> pd.DataFrame:
     """Return the median and the 80% interval of the time of a further run."""
     batch = configurations["global_batch_size"].to_numpy(float)
-    times = law.step_times(configurations) * law.samples(batch) / batch
+    times = law.step_times(configurations) * law.draws(batch) / batch
     rows = zip(*np.quantile(times, [0.5, 0.1, 0.9], axis=0), strict=True)
     return pd.DataFrame(rows, columns=ANSWER)
 
@@ -82,7 +82,7 @@ def test_rows_without_a_time_tell_the_samples_of_their_batch() -> None:
     )
     few = series(sizes=(8, 16))
     alone, both = (
-        np.median(WholeRunLaw.fit(runs).samples(np.array([4096.0])))
+        np.median(WholeRunLaw.fit(runs).draws(np.array([4096.0])))
         for runs in (few, pd.concat([few, others]))
     )
     assert both == pytest.approx(need(4096), rel=0.03)

@@ -78,7 +78,7 @@ def test_time_rises_with_the_local_batch(law: StepTimeLaw) -> None:
 def test_time_does_not_fall_with_devices_at_a_fixed_local_batch(
     law: StepTimeLaw,
 ) -> None:
-    drawn = law.sample(configurations([1, 2, 4, 8, 16, 32, 64]))
+    drawn = law.draws(configurations([1, 2, 4, 8, 16, 32, 64]))
     assert (np.diff(np.median(drawn, axis=0)) > -1e-3).all()
 
 
@@ -370,7 +370,7 @@ def test_a_prior_from_other_curves_answers_what_the_rows_cannot(
 
 def test_draws_of_one_run_spread_more_than_the_expectation(law: StepTimeLaw) -> None:
     asked = configurations([16])
-    expected, one_run = law.sample(asked), law.sample(asked, one_run=True)
+    expected, one_run = law.draws(asked), law.draws(asked, one_run=True)
     assert np.log(one_run).std() > np.log(expected).std()
     assert expected.shape == (400, 1)
 
@@ -393,13 +393,13 @@ def test_a_second_node_that_nobody_measured_is_answered_as_such(
     assert list(answer["support"]) == [Support.MEASURED, Support.NOT_MEASURED]
     assert width(answer)[1] > 3 * width(answer)[0]
     assert answer["step_time_lo_s"].iloc[1] < truth(16, 32)
-    assert np.isfinite(law.sample(asked)).all()
+    assert np.isfinite(law.draws(asked)).all()
     assert [gap.remedy for gap in law.gaps_at(asked)] == ["Measure 2 nodes x 4."]
 
 
 def test_predictions_and_draws_agree(law: StepTimeLaw) -> None:
     asked = configurations([2, 16, 64])
-    drawn = np.quantile(law.sample(asked, one_run=True), [0.1, 0.5, 0.9], axis=0)
+    drawn = np.quantile(law.draws(asked, one_run=True), [0.1, 0.5, 0.9], axis=0)
     answer = law.predict(asked)
     for name, expected in zip(
         ("step_time_lo_s", "step_time_s", "step_time_hi_s"), drawn, strict=True

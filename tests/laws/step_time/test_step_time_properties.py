@@ -50,7 +50,7 @@ def well_measured() -> list[tuple[Any, pd.DataFrame, StepTimeLaw]]:
 
 def share_rising(law: StepTimeLaw, asked: pd.DataFrame) -> np.ndarray:
     """Share of draws in which one run of each configuration is slower than before."""
-    draws = law.sample(asked, one_run=True)
+    draws = law.draws(asked, one_run=True)
     return (np.diff(draws, axis=1) > 0).mean(axis=0)
 
 
@@ -148,7 +148,7 @@ def test_beyond_the_measured_range_errors_grow_with_every_doubling(
         answer = law.predict(asked)
         logs = np.log(answer["step_time_hi_s"] / answer["step_time_lo_s"]).to_numpy()
         assert (logs / (2 * ndtri(0.9)) > least).all()
-        assert (np.log(law.sample(asked)).std(axis=0) > 0.97 * least).all()
+        assert (np.log(law.draws(asked)).std(axis=0) > 0.97 * least).all()
 
 
 @pytest.mark.slow
@@ -250,13 +250,13 @@ def test_an_answer_does_not_depend_on_what_else_is_asked(
     within = StepTimeLaw.fit(rows[rows["num_nodes"] == 1])
     for fitted in (law, within):
         together = fitted.predict(many)[ANSWER].to_numpy()
-        drawn = [np.sort(fitted.sample(many, one_run=b), axis=0) for b in (False, True)]
+        drawn = [np.sort(fitted.draws(many, one_run=b), axis=0) for b in (False, True)]
         for place in range(len(many)):
             one = many.iloc[[place]]
             alone = fitted.predict(one)[ANSWER].to_numpy()
             assert alone[0] == pytest.approx(together[place], rel=1e-6)
             for draws, one_run in zip(drawn, (False, True), strict=True):
-                own = np.sort(fitted.sample(one, one_run=one_run)[:, 0])
+                own = np.sort(fitted.draws(one, one_run=one_run)[:, 0])
                 assert own == pytest.approx(draws[:, place], rel=1e-6)
 
 

@@ -54,7 +54,7 @@ def test_only_the_slow_side_beyond_the_measured_counts_is_longer() -> None:
 
 def test_the_draws_have_the_tail_too() -> None:
     law = StepTimeLaw.fit(rows())
-    drawn, plain = (each.sample(asked(64))[:, 0] for each in (law, without_cliffs(law)))
+    drawn, plain = (each.draws(asked(64))[:, 0] for each in (law, without_cliffs(law)))
     # 5.9% of the draws have met a cliff somewhere on two doublings
     assert np.quantile(drawn, 0.98) > 1.3 * np.quantile(plain, 0.98)
     assert np.median(drawn) == pytest.approx(np.median(plain), rel=0.01)
@@ -92,7 +92,7 @@ def test_an_unknown_link_may_be_slower_than_all_published_ones() -> None:
         (StepTimeLaw.fit(rows(gradient_bytes=1e8), prior=stated), 0.0),
         (StepTimeLaw.fit(pd.concat([rows(), two_nodes.assign(step_time_s=0.15)])), 0.0),
     ):
-        drawn = known.sample(two_nodes)[:, 0]
+        drawn = known.draws(two_nodes)[:, 0]
         assert np.median(drawn) < 2 * step_s
         # a slow link makes a step 5 times as long, within a factor of 2.2
         assert (drawn > 4 * step_s).mean() == pytest.approx(slow, abs=0.025)
