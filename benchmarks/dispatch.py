@@ -26,6 +26,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.plan.source import Observation, TrialSource
 from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
+from scalelab.records.open_run import OpenRun
 from scalelab.records.store import RunStore
 from scalelab.scheduling.driver import Driver
 from scalelab.training.trainer import TRAINER
@@ -78,11 +79,11 @@ def ours(cluster: LocalNodes, number: int, task: object) -> float:
         store = RunStore.create(
             Path(folder) / "run", experiment_text="", fingerprint={}
         )
-        with store.lease():
+        with store.lease() as lease:
             driver = Driver(
                 Trials(number),
                 cluster,
-                store,
+                OpenRun.recover(store, lease),
                 {None: WorkloadProgram(name="emulated")},
                 estimate_duration=lambda trial, allocation: 1.0,
                 task=task,

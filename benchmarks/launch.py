@@ -23,6 +23,7 @@ from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.kinds.strategies import DEFAULT_STRATEGY
 from scalelab.plan.source import Observation, TrialSource
+from scalelab.records.open_run import OpenRun
 from scalelab.records.store import RunStore
 from scalelab.scheduling.driver import Driver
 from scalelab.training.trainer import TRAINER
@@ -117,11 +118,11 @@ def main() -> None:
         turns = Turns(Path(folder))
         preload = TRAINER.preload(PROGRAM.name, [DEFAULT_STRATEGY])
         cluster = LocalNodes(1, RANKS, preload=preload, entry=TRAINER.entry)
-        with store.lease(), cluster as nodes:
+        with store.lease() as lease, cluster as nodes:
             driver = Driver(
                 turns,
                 nodes,
-                store,
+                OpenRun.recover(store, lease),
                 {None: PROGRAM},
                 estimate_duration=lambda *trial: 0.1,
             )
