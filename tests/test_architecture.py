@@ -22,10 +22,10 @@ HEAVY_ON_RUNNING_SIDE = {"torch", "dask", "distributed", "dask_jobqueue"}
 MOST_FILES = 16
 # Of all rooms but `testing`. An issue raises the statements at most by the share that
 # it names, with a line in the changelog; the functions above the complexity, never.
-MOST_STATEMENTS = 32_247
+MOST_STATEMENTS = 32_246
 MOST_COMPLEX_FUNCTIONS = 23
 COMPLEXITY, MOST_COMPLEXITY = 15, 21
-MOST_LINES = 480
+MOST_LINES = 450
 # Of functions of ten lines or more; well-read packages of the field have a tenth.
 LEAST_BLANK_SHARE, LONG_LINES = 0.08, 10
 # They say nothing of what a value holds.
@@ -148,7 +148,7 @@ def test_pytest_is_imported_by_contracts_alone() -> None:
             assert "pytest" not in imported_names(module), name
 
 
-def test_no_module_outgrows_480_lines_and_no_drawers() -> None:
+def test_no_module_outgrows_450_lines_and_no_drawers() -> None:
     drawers = {"util", "utils", "helpers", "common", "misc"}
     for name, module in MODULES.items():
         assert len(module.read_text().splitlines()) <= MOST_LINES, name

@@ -427,7 +427,6 @@ class Supervisor:
     def _patience_s(self) -> float:
         now_s = time.monotonic()
         waking_s = self._time.of(now_s)
-
         left_s = min(
             self._time.left_s(self._started_s, self._limits.timeout_s),
             self._limits.deadline_s - now_s,

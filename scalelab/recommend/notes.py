@@ -14,10 +14,10 @@ from scalelab.inputs.support import Support
 from scalelab.kinds.resources import TIME, Units
 from scalelab.kinds.strategies import strategy_of
 from scalelab.laws.convergence.rows import RATE_SETTINGS
-from scalelab.laws.rows import CONFIGURATION, FitRows, cells, curve_columns, numbers
+from scalelab.laws.rows import CONFIGURATION, FitRows, cells, numbers
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
-from scalelab.plan.first_check import INSIDE, LOG, ONE_PROCESS, UNCONFIRMED
+from scalelab.plan.first_check import INSIDE, LOG, ONE_PROCESS
 from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
@@ -25,6 +25,8 @@ from scalelab.recommend.prediction.consistency import (
     disagreeing_rates,
     equal_losses,
     is_among,
+    not_witnessed,
+    unknown_scatter,
 )
 from scalelab.recommend.prediction.outlook import Outlook
 from scalelab.recommend.question.batches import ONE_EPOCH, BatchRule
@@ -39,8 +41,6 @@ from scalelab.records.columns import OPTION_PREFIX
 Named = tuple[str, Outlook, Outlook]
 _MOST_NAMED = 3  # of each kind of doubt
 _WRITTEN = 0.005  # smaller shares are written as 0%
-# What is noted of rows, by the column and its value that say so.
-NOTED = (*UNCONFIRMED, ("one_process", "ranks_witness", ONE_PROCESS))
 _BESIDE_STEPS: Mapping[Contents, Sequence[str]] = {
     "steps": ["start-up", "evaluation", "checkpoints"],
     "steps_and_checkpoints": ["start-up", "evaluation"],
@@ -256,41 +256,6 @@ def _doubts(knowledge: Knowledge) -> Iterator[Fact]:
         yield Fact.of("doubted", **_configuration(row), factor=row["factor"])
     if len(doubted) > _MOST_NAMED:
         yield Fact.of("more_doubted", count=len(doubted) - _MOST_NAMED)
-
-
-def unknown_scatter(rows: FitRows) -> Iterator[Fact]:
-    """Note which runs have too few step times to scatter, and no repeat that tells it.
-
-    A trial's row has an interval of its step time from four of them on. A program that
-    reports once per epoch has one for each epoch. What a row of an imported table is
-    made of is not known.
-    """
-    frame = rows.frame
-    measured = rows.observations.loc[frame.index]
-    is_short = np.isfinite(numbers(measured, "num_steps"))
-    is_short &= ~np.isfinite(numbers(measured, "step_time_lo_s"))
-    is_trial = np.array([kind in {*TrialKind} for kind in cells(measured, "kind")])
-
-    is_alone = ~frame.duplicated([*curve_columns(frame), *CONFIGURATION], keep=False)
-    if not is_trial.any() and is_alone.all():
-        yield Fact("no_repeats")
-    if number := int((is_short & is_trial & is_alone).sum()):
-        yield Fact.of("few_readings", num_runs=number)
-
-
-def not_witnessed(rows: FitRows) -> Iterator[Fact]:
-    """Note which rows rest on ranks, or on samples, that nothing has confirmed."""
-    used = rows.used
-    for kind, column, doubted in NOTED:
-        sizes = [
-            int(size)
-            for size, witness in zip(
-                numbers(used, "world_size"), cells(used, column), strict=True
-            )
-            if str(witness) == str(doubted)
-        ]
-        if sizes:
-            yield Fact.of(kind, least=min(sizes), most=max(sizes), count=len(sizes))
 
 
 def runs_as_one_process(rows: FitRows) -> bool:

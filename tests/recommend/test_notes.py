@@ -28,13 +28,13 @@ from scalelab.recommend.notes import (
     cut_to_an_epoch,
     not_chosen,
     not_identifiable,
-    not_witnessed,
-    unknown_scatter,
 )
 from scalelab.recommend.prediction.consistency import (
     contradictions,
     disagreeing_rates,
     equal_losses,
+    not_witnessed,
+    unknown_scatter,
 )
 from scalelab.recommend.question.batches import AskedBatch, BatchRule
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from scalelab.inputs.numerals import counted, percent, probability
+from scalelab.inputs.numerals import counted, duration, percent, probability
 from scalelab.kinds.resources import CARBON, ENERGY, MONEY, TIME
 
 _FASTER = 1.05  # a factor that is written as 1.1 or more
@@ -34,6 +34,13 @@ def faster_device(values: Mapping[str, Any]) -> str:
     what = f"{counted(values['world_size'], 'device')} of {values['name']}"
     gain = faster_for(values["speedup"], values["cost_ratio"])
     return f"{what} ({values['basis']}): {gain}."
+
+
+def programs(times_s: Mapping[str, float], devices: str) -> str:
+    """Say how long the job takes by each program, the fastest first."""
+    fastest_first = sorted(times_s, key=times_s.__getitem__)
+    taken = ", ".join(f"{name} {duration(times_s[name])}" for name in fastest_first)
+    return f"Programs on {devices}, each with its best batch: {taken}."
 
 
 def nearest_limits(values: Mapping[str, Any], device_word: str) -> str:

@@ -15,6 +15,7 @@ from scalelab.recommend.answer.comparing_words import (
     faster_device,
     faster_for,
     nearest_limits,
+    programs,
     slower,
 )
 from scalelab.recommend.answer.facts import Contents, Fact
@@ -148,15 +149,6 @@ def _failures(note: _Note) -> str:
         f"From {values['num_measured']:,} of {counted(values['num_trials'], 'trial')}"
         f"{unfitting}; {values['num_failed']:,} failed{most}: {values['reason']}."
     )
-
-
-def _programs(note: _Note) -> str:
-    times = note.values["times_s"]
-    programs = [
-        f"{name} {duration(times[name])}" for name in sorted(times, key=times.get)
-    ]
-    where = note.devices()
-    return f"Programs on {where}, each with its best batch: {', '.join(programs)}."
 
 
 def _not_witnessed(note: _Note) -> str:
@@ -304,7 +296,7 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "accepted": lambda note: accepted_in_words(note.values),
     "asked_job": "Asked of {has_own:another job: |a job of }{job:and}.",
     "believed": "Believed, not measured: {beliefs:and}.",
-    "programs": _programs,
+    "programs": lambda note: programs(note.values["times_s"], note.devices()),
     "not_sure_enough": "Measured, but not sure enough: {world_size:n {device}} "
     "({allocation}), global batch {global_batch_size:,} with local batch "
     "{local_batch_size:,}: {time_s:duration}, chance of meeting {limits:and}: "

@@ -3,7 +3,8 @@
 Repeats of a trial differ only in when and where they ran. So log step times are
 explained by the configuration, the moment and the node, by least squares over all
 repeated throughput trials. The canaries (``experiment.trial``) are control trials at
-both ends of the sweep and evenly between, which make a drift visible.
+both ends of the sweep and evenly between, which make a drift visible. What nothing
+repeats or confirms is noted, too.
 """
 
 import math
@@ -24,7 +25,13 @@ from scalelab.laws.rows import (
     numbers,
     prepared,
 )
-from scalelab.plan.first_check import DOUBTED_BEYOND, LOADER, RATE_DISAGREES
+from scalelab.plan.first_check import (
+    DOUBTED_BEYOND,
+    LOADER,
+    ONE_PROCESS,
+    RATE_DISAGREES,
+    UNCONFIRMED,
+)
 from scalelab.recommend.answer.evidence import DISTURBED, SlowNode, Steadiness
 from scalelab.recommend.answer.facts import Fact
 
@@ -35,6 +42,8 @@ _SIGNIFICANCE = 0.025
 _SINGULAR = 1e-9
 _APART = 2.0  # longest over shortest; what shares a machine stays below
 _BEYOND = np.log(DOUBTED_BEYOND)
+# What is noted of rows, by the column and its value that say so.
+NOTED = (*UNCONFIRMED, ("one_process", "ranks_witness", ONE_PROCESS))
 
 
 def contradictions(rows: FitRows) -> pd.DataFrame:
@@ -228,3 +237,38 @@ def _is_significant(change: Interval | None) -> bool:
     if change is None or abs(change.value) < _MATERIAL:
         return False
     return change.lo > 0 or change.hi < 0
+
+
+def unknown_scatter(rows: FitRows) -> Iterator[Fact]:
+    """Note which runs have too few step times to scatter, and no repeat that tells it.
+
+    A trial's row has an interval of its step time from four of them on. A program that
+    reports once per epoch has one for each epoch. What a row of an imported table is
+    made of is not known.
+    """
+    frame = rows.frame
+    measured = rows.observations.loc[frame.index]
+    is_short = np.isfinite(numbers(measured, "num_steps"))
+    is_short &= ~np.isfinite(numbers(measured, "step_time_lo_s"))
+    is_trial = np.array([kind in {*TrialKind} for kind in cells(measured, "kind")])
+
+    is_alone = ~frame.duplicated([*curve_columns(frame), *CONFIGURATION], keep=False)
+    if not is_trial.any() and is_alone.all():
+        yield Fact("no_repeats")
+    if number := int((is_short & is_trial & is_alone).sum()):
+        yield Fact.of("few_readings", num_runs=number)
+
+
+def not_witnessed(rows: FitRows) -> Iterator[Fact]:
+    """Note which rows rest on ranks, or on samples, that nothing has confirmed."""
+    used = rows.used
+    for kind, column, doubted in NOTED:
+        sizes = [
+            int(size)
+            for size, witness in zip(
+                numbers(used, "world_size"), cells(used, column), strict=True
+            )
+            if str(witness) == str(doubted)
+        ]
+        if sizes:
+            yield Fact.of(kind, least=min(sizes), most=max(sizes), count=len(sizes))

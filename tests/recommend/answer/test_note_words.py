@@ -10,7 +10,7 @@ import scalelab
 from scalelab.inputs.wording import for_the_command_line
 from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.recommend.answer.note_words import SENTENCES, in_words, judged_times
-from scalelab.recommend.notes import NOTED
+from scalelab.recommend.prediction.consistency import NOTED
 
 PLACE = {
     "world_size": 8,
