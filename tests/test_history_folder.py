@@ -9,8 +9,8 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.records.control.lease import LEASE, Lease
+from scalelab.records.history import HistoryFolder
 from scalelab.session import Run, answer_text, import_table, load
-from scalelab.session.history import HistoryFolder
 
 ASKED: dict[str, Any] = {"job": {"samples": 1_000_000}, "gpus": [8]}
 NODES = {1: 1, 2: 1, 4: 1, 8: 2, 16: 4}

@@ -122,8 +122,8 @@ def test_one_run_to_learn_from_needs_no_list(run: Run, tmp_path: Path) -> None:
         (lambda: scalelab.load(None), "load: directory: None is no path."),
         (lambda: scalelab.sweep(3), "sweep: experiment: 3 is no path."),
         (
-            lambda: scalelab.sweep("e.yaml", budget_gpu_hours="10h"),
-            "sweep: budget_gpu_hours: '10h' is not a GPU time.",
+            lambda: scalelab.sweep("e.yaml", budget="10 apples"),
+            "sweep: budget: '10 apples' is no budget of a sweep.",
         ),
         (
             lambda: scalelab.sweep("e.yaml", retry_failed="yes"),
@@ -159,17 +159,15 @@ def test_a_budget_may_have_a_unit(
 ) -> None:
     budgets: list[float | None] = []
 
-    def take(asked: object, *, budget_gpu_hours: float | None) -> SweepEnd:
-        budgets.append(budget_gpu_hours)
+    def take(asked: Any, *, rate: object) -> SweepEnd:
+        budgets.append(asked.budget and asked.budget.amount / 3600)
         return SweepEnd(summary=SweepSummary(), is_interrupted=False, left_jobs=())
 
     monkeypatch.setattr("scalelab.running.execution.run_sweep", take)
     measured_run(tmp_path / "run")
     (tmp_path / "e.yaml").write_text(EMULATED)
     for budget in ("30gpu-min", 0.5, None):
-        scalelab.sweep(
-            tmp_path / "e.yaml", directory=tmp_path / "run", budget_gpu_hours=budget
-        )
+        scalelab.sweep(tmp_path / "e.yaml", directory=tmp_path / "run", budget=budget)
     assert budgets == [0.5, 0.5, None]
 
 

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from scalelab.cli.shown.activity import Activity, Speaker
 from scalelab.inputs.lines import between_words, one_line
-from scalelab.inputs.numerals import counted, duration, number
+from scalelab.inputs.numerals import DeviceWords, counted, duration, number
+from scalelab.plan.inquiry import in_a_line
 from scalelab.records.control.events import (
     Event,
     NodeLost,
@@ -39,18 +40,18 @@ REFRESH_PER_S, LINE_EVERY_S = 4, 10.0
 BAR_WIDTH, SHORTEST_BAR = 24, 8
 
 
-def view(console: Console, device_hour_word: str, *, is_quiet: bool) -> ProgressView:
+def view(console: Console, words: DeviceWords, *, is_quiet: bool) -> ProgressView:
     """Return the view that suits the console."""
     if console.is_terminal and not console.is_dumb_terminal and not is_quiet:
-        return LiveView(console, device_hour_word)
-    return LineView(console, device_hour_word, is_quiet=is_quiet)
+        return LiveView(console, words)
+    return LineView(console, words, is_quiet=is_quiet)
 
 
 class Tracker:
     """The state of a sweep as its events tell it; every view shows it."""
 
-    def __init__(self, device_hour_word: str) -> None:
-        self._device_hour_word = device_hour_word
+    def __init__(self, words: DeviceWords) -> None:
+        self._words = words
         self.source: TrackedSource | None = None  # None: it has not been asked yet
         self.total: int | None = None  # trials of the plan; None: not known yet
         self.num_done = 0  # trials of the plan that have ended
@@ -79,6 +80,13 @@ class Tracker:
                 self.fastest,
                 (event.samples_per_s, event.title.removeprefix(event.trial_id)),
             )
+
+    def inquiry(self) -> str:
+        """Say what the source is to find out, and what is next; empty: it does not."""
+        found = self.source and self.source.inquiry
+        if not found or self.progress is None:
+            return ""
+        return in_a_line(found, self._words)
 
     def _count(self, num_done: int) -> None:
         # A total is counted trial by trial: once is enough, and it does not change.
@@ -120,7 +128,7 @@ class Tracker:
             f"{progress.num_running:,} running",
             f"{failed:,} failed" if failed else "",
             f"{unfitting:,} out of memory" if unfitting else "",
-            f"{used} {self._device_hour_word}",
+            f"{used} {self._words.hour}",
             self.activity.of_trial(now_s),
             left,
         )
@@ -132,8 +140,8 @@ class ProgressView(ABC):
 
     _shown: AbstractContextManager[object]
 
-    def __init__(self, device_hour_word: str) -> None:
-        self._tracker = Tracker(device_hour_word)
+    def __init__(self, words: DeviceWords) -> None:
+        self._tracker = Tracker(words)
 
     def __enter__(self) -> Self:
         self._shown.__enter__()
@@ -168,8 +176,8 @@ class ProgressView(ABC):
 class LiveView(ProgressView):
     """A block of lines at the bottom of a terminal, redrawn in place."""
 
-    def __init__(self, console: Console, device_hour_word: str) -> None:
-        super().__init__(device_hour_word)
+    def __init__(self, console: Console, words: DeviceWords) -> None:
+        super().__init__(words)
         self._problem: Text | None = None
         self._is_waiting = False
         self._longest = 0
@@ -226,7 +234,12 @@ class LiveView(ProgressView):
 
         rate, what = self._tracker.fastest
         fastest = f"Fastest here: {number(rate)} samples/s{what}"
-        below = [_on_one_line(fastest if rate else ""), self._problem]
+        inquiry = self._tracker.inquiry()
+        below = [
+            _on_one_line(inquiry) if inquiry else None,
+            _on_one_line(fastest if rate else ""),
+            self._problem,
+        ]
         return Group(line, *filter(None, below))
 
 
@@ -240,10 +253,8 @@ class LineView(ProgressView):
     At most one in a while; and what goes on where nothing is said for longer.
     """
 
-    def __init__(
-        self, console: Console, device_hour_word: str, *, is_quiet: bool
-    ) -> None:
-        super().__init__(device_hour_word)
+    def __init__(self, console: Console, words: DeviceWords, *, is_quiet: bool) -> None:
+        super().__init__(words)
         self._file = console.file
         self._is_quiet = is_quiet
         self._next_line_s = time.monotonic() + LINE_EVERY_S
@@ -269,9 +280,11 @@ class LineView(ProgressView):
 
     def _show_counts(self) -> None:
         counts = self._tracker.counts()
-        if counts != self._last:
-            self.announce(counts)
-        self._last = counts
+        inquiry = self._tracker.inquiry()
+        text = f"{counts}. {inquiry}" if inquiry else counts
+        if text != self._last:
+            self.announce(text)
+        self._last = text
 
     def _print(self, text: str) -> None:
         # Not through rich: it ends the program by itself where a pipe's reader left.

@@ -14,7 +14,7 @@ from scalelab.cli.answering import print_answer, print_steadiness, say
 from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName, flag, option
 from scalelab.errors import INTERRUPTED, NOT_ALL_MEASURED, SpecError
 from scalelab.inputs.numerals import counted, duration
-from scalelab.inputs.quantities import parse_gpu_hours
+from scalelab.plan.inquiry import in_lines
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -31,8 +31,13 @@ def run(
     sweep_budget: Annotated[
         str | None,
         option(
-            "10gpu-h", "Start no trial once the run has used this much device time."
+            "10gpu-h|20usd|2h",
+            "The most that the run may take: device time, money or time.",
         ),
+    ] = None,
+    adapt: Annotated[
+        str | None,
+        option("RUN", "Start source: adaptive from the rows of a run, or an import."),
     ] = None,
     accept_changes: Annotated[
         bool,
@@ -96,7 +101,6 @@ def run(
         _run_in_process(experiment, site)
         return
 
-    budget = parse_gpu_hours(sweep_budget) if sweep_budget is not None else None
     asked = Sweep.read(
         experiment,
         site=site,
@@ -104,6 +108,8 @@ def run(
         retry_failed=retry_failed,
         skip_check=skip_check,
         trial=trial,
+        budget=sweep_budget,
+        adapt=adapt,
     ).prepared(accept_changes=accept_changes)
     if not yes and (question := asked.question):
         _confirm(question)
@@ -112,6 +118,7 @@ def run(
         "--site": site,
         "--run": str(asked.directory),
         "--sweep-budget": sweep_budget,
+        "--adapt": adapt,
         "--accept-changes": accept_changes,
         "--retry-failed": retry_failed,
         "--skip-check": skip_check,
@@ -133,7 +140,7 @@ def run(
 
     interrupts = _Interrupts()
     job = arguments if as_driver_job else None
-    end = _run(asked, budget, interrupts, is_quiet=quiet, job=job)
+    end = _run(asked, interrupts, is_quiet=quiet, job=job)
     raise typer.Exit(_show_end(asked, end, experiment, interrupts, is_quiet=quiet))
 
 
@@ -160,6 +167,10 @@ def _show_end(
 
     for line in closing(end, asked.num_remaining):
         say(line, err=True)
+
+    if (inquiry := asked.source.inquiry) is not None:
+        for line in in_lines(inquiry, asked.words):
+            say(line, err=True)
 
     meets_limits = True
     if end.is_to_be_answered:
@@ -197,7 +208,7 @@ def try_out(
     started_s = time.monotonic()
 
     sweep = trying.prepare(experiment, site=site)
-    with view(Console(stderr=True), sweep.device_hour_word, is_quiet=quiet) as progress:
+    with view(Console(stderr=True), sweep.words, is_quiet=quiet) as progress:
         tried = trying.try_out(
             sweep,
             keep=keep,
@@ -220,7 +231,6 @@ def try_out(
 
 def _run(
     asked: Sweep,
-    budget: float | None,
     interrupts: _Interrupts,
     *,
     is_quiet: bool,
@@ -231,6 +241,7 @@ def _run(
     from scalelab.cli.progress import view
     from scalelab.running.detached import DriverJobLife, refuse_second_driver
     from scalelab.running.execution import run_sweep
+    from scalelab.session.sweep_cost import rate_of
 
     started_s = time.monotonic()
 
@@ -239,7 +250,7 @@ def _run(
 
     console = Console(stderr=True)
     with (
-        view(console, asked.device_hour_word, is_quiet=is_quiet) as progress,
+        view(console, asked.words, is_quiet=is_quiet) as progress,
         interrupts,
     ):
         say = interrupts.say = progress.announce
@@ -257,7 +268,7 @@ def _run(
             say(line)
 
         return run_sweep(
-            asked, budget_gpu_hours=budget, on_event=progress, on_start=started
+            asked, rate=rate_of(asked), on_event=progress, on_start=started
         )
 
 

@@ -33,6 +33,7 @@ from scalelab.inputs.fields import (
     Flag,
     OneOrMany,
     OptionValue,
+    OrRange,
     Section,
     Seed,
     Text,
@@ -74,6 +75,7 @@ def _has_type(*types: type) -> Discriminator:
 LocalBatch = Annotated[
     Annotated[AutoBatch, Tag("<yes>")] | Annotated[OneOrMany[Count], Tag("<no>")],
     _has_type(str, dict, AutoBatch),
+    OrRange,
 ]
 SiteChoice = Annotated[
     Annotated[Text, Tag("<yes>")] | Annotated[AnySite, Tag("<no>")], _has_type(str)
@@ -175,8 +177,9 @@ class ExperimentKeys(TuneKeys):
             "val_acc >= 0.9: >=, <=, > or <."
         ),
     )
-    gpus: OneOrMany[DeviceCount] | None = Field(
-        default=None, description="Devices per trial, packed on nodes."
+    gpus: Annotated[OneOrMany[DeviceCount] | None, OrRange] = Field(
+        default=None,
+        description="Devices per trial, packed on nodes; {from: 1, to: 64}: doublings.",
     )
     nodes: OneOrMany[DeviceCount] | None = Field(
         default=None, description="Nodes per trial, with gpus_per_node."
@@ -192,7 +195,8 @@ class ExperimentKeys(TuneKeys):
         default=None, description="Samples per optimiser step over all ranks."
     )
     local_batch_size: LocalBatch | None = Field(
-        default=None, description="Samples per rank per forward pass, or auto."
+        default=None,
+        description="Samples per rank per forward pass, a range of them, or auto.",
     )
     gradient_accumulation_steps: Count | None = Field(
         default=None, description="Derived where both batch sizes are given."

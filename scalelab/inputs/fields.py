@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike, fspath
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -16,6 +16,7 @@ from pydantic import (
     PlainValidator,
     StringConstraints,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
@@ -205,12 +206,71 @@ class _OneOrMany:
 
 
 OneOrMany = Annotated[tuple[T, ...], _OneOrMany()]
+"""One value, or a list of them."""
 
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT), BeforeValidator(whole)]
 CountOrZero = Annotated[
     int, Field(strict=True, ge=0, le=MAX_COUNT), BeforeValidator(whole)
 ]
 LocalBatchLimit = Annotated[int, Field(strict=True, ge=1, le=2**20)]
+
+
+class Range(BaseModel):
+    """Whole numbers from one to another: both, and the doublings between them.
+
+    >>> Range.model_validate({"from": 3, "to": 20}).doublings
+    (3, 6, 12, 20)
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    first: Count = Field(alias="from", description="The smallest.")
+    last: Count = Field(alias="to", description="The largest.")
+
+    @model_validator(mode="after")
+    def _is_in_order(self) -> Self:
+        if self.first > self.last:
+            raise SpecError(
+                f"from {self.first} to {self.last} is no range. Write the smaller "
+                "first."
+            )
+        return self
+
+    @property
+    def doublings(self) -> tuple[int, ...]:
+        """The numbers that the range stands for."""
+        powers = range((self.last // self.first).bit_length())
+        doubled = [self.first << power for power in powers]
+        return (*(size for size in doubled if size < self.last), self.last)
+
+
+def is_range(value: Any) -> bool:
+    """Tell whether a value is written as a range."""
+    return isinstance(value, Mapping) and not {"from", "to"}.isdisjoint(value)
+
+
+def _spread(value: Any) -> Any:
+    return Range.model_validate(value).doublings if is_range(value) else value
+
+
+class _OrRange:
+    # A list of whole numbers, or a range that stands for one
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(_spread, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        found = handler(schema)
+        return {"anyOf": [*found.get("anyOf", [found]), Range.model_json_schema()]}
+
+
+OrRange = _OrRange()
+"""Beside numbers, ``{from: 1, to: 64}`` is taken, too: its ends and doublings."""
+
 DeviceCount = Annotated[int, Field(strict=True, ge=1, le=MAX_DEVICES)]
 Seed = Annotated[int, Field(strict=True, ge=0, le=2**32 - 1)]
 Positive = Annotated[float, Field(strict=True, gt=0, le=1e18)]

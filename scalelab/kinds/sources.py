@@ -21,11 +21,14 @@ class Source:
         What of trials it chooses as they end: ``settings``, those under ``tune``, whose
         keys (``scalelab.experiment.tuning.TuneKeys``) are its parameters; ``rates``,
         for ``rule: tuned``; empty: nothing.
+    needs_budget
+        A sweep of it needs ``--sweep-budget``, which says when it ends at the latest.
     """
 
     name: str
     factory: str
     chooses: str = ""
+    needs_budget: bool = False
 
 
 PLANNED = Source(name="planned", factory="scalelab.plan.planned:PlannedTrials")
@@ -41,6 +44,15 @@ TUNED_RATES = Source(
     chooses="rates",
 )
 
+ADAPTIVE = Source(
+    name="adaptive",
+    factory="scalelab.search.adaptive:AdaptiveTrials",
+    needs_budget=True,
+)
+
 SOURCES = Registry(
-    "scalelab.sources", Source, key="source", built_in=(PLANNED, OPTUNA, TUNED_RATES)
+    "scalelab.sources",
+    Source,
+    key="source",
+    built_in=(PLANNED, OPTUNA, TUNED_RATES, ADAPTIVE),
 )

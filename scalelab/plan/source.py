@@ -12,7 +12,9 @@ from scalelab.inputs.outcome import Outcome
 
 if TYPE_CHECKING:
     from scalelab.experiment.trial import Trial
+    from scalelab.plan.budget import Account
     from scalelab.plan.expand import Plan
+    from scalelab.plan.inquiry import Inquiry
 
 Observation = Mapping[str, Any]
 """One row of the observations frame (``records.observations``), as a mapping."""
@@ -56,6 +58,9 @@ class TrialSource(ABC):
         not, as for a plan or a status, nothing may be written.
         """
 
+    def allow(self, account: Account) -> None:  # noqa: B027
+        """Learn what the sweep may spend, before the first ``ask`` of a sweep."""
+
     def describe(self) -> Iterable[str]:
         """Return what is being decided and how, in lines for whoever plans a sweep."""
         return ()
@@ -88,6 +93,18 @@ class TrialSource(ABC):
             ``step_time_s`` and its own, such as ``loss`` or ``val_acc``.
         """
         return Decision.KEEP
+
+    def expected_s(self, trial: Trial) -> float | None:
+        """Return how many seconds a proposed trial is expected to take.
+
+        None: the source does not know it.
+        """
+        return None
+
+    @property
+    def inquiry(self) -> Inquiry | None:
+        """What is to be found out, and how far that is; None: it is not said."""
+        return None
 
     @property
     def plan(self) -> Plan | None:

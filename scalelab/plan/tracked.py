@@ -17,7 +17,9 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import one_of, shown
 from scalelab.kinds.registry import imported
 from scalelab.kinds.sources import SOURCES
+from scalelab.plan.budget import Account
 from scalelab.plan.expand import Plan
+from scalelab.plan.inquiry import Inquiry
 from scalelab.plan.source import (
     Decision,
     Observation,
@@ -142,6 +144,11 @@ class TrackedSource(TrialSource):
         with self._named("begin"):
             self._source.begin(directory)
 
+    def allow(self, account: Account) -> None:
+        """Tell the source what the sweep may spend."""
+        with self._named("allow"):
+            self._source.allow(account)
+
     def describe(self) -> Iterable[str]:
         """Return what the source says it decides."""
         return self._source.describe()
@@ -188,6 +195,11 @@ class TrackedSource(TrialSource):
             return Decision.KEEP
         with self._named("tell_progress"):
             return Decision(self._source.tell_progress(trial, step, metrics))
+
+    @property
+    def inquiry(self) -> Inquiry | None:
+        """What the source is to find out, and how far that is."""
+        return self._source.inquiry
 
     @property
     def plan(self) -> Plan | None:
@@ -249,8 +261,13 @@ class TrackedSource(TrialSource):
 
     def estimate(self, trial: Trial, allocation: Allocation) -> float:
         """Return seconds a trial will hold its devices, for reservations only."""
-        seconds = self._durations.estimate(trial)
+        seconds = self.expected_s(trial)
         return UNKNOWN_S if seconds is None else seconds
+
+    def expected_s(self, trial: Trial) -> float | None:
+        """Return seconds a trial is expected to take; None where none like it ended."""
+        seconds = self._source.expected_s(trial)
+        return self._durations.estimate(trial) if seconds is None else seconds
 
     def _no_program(self, trial: Trial) -> SpecError:
         names = [name for name in self._programs if name is not None]

@@ -135,7 +135,7 @@ def _considered(
         # that informs no kind is said by its own message, for every kind
         taught = history if kind in informed or not informed else None
         try:
-            found[kind.label] = _consider(
+            found[kind.label] = consider_kind(
                 replace(question, limits=limits[kind.label]),
                 rows,
                 rows_of_kind[kind].observations,
@@ -182,15 +182,16 @@ def _kinds(
     return kinds_of(timed if len(timed) else frame)
 
 
-def _consider(
+def consider_kind(
     question: Question,
     rows: FitRows,
     frame: pd.DataFrame,
     kind: DeviceKind,
     run_site: RunSite | None,
     history: History | None,
-    untold: UntoldByProgram,
+    untold: UntoldByProgram = MappingProxyType({}),
 ) -> Considered:
+    """Consider one kind of device, of which ``frame`` has the rows."""
     for name, value in question.select.items():
         if name in frame.columns:
             frame = frame[has_value(frame, name, value)]

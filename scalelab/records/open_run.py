@@ -17,11 +17,16 @@ class OpenRun:
     store: RunStore
     lease: Lease
     workload: str | None  # that the latest row names; None: nothing has ended yet
-    used_gpu_s: float  # device-seconds of all attempts
+    rows: tuple[Observation, ...]  # of all attempts
     retry_failed: bool  # a trial that failed gets one more attempt
     finished: tuple[Observation, ...]  # a row per trial that need not run again
     # Trials that did not fit the nodes of their sweep, by trial id: they may fit these.
     refused: Mapping[str, Observation]
+
+    @property
+    def used_gpu_s(self) -> float:
+        """Device-seconds of all attempts."""
+        return sum(row.get("allocated_gpu_s") or 0.0 for row in self.rows)
 
     @classmethod
     def recover(
@@ -36,7 +41,7 @@ class OpenRun:
             store=store,
             lease=lease,
             workload=rows[-1]["workload"] if rows else None,
-            used_gpu_s=sum(row.get("allocated_gpu_s") or 0.0 for row in rows),
+            rows=tuple(rows),
             retry_failed=retry_failed,
             finished=tuple(row for row in finished if row["trial_id"] not in refused),
             refused=refused,

@@ -10,7 +10,8 @@
     NAME/driver.lease                   which driver runs the sweep at the moment
     NAME/code/<hash>/                   snapshots of the user's code
     NAME/trials/<trial_id>/001/         one attempt; see AttemptFiles
-    NAME/imported.jsonl                 rows of a foreign table, instead of trials
+    NAME/imported.jsonl                 rows of a foreign table, instead of trials;
+                                        or of another run that this one started from
     NAME/cache/                         may be deleted at any time
 
 Reading the directory of a run unpickles nothing and executes nothing in it.
@@ -74,6 +75,7 @@ from scalelab.records.observations import (
 )
 from scalelab.records.plain_files import read_file
 from scalelab.records.streams import Streams, read_lines
+from scalelab.records.taken_over import IMPORTED, on_known_devices
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,8 +187,8 @@ class RunReader:
                 ) from error
 
         rows, is_settled = ended_rows(self._ledger, self._trials)
-        marked = judged(rows, self._header.superseded, self.conditions)
-        return [*imported, *marked], is_settled
+        marked = [*judged(rows, self._header.superseded, self.conditions)]
+        return [*on_known_devices(imported, marked), *marked], is_settled
 
     def finished(
         self, rows: Sequence[Observation], *, retry_failed: bool = False
@@ -200,8 +202,8 @@ class RunReader:
             (
                 row
                 for row in rows
-                if self.attempt_directory(row["trial_id"], row["attempt"]).is_dir()
-                or self._imported_path.exists()
+                if row["kind"] == IMPORTED
+                or self.attempt_directory(row["trial_id"], row["attempt"]).is_dir()
             ),
             self._header.superseded,
             retry_failed=retry_failed,
@@ -288,8 +290,7 @@ class RunStore(RunReader):
                 write_new(making / "experiments" / "0001.yaml", text.encode())
                 write_values(making, fingerprint, recorded)
                 if imported:
-                    lines = b"".join(encode_json(row) + b"\n" for row in imported)
-                    write_new(making / "imported.jsonl", lines, durable=True)
+                    write_new(making / "imported.jsonl", _lines(imported), durable=True)
                 write_new(making / "run.json", header.encode(), durable=True)
                 making.rename(directory)
             except (OSError, StoreError):
@@ -329,6 +330,12 @@ class RunStore(RunReader):
         write_values(self.directory, fingerprint, recorded)
         write_atomically(self.directory / "run.json", header.encode())
         self._header = header
+
+    def take_over(self, rows: Sequence[Observation]) -> None:
+        """Keep rows of another run, once; see :mod:`~scalelab.records.taken_over`."""
+        self._fence()
+        if rows and not self._imported_path.exists():
+            write_atomically(self._imported_path, _lines(rows))
 
     @contextmanager
     def lease(self, **timing: float) -> Iterator[Lease]:
@@ -421,3 +428,7 @@ class RunStore(RunReader):
     def compact(self) -> list[str]:
         """Gather the streams of all attempts in one Parquet file, for fast reading."""
         return Streams(self.directory).compact()
+
+
+def _lines(rows: Sequence[Observation]) -> bytes:
+    return b"".join(encode_json(row) + b"\n" for row in rows)

@@ -76,7 +76,7 @@ def render(
     title: str,
     experiment_text: str | None = None,
     results: tables.Results | None = None,
-    accepted: str = "",
+    also: str = "",
     imported: Mapping[str, Any] = MappingProxyType({}),
     streams: Callable[[], pd.DataFrame] = pd.DataFrame,
 ) -> str:
@@ -103,7 +103,7 @@ def render(
             for at, (name, part) in enumerate(parts.items())
         },
         is_emulated=bool(observations["emulated"].fillna(False).any()),
-        happened=" ".join(filter(None, [happened, accepted])),
+        happened=" ".join(filter(None, [happened, also])),
         outcomes=tables.outcome_table(observations),
         failures=failed,
         num_not_shown=int(

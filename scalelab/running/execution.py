@@ -16,7 +16,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.errors import SpecError, StoreError
-from scalelab.experiment.program import CommandProgram, Program, framework_of
+from scalelab.experiment.program import (
+    CommandProgram,
+    Program,
+    framework_of,
+    saving_s,
+)
+from scalelab.plan.budget import ENDING_S, Account, Rate, Spent, devices_alone
 from scalelab.plan.first_check import FirstTrials
 from scalelab.plan.tracked import TrackedSource
 from scalelab.reading.scripts.first_words import with_program_beside
@@ -29,6 +35,7 @@ from scalelab.records.control.events import (
     SweepStarted,
     TrialEnded,
     Unreadable,
+    seconds_of_sweeps,
 )
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobList
 from scalelab.records.control.stop_request import StopRequests
@@ -60,17 +67,22 @@ class RunningSweep:
 def run_sweep(
     sweep: Sweep,
     *,
-    budget_gpu_hours: float | None = None,
+    rate: Rate = devices_alone,
     on_event: OnEvent = lambda event: None,
     on_start: Callable[[RunningSweep], None] = lambda running: None,
 ) -> SweepEnd:
-    """Run the trials that are left of a sweep."""
+    """Run the trials that are left of a sweep.
+
+    ``rate`` says what trials cost, in the unit of the sweep's budget.
+    """
     with sweep.open() as run, StopRequests(sweep.directory) as stop_requests:
+        account = _account(sweep, run, rate)
+        sweep.source.allow(account)
         summary = _all_done(sweep, run) or _run_trials(
             sweep,
             run,
             stop_requests,
-            budget_gpu_s=budget_gpu_hours and budget_gpu_hours * 3600,
+            account=account,
             on_event=on_event,
             on_start=on_start,
         )
@@ -87,7 +99,7 @@ def _run_trials(
     run: OpenRun,
     stop_requests: StopRequests,
     *,
-    budget_gpu_s: float | None,
+    account: Account,
     on_event: OnEvent,
     on_start: Callable[[RunningSweep], None],
 ) -> SweepSummary:
@@ -121,7 +133,7 @@ def _run_trials(
                 programs,
                 estimate_duration=source.estimate,
                 on_event=events,
-                budget_gpu_s=budget_gpu_s,
+                account=account,
                 lost_after_s=sweep.site.lost_after,
                 **patience,
             )
@@ -154,6 +166,28 @@ def _run_trials(
         events(SweepEnded(stopped=summary.stopped))
 
     return summary
+
+
+def _account(sweep: Sweep, run: OpenRun, rate: Rate) -> Account:
+    """Return what the sweep may spend, after what earlier ones of the run used."""
+    used = 0.0
+    if sweep.budget is not None and sweep.budget.spent is Spent.TIME:
+        used = seconds_of_sweeps(sweep.directory)
+    else:
+        for row in run.rows:
+            if held_gpu_s := row.get("allocated_gpu_s"):
+                sizes = row["world_size"], row["num_nodes"]
+                group = row.get("node_group")
+                used += rate(group, *sizes) * held_gpu_s / row["world_size"]
+
+    saving = [saving_s(program) for program in sweep.experiment.programs().values()]
+    return Account(
+        sweep.budget,
+        rate=rate,
+        used=used,
+        expected_s=sweep.source.expected_s,
+        ending_s=ENDING_S + max(saving),
+    )
 
 
 def _compact(store: RunStore) -> list[str]:

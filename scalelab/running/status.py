@@ -10,7 +10,9 @@ from scalelab.errors import SpecError, StoreError
 from scalelab.experiment.fingerprint import words_of_run
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import is_canary
+from scalelab.inputs.numerals import DeviceWords
 from scalelab.inputs.outcome import Outcome
+from scalelab.plan.inquiry import Inquiry
 from scalelab.plan.memory_limits import MemoryLimit, memory_limits
 from scalelab.plan.source import Observation
 from scalelab.plan.tracked import source_of
@@ -25,6 +27,7 @@ from scalelab.records.control.events import (
 )
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobList
 from scalelab.records.store import RunReader
+from scalelab.records.taken_over import IMPORTED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +36,7 @@ class RunStatus:
 
     outcomes: Mapping[str, int]
     used_gpu_s: float
-    device_hour_word: str
+    words: DeviceWords
     driver: str | None  # who runs the sweep at the moment, in words
     running: tuple[tuple[str, int], ...]
     # Trials to come; None, not known: for an imported table, an auto batch that is
@@ -50,32 +53,35 @@ class RunStatus:
     unreadable: str = ""  # why nothing else is known of the last sweep
     has_canaries: bool = False
     memory_limits: tuple[MemoryLimit, ...] = ()
+    inquiry: Inquiry | None = None  # what a source is to find out, and how far it is
 
 
 def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
     """Return the status of a run."""
     rows = reader.rows()
     finished = reader.finished(rows)
+    here = [r for r in finished if experiment is None or r["kind"] != IMPORTED]
     ended = {(row["trial_id"], row["attempt"]) for row in rows}
     job_list = JobList.read(reader.directory / CLUSTER_DIRECTORY)
 
-    driver, num_missing = reader.driver, None
+    driver, num_missing, inquiry = reader.driver, None, None
     if experiment is not None:
         with suppress(SpecError):
             site = experiment.resolve_site()
-            num_missing = source_of(experiment, site, finished).remaining
+            source = source_of(experiment, site, finished)
+            num_missing, inquiry = source.remaining, source.inquiry
 
     nodes, waiting, stopping, stopped, unreadable = _of_last_sweep(reader.directory)
     return RunStatus(
-        outcomes=dict(Counter(str(row["outcome"]) for row in finished)),
+        outcomes=dict(Counter(str(row["outcome"]) for row in here)),
         used_gpu_s=sum(row.get("allocated_gpu_s") or 0.0 for row in rows),
-        device_hour_word=words_of_run(reader.fingerprint, rows).hour,
+        words=words_of_run(reader.fingerprint, rows),
         driver=driver,
         running=tuple(key for key in reader.running() if key not in ended),
         num_missing=num_missing,
         reasons=tuple(
             f"{row['trial_id']}: {row['outcome']}. {why}".rstrip()
-            for row in finished
+            for row in here
             if (why := _why_unused(row)) is not None
         ),
         jobs=tuple(map(str, job_list.jobs)),
@@ -86,7 +92,8 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
         stopped=None if driver else stopped,
         unreadable=unreadable,
         has_canaries=any(is_canary(row["repeat"]) for row in finished),
-        memory_limits=memory_limits(finished),
+        memory_limits=memory_limits(here),
+        inquiry=inquiry,
     )
 
 

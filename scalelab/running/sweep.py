@@ -22,8 +22,11 @@ from scalelab.experiment.hidden import is_hidden
 from scalelab.experiment.program import WorkloadProgram, framework_of
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.document import read_document
-from scalelab.inputs.numerals import counted
+from scalelab.inputs.numerals import DeviceWords, counted
+from scalelab.inputs.wording import Option
+from scalelab.kinds.sources import ADAPTIVE, SOURCES
 from scalelab.kinds.trainers import trainer_of
+from scalelab.plan.budget import Budget
 from scalelab.plan.expand import Plan, plan
 from scalelab.plan.first_check import is_measurement, is_sound
 from scalelab.plan.further import further_trial
@@ -35,6 +38,7 @@ from scalelab.records.code import code_hash, code_of_programs
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.open_run import OpenRun
 from scalelab.records.store import RunReader, RunStore
+from scalelab.records.taken_over import IMPORTED, taken_over
 from scalelab.site.choice import lasting_name
 from scalelab.site.job_script import refuse_log_directory
 from scalelab.site.node_settings import DeviceType
@@ -62,9 +66,11 @@ class Sweep:
     num_finished: int
     num_remaining: int | None  # of an unresolved auto batch about; None: not known
     gpu_hours: float | None  # that they will take, by the run's own trials
-    device_hour_word: str
+    words: DeviceWords
     retry_failed: bool
     checks_first: bool
+    budget: Budget | None  # None: no limit
+    taken_over: tuple[Observation, ...]  # rows of another run that it starts from
 
     @classmethod
     def read(
@@ -76,9 +82,13 @@ class Sweep:
         retry_failed: bool = False,
         skip_check: bool = False,
         trial: str | None = None,
+        budget: str | None = None,
+        adapt: str | Path | None = None,
     ) -> Sweep:
         """Read and check the experiment, the site and the run; write nothing.
 
+        ``budget`` is text, see :meth:`.Budget.parse`; ``adapt`` the directory of a run
+        from whose rows an adaptive source starts.
         A ``trial`` is one that runs besides those of the experiment, see
         :func:`scalelab.plan.further.further_trial`.
         """
@@ -105,8 +115,14 @@ class Sweep:
             if not changes:
                 finished = reader.finished(rows, retry_failed=retry_failed)
 
+        elsewhere = [row for row in rows if row["kind"] == IMPORTED]
+        if adapt is not None and not elsewhere:
+            elsewhere = _taken_over(Path(adapt), asked, where, home)
+
+        rows = [row for row in rows if row["kind"] != IMPORTED]
+        finished = [row for row in finished if row["kind"] != IMPORTED]
         source = source_of(asked, where, rows=rows)
-        for row in finished:
+        for row in (*elsewhere, *finished):
             source.resume(row)
 
         if trial is not None:
@@ -137,9 +153,11 @@ class Sweep:
             num_finished=num_finished,
             num_remaining=num_remaining,
             gpu_hours=source.gpu_hours,
-            device_hour_word=_hour_word(fingerprint, rows, planned, where),
+            words=_words(fingerprint, rows, planned, where),
             retry_failed=retry_failed,
             checks_first=checks_first,
+            budget=None if budget is None else Budget.parse(budget),
+            taken_over=tuple(elsewhere),
         )
 
     def prepared(self, *, accept_changes: bool = False) -> Sweep:
@@ -154,6 +172,14 @@ class Sweep:
                         "in place of the value. Write the value, or move the name to "
                         "env_from."
                     )
+
+        name = self.experiment.source.name
+        if SOURCES[name].needs_budget and self.budget is None:
+            raise SpecError(
+                f"source={name} chooses its trials, and nothing says what they may "
+                f"take in all. Say {Option('sweep_budget', '10gpu-h')}, or money, "
+                "20usd, or time, 2h."
+            )
 
         self.experiment.inherited(os.environ)
         if self.changes and self.has_measurements and not accept_changes:
@@ -174,7 +200,7 @@ class Sweep:
     def question(self) -> str | None:
         """What to ask the user before so large a sweep; None: nothing."""
         return self.experiment.confirm_above.question(
-            self.num_remaining, self.gpu_hours, self.device_hour_word
+            self.num_remaining, self.gpu_hours, self.words.hour
         )
 
     @property
@@ -227,19 +253,37 @@ class Sweep:
                 source=self.origin,
                 supersedes=bool(self.changes),
             )
+            store.take_over(self.taken_over)
             yield OpenRun.recover(store, lease, retry_failed=self.retry_failed)
 
 
-def _hour_word(
+def _taken_over(
+    run: Path, experiment: Experiment, site: Site, home: Path
+) -> list[Observation]:
+    if experiment.source.name != ADAPTIVE.name:
+        raise SpecError(
+            f"{Option('adapt', str(run))} starts a source that chooses its trials, and "
+            f"source={experiment.source.name} does not. Write source: {{name: "
+            "adaptive} in the experiment."
+        )
+    if run.resolve() == home.resolve():
+        return []  # it goes on with its own rows anyway
+
+    name = experiment.workload_name if experiment.workload else experiment.name
+    known = {"workload": name, "device_type": site.device_type.value}
+    return taken_over(run.name, RunReader.open(run).rows(), **known)
+
+
+def _words(
     fingerprint: Mapping[str, Any],
     rows: Sequence[Observation],
     planned: Plan,
     site: Site,
-) -> str:
-    """Return the word for a device-hour on what trials ran on, and will run on."""
+) -> DeviceWords:
+    """Return the words for the devices that trials ran on, and will run on."""
     names, groups = {trial.node_group for trial in planned.trials}, site.groups
     devices = ({"device_type": groups[name].device_type} for name in names)
-    return words_of_run(fingerprint, [*rows, *devices]).hour
+    return words_of_run(fingerprint, [*rows, *devices])
 
 
 def _require_what_runs_trials(experiment: Experiment) -> None:

@@ -1,6 +1,5 @@
 """The driver: runs the trials of a source on nodes and records how they end."""
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,6 +25,7 @@ from scalelab.experiment.program import Program, saving_s
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
+from scalelab.plan.budget import Account
 from scalelab.plan.source import Observation, TrialSource
 from scalelab.records.attempt import (
     AttemptResult,
@@ -88,8 +88,8 @@ class Driver:
     The seconds that ``estimate_duration`` returns are for reservations only. A trial
     whose node was lost, preempted or cancelled gets ``max_retries`` further attempts;
     those that left a checkpoint do not count. Where the run wants failed trials again
-    each gets one more, and no trial starts once the run has used ``budget_gpu_s``
-    device-seconds: both include earlier sweeps of the run.
+    each gets one more. No trial starts that the ``account`` does not allow, and what
+    runs when its budget ends is cancelled: earlier sweeps of the run have had a share.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Driver:
         estimate_duration: Callable[[Trial, Allocation], float],
         on_event: OnEvent = lambda event: None,
         max_retries: int = 2,
-        budget_gpu_s: float | None = None,
+        account: Account | None = None,
         node_timeout_s: float = 120.0,
         lost_after_s: float = LOST_AFTER_S,
         task: RunAttempt = run_attempt,
@@ -114,7 +114,7 @@ class Driver:
         self._programs = programs
         self._estimate_duration = estimate_duration
         self._on_event = on_event
-        self._limit_gpu_s = math.inf if budget_gpu_s is None else budget_gpu_s
+        self._account = account or Account()
         self._inbox = Inbox()
         self._gangs = Gangs(cluster.client, self._inbox.put, task)
         self._pool = Pool(cluster.expected_devices, on_event, node_timeout_s)
@@ -197,6 +197,7 @@ class Driver:
                 self._pool.deadline_s(lambda: not self._gangs),
                 self._provision.deadline_s,
                 self._pruning.deadline_s,
+                self._account.deadline_s,
             )
             for message in self._inbox.take(deadlines):
                 self._handle(message)
@@ -206,6 +207,10 @@ class Driver:
 
             for verdict in self._gangs.give_up():
                 self._end(verdict)
+
+            if self._account.is_over and self._summary.stopped is None:
+                self._stop(self._why_spent)
+                self._gangs.cancel_all(f"The sweep ends: {self._why_spent}.")
 
             self._provision.tick(is_stopped=self._summary.stopped is not None)
 
@@ -266,22 +271,24 @@ class Driver:
             placer.queue.add(Request(self._num_asked, trial, duration_s))
 
     def _place(self) -> None:
-        limit_gpu_s, used_gpu_s = self._limit_gpu_s, self._used_gpu_s
-        if self._summary.stopped is None and used_gpu_s >= limit_gpu_s:
-            hour = words_of_run(self._store.fingerprint, self._store.rows()).hour
-            self._stop(
-                f"the budget of {limit_gpu_s / 3600:g} {hour} is spent "
-                f"({used_gpu_s / 3600:.3g} used)"
-            )
-
         if self._summary.stopped is not None:
             return
 
         try:
-            for request, placement in self._pool.place(time.monotonic()):
+            claims = self._account.claim
+            for request, placement in self._pool.place(time.monotonic(), claims):
                 self._launch(request, placement)
         finally:
             self._gangs.send()
+
+        waiting = self._pool.next_trials()
+        if not self._gangs and waiting and not any(map(self._account.allows, waiting)):
+            self._stop(self._why_spent)
+
+    @property
+    def _why_spent(self) -> str:
+        words = words_of_run(self._store.fingerprint, self._store.rows())
+        return self._account.why_spent(words.hour)
 
     def _launch(self, request: Request, placement: Placement) -> None:
         spec = self._spec(request.trial, placement)
@@ -335,7 +342,9 @@ class Driver:
             verdict.spec, result, replace=verdict.overrules
         )
         # What is recorded is what the budget of a later sweep will count.
-        self._summary.used_gpu_s += observation["allocated_gpu_s"] or held_gpu_s
+        used_gpu_s = observation["allocated_gpu_s"] or held_gpu_s
+        self._summary.used_gpu_s += used_gpu_s
+        self._account.settle(request.trial, used_gpu_s / request.trial.world_size)
         self._pool.placers[request.trial.node_group].release(request.number)
         outcome = Outcome(observation["outcome"])
 

@@ -9,10 +9,11 @@ before it only if it ends before the reservation begins, or leaves its devices a
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from scalelab.cluster.nodes import Node
+from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.records.attempt import NodeShare, Placement
 from scalelab.scheduling.free_devices import FreeDevices
@@ -180,8 +181,10 @@ class Placer:
             "Ask for fewer devices, or run on a larger cluster."
         )
 
-    def place(self, now_s: float) -> list[tuple[Request, Placement]]:
-        """Start what may start now."""
+    def place(
+        self, now_s: float, claims: Callable[[Trial], bool] = lambda trial: True
+    ) -> list[tuple[Request, Placement]]:
+        """Start what may start now, of the trials that can claim what they cost."""
         placed = []
         first: Request | None = None
 
@@ -198,7 +201,7 @@ class Placer:
                 reservation = self._reserve(first, now_s)
 
             nodes = self._choose(request, reservation, now_s)
-            if nodes is not None:
+            if nodes is not None and claims(request.trial):
                 placement = self._start(request, nodes, reservation, now_s)
                 placed.append((request, placement))
 

@@ -79,10 +79,19 @@ class Pool:
         )
         return sorted(requests, key=lambda request: request.number)
 
-    def place(self, now_s: float) -> list[tuple[Request, Placement]]:
+    def next_trials(self) -> list[Trial]:
+        """Return the first waiting trial of those that are alike."""
+        placers = self.placers.values()
+        return [request.trial for placer in placers for request in placer.queue.heads()]
+
+    def place(
+        self, now_s: float, claims: Callable[[Trial], bool] = lambda trial: True
+    ) -> list[tuple[Request, Placement]]:
         """Start what may start now; see :meth:`Placer.place`."""
         placers = self.placers.values()
-        return [started for placer in placers for started in placer.place(now_s)]
+        return [
+            started for placer in placers for started in placer.place(now_s, claims)
+        ]
 
     def num_held_in(self, group: str | None) -> int:
         """Return the devices of a node group that are up and not free."""

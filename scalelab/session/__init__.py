@@ -107,11 +107,12 @@ def sweep(
     *,
     site: str | None = None,
     directory: str | Path | None = None,
-    budget_gpu_hours: float | str | None = None,
+    budget: float | str | None = None,
     accept_changes: bool = False,
     retry_failed: bool = False,
     skip_check: bool = False,
     trial: str | None = None,
+    adapt: str | Path | None = None,
 ) -> Run:
     """Run, continue or extend a sweep and return its run.
 
@@ -123,9 +124,10 @@ def sweep(
         Name or path of a site profile; default: the experiment's, else this machine.
     directory
         The run's directory; default: ``runs/NAME``.
-    budget_gpu_hours
-        Start no trial once the run has used this much device time: a number of hours,
-        or text such as ``"10gpu-h"``.
+    budget
+        The most that the run may take, earlier sweeps of it included: device time
+        (``"10gpu-h"``, or a number of device-hours), money (``"20usd"``) or the time
+        that it goes on (``"2h"``). A trial starts only if it fits into what is left.
     accept_changes
         Go on although the workload, its code or the measurement changed; what was
         measured before is kept, marked ``code_changed``, left out of the fits, and
@@ -137,6 +139,9 @@ def sweep(
     trial
         One trial more than the experiment asks for, such as the one that an answer
         names next, e.g. ``"gpus=16,nodes=2,local_batch_size=64"``.
+    adapt
+        The directory of a run, which may be imported, from whose rows a sweep with
+        ``source: adaptive`` starts.
 
     Raises
     ------
@@ -151,11 +156,12 @@ def sweep(
     arguments = validated(SweepArguments, locals(), source=Call("sweep"))
     from scalelab.running.execution import run_sweep
     from scalelab.running.sweep import Sweep
+    from scalelab.session.sweep_cost import rate_of
 
-    to_read = arguments.model_dump(exclude={"budget_gpu_hours", "accept_changes"})
+    to_read = arguments.model_dump(exclude={"accept_changes"})
     asked = Sweep.read(**to_read).prepared(accept_changes=arguments.accept_changes)
 
-    summary = run_sweep(asked, budget_gpu_hours=arguments.budget_gpu_hours).summary
+    summary = run_sweep(asked, rate=rate_of(asked)).summary
     if summary.unsound and summary.stopped:
         reasons = [ended(row["reason"]) for row in summary.unsound if row.get("reason")]
         left = counted(len(summary.unfinished), "trial")

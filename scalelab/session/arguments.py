@@ -17,7 +17,6 @@ from scalelab.experiment.job import Job
 from scalelab.inputs.fields import (
     CarbonRate,
     Count,
-    DeviceHours,
     Effectiveness,
     Flag,
     Fraction,
@@ -37,6 +36,7 @@ from scalelab.inputs.fields import (
 from scalelab.inputs.guessed import by_guess
 from scalelab.inputs.money import USUAL, Money, Rate, parse_rate
 from scalelab.inputs.problems import shown
+from scalelab.plan.budget import Budget
 from scalelab.site.spot import Spot
 
 if TYPE_CHECKING:
@@ -89,6 +89,15 @@ def _rate(value: Any) -> Rate:
     if isinstance(value, str):
         return parse_rate(value)
     return Rate(read_price(value), "device_hour")
+
+
+def _budget(value: Any) -> Any:
+    plain = plain_value(value)
+    is_number = isinstance(plain, int | float) and not isinstance(plain, bool)
+    text = f"{plain}gpu-h" if is_number else plain
+    if isinstance(text, str):
+        Budget.parse(text)
+    return text
 
 
 _watts = TypeAdapter(Watts).validate_python
@@ -268,11 +277,12 @@ class DryRunArguments(Section):
 class SweepArguments(DryRunArguments):
     """The arguments of ``scalelab.sweep``."""
 
-    budget_gpu_hours: Annotated[DeviceHours | None, BeforeValidator(plain_value)] = None
+    budget: Annotated[Text | None, BeforeValidator(_budget)] = None
     accept_changes: Flag = False
     retry_failed: Flag = False
     skip_check: Flag = False
     trial: Text | None = None
+    adapt: PathText | None = None
 
 
 class RunArguments(Section):

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SpecError, StoreError
+from scalelab.records.history import HistoryFolder
 from scalelab.session.arguments import RecommendArguments
-from scalelab.session.history import HistoryFolder
 from scalelab.session.records import RunRecords
 
 if TYPE_CHECKING:
@@ -80,19 +80,15 @@ class AskedRun(RunRecords):
 
     def quotes(self, arguments: RecommendArguments) -> Iterator[Quote]:
         """Yield the prices that are said elsewhere than by the site's own keys."""
-        from scalelab.recommend.money.prices import FILE, GIVEN, TABLE, Quote
-        from scalelab.site.prices import PriceEntry, read_prices
+        from scalelab.recommend.money.prices import GIVEN, TABLE, Quote, quotes_in
+        from scalelab.site.prices import PriceEntry
 
         for entry in arguments.quoted():
             yield Quote(entry=entry, rank=GIVEN, said_by="as given")
 
         of_site = [run_site.site.prices for run_site in self.sites.values()]
         if named := arguments.prices or next(filter(None, of_site), None):
-            path = Path(named).expanduser()
-            for entry in read_prices(path):
-                source = ", ".join(map(str, filter(None, (entry.source, entry.date))))
-                whose = f" ({source})" if source else ""
-                yield Quote(entry=entry, rank=FILE, said_by=f"by {path.name}{whose}")
+            yield from quotes_in(Path(named))
 
         for columns in self.table_prices:
             entry = PriceEntry.model_validate(columns)

@@ -191,7 +191,7 @@ def _cost(asked: Sweep) -> Iterator[str]:
     if left and asked.gpu_hours is not None:
         from scalelab.session.sweep_cost import spending_to_come
 
-        hours = device_time(asked.gpu_hours, asked.device_hour_word)
+        hours = device_time(asked.gpu_hours, asked.words.hour)
         besides = ", ".join([hours, *spending_to_come(asked)])
         yield f"Device time to come: about {besides}, estimated from ended trials."
     elif left is None:

@@ -13,12 +13,13 @@ from scalelab.experiment.job import Job
 from scalelab.inputs.guessed import Guided, ShownText, by_guess
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
+from scalelab.kinds.sources import ADAPTIVE
 from scalelab.records.attempt import AttemptFiles, AttemptResult
 from scalelab.records.attempt_io import read_result
+from scalelab.records.history import digest
 from scalelab.records.observations import counting_rows, frame
 from scalelab.records.plain_files import last_log_lines
 from scalelab.records.store import RunReader
-from scalelab.session.history import digest
 from scalelab.site.choice import history_directory
 
 if TYPE_CHECKING:
@@ -141,6 +142,13 @@ class RunRecords(Guided):
         return self._of_import("doubts")
 
     @property
+    def question(self) -> Mapping[str, Any]:
+        """What an adaptive sweep is to answer, as arguments of ``recommend``."""
+        if self.experiment is None or self.experiment.source.name != ADAPTIVE.name:
+            return {}
+        return self.experiment.source.parameters.get("question") or {}
+
+    @property
     def table_prices(self) -> tuple[Mapping[str, Any], ...]:
         """The prices in the columns of an imported table, as entries of a list."""
         return self._of_import("prices")
@@ -248,10 +256,22 @@ class RunRecords(Guided):
         """Return a status in lines, as ``scalelab status`` prints it."""
         from scalelab.session.status_words import status_lines
 
-        also = [self.accepted]
+        also = [self.accepted, *self._inquiry_lines(status)]
         if (result := self.search_result) is not None:
             also += result.sentences
         return status_lines(status, directory, also)
+
+    def inquiry_lines(self) -> list[str]:
+        """Say what an adaptive sweep is to find out, and how far that is."""
+        is_adaptive = self.experiment and self.experiment.source.name == ADAPTIVE.name
+        return self._inquiry_lines(self.status()) if is_adaptive else []
+
+    def _inquiry_lines(self, status: RunStatus) -> list[str]:
+        from scalelab.plan.inquiry import in_lines
+
+        if status.inquiry is None:
+            return []
+        return [*in_lines(status.inquiry, status.words)]
 
     @property
     def summary(self) -> str:

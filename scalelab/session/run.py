@@ -109,9 +109,12 @@ class Run(RecommendingRun):
         return answer, ", ".join(asked[0]) if asked else str(self.job)
 
     def answer(self) -> Answer | FitError | SpecError:
-        """Return the recommendation without constraints, or why there is none."""
+        """Return the answer to the run's own question, or why there is none.
+
+        An adaptive sweep has one; without, it is asked without limits.
+        """
         try:
-            return self.recommend()
+            return self.recommend(**self.question)
         except (FitError, SpecError) as error:  # a sweep needs no job, an answer does
             return error
 
@@ -147,7 +150,8 @@ class Run(RecommendingRun):
         path
             Default: ``report.html`` in the run's directory.
         **question
-            As for :meth:`recommend`; ``select`` narrows all that is shown.
+            As for :meth:`recommend`; ``select`` narrows all that is shown. Default:
+            the run's own, see :attr:`question`.
 
         Raises
         ------
@@ -161,13 +165,14 @@ class Run(RecommendingRun):
         from scalelab.session.parts import parts_of, selected_rows
 
         target = Path(path or self.directory / "report.html")
+        question = question or dict(self.question)
         html = render(
             parts_of(self, self.recommend, question),
             selected_rows(self.fit_rows, question),
             title=self.name,
             experiment_text=self.experiment_text,
             results=self.unhappy_results(),
-            accepted=self.accepted,
+            also=" ".join(filter(None, [self.accepted, *self.inquiry_lines()])),
             imported=self._reader.fingerprint.get("imported", {}),
             streams=self.streams,
         )

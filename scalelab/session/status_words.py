@@ -26,7 +26,7 @@ def status_lines(status: RunStatus, directory: Path, also: Iterable[str]) -> lis
     from scalelab.records.control.lease import LOG
     from scalelab.running.detached import waiting_driver_text
 
-    used = device_time(status.used_gpu_s / 3600, status.device_hour_word)
+    used = device_time(status.used_gpu_s / 3600, status.words.hour)
     driver = status.driver or waiting_driver_text(directory)
     log, more = directory / LOG, len(status.jobs[_MAX_SHOWN:])
     nodes = counted(status.num_nodes or 0, "node")

@@ -12,6 +12,7 @@ from waiting import wait_until
 from scalelab.cli.progress import LineView
 from scalelab.cli.shown import activity as module
 from scalelab.cli.shown.activity import Activity
+from scalelab.inputs.numerals import DeviceWords
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.control.events import (
     Progress,
@@ -19,6 +20,8 @@ from scalelab.records.control.events import (
     TrialEnded,
     TrialStarted,
 )
+
+CORES = DeviceWords("CPU slot", "core-h")
 
 PROGRESS = Progress(
     num_done=0,
@@ -72,13 +75,13 @@ def test_a_line_is_printed_where_nothing_was_said(
 ) -> None:
     monkeypatch.setattr(module, "SILENT_S", 0.05)
     console = Console(file=io.StringIO())
-    with LineView(console, "core-h", is_quiet=False) as lines:
+    with LineView(console, CORES, is_quiet=False) as lines:
         lines(SweepStarted(host="h", pid=1, frameworks=("torch",)))
         start = "starting nodes: importing torch"
         wait_until(lambda: start in said(console), "a line about the nodes")
     assert said(console).count("\n") >= 1
     quiet = Console(file=io.StringIO())
-    with LineView(quiet, "core-h", is_quiet=True) as lines:
+    with LineView(quiet, CORES, is_quiet=True) as lines:
         lines(SweepStarted(host="h", pid=1, frameworks=("torch",)))
     assert said(quiet) == ""
 

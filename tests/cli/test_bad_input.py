@@ -234,7 +234,7 @@ def test_a_run_of_something_else_is_not_swept_into(
 @pytest.mark.parametrize(
     "options",
     [
-        ("--sweep-budget", "10h"),
+        ("--sweep-budget", "10 apples"),
         ("--sweep-budget", "-1gpu-h"),
         ("--sweep-budget", ""),
         ("--sweep-budget", "0gpu-h"),

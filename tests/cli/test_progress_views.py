@@ -11,7 +11,9 @@ from scalelab.cli import progress as module
 from scalelab.cli.progress import LineView, LiveView, Tracker, problem, view
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.numerals import DeviceWords
 from scalelab.inputs.outcome import Outcome
+from scalelab.plan.inquiry import Inquiry
 from scalelab.records.control.events import (
     NodeLost,
     NodeSilent,
@@ -23,6 +25,8 @@ from scalelab.records.control.events import (
     TrialStarted,
     Waiting,
 )
+
+CORES = DeviceWords("CPU slot", "core-h")
 
 TRIAL = Trial(
     kind=TrialKind.THROUGHPUT,
@@ -38,6 +42,7 @@ NODE_UP = NodeUp(node=NODE, host="h", num_devices=1)
 class Source:
     total: int | None
     remaining: int | None
+    inquiry: Inquiry | None = None
 
 
 def standing(
@@ -100,7 +105,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_the_end_is_expected_at_the_pace_of_this_sweep(clock: Clock) -> None:
-    tracker = Tracker("core-h")
+    tracker = Tracker(CORES)
     assert tracker.counts() == "starting nodes"
     tracker.source = Source(total=12, remaining=8)
     assert tracker.counts() == "starting trials"
@@ -118,7 +123,7 @@ def test_the_end_is_expected_at_the_pace_of_this_sweep(clock: Clock) -> None:
 
 
 def test_no_end_is_expected_of_a_sweep_that_stops(clock: Clock) -> None:
-    tracker = Tracker("core-h")
+    tracker = Tracker(CORES)
     tracker.source = Source(total=12, remaining=12)
     tracker.take(started(0))
     tracker.take(Stopping(reason="you asked", num_running=2))
@@ -128,7 +133,7 @@ def test_no_end_is_expected_of_a_sweep_that_stops(clock: Clock) -> None:
 
 
 def test_trials_that_are_no_longer_asked_for_do_not_count(clock: Clock) -> None:
-    tracker = Tracker("core-h")
+    tracker = Tracker(CORES)
     tracker.source = Source(total=3, remaining=2)
     tracker.take(Resumed(num_finished=9))
     tracker.take(started(9))
@@ -138,7 +143,7 @@ def test_trials_that_are_no_longer_asked_for_do_not_count(clock: Clock) -> None:
 
 
 def test_an_unknown_total_is_counted_once_it_is_known(clock: Clock) -> None:
-    tracker, source = Tracker("core-h"), Source(total=None, remaining=None)
+    tracker, source = Tracker(CORES), Source(total=None, remaining=None)
     tracker.source = source
     tracker.take(started(2))
     assert tracker.counts() == "2 done, 1 running, 0.010 core-h"
@@ -151,7 +156,7 @@ def test_an_unknown_total_is_counted_once_it_is_known(clock: Clock) -> None:
 
 
 def test_trials_that_did_not_fit_are_counted() -> None:
-    tracker = Tracker("core-h")
+    tracker = Tracker(CORES)
     tracker.source = Source(total=9, remaining=5)
     tracker.take(started(4, failed=1, out_of_memory=2))
     assert tracker.counts() == (
@@ -213,7 +218,7 @@ def shown(console: Console, live: LiveView) -> list[str]:
 
 def test_what_was_waited_for_is_forgotten_once_it_came() -> None:
     console = terminal(80)
-    live = LiveView(console, "core-h")
+    live = LiveView(console, CORES)
     live(Waiting(reason="two nodes in the queue."))
     assert shown(console, live)[-1] == "Waiting: two nodes in the queue."
     live(NODE_UP)
@@ -231,7 +236,7 @@ def test_what_was_waited_for_is_forgotten_once_it_came() -> None:
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
 def test_the_live_block_fits_its_terminal(width: int) -> None:
     console = terminal(width)
-    live = LiveView(console, "core-h")
+    live = LiveView(console, CORES)
     live.watch(Source(total=12_000, remaining=11_000))
     live(started(1_000, running=2, failed=1))
     long = "\N{SNOWMAN} not\n\x1b[31mfound [bold]/data/" + "x" * 500
@@ -249,7 +254,7 @@ def test_the_live_block_fits_its_terminal(width: int) -> None:
 
 def test_the_fastest_trial_so_far_is_named() -> None:
     console = terminal(80)
-    live = LiveView(console, "core-h")
+    live = LiveView(console, CORES)
     for done, rate in enumerate((None, 900.0, 12_340.0, 11_000.0)):
         live(ended(done, samples_per_s=rate))
     counts, fastest = shown(console, live)
@@ -261,14 +266,14 @@ def test_the_fastest_trial_so_far_is_named() -> None:
 
 def test_a_bar_without_colours_is_drawn_in_letters() -> None:
     console = terminal(80, no_color=True)
-    live = LiveView(console, "core-h")
+    live = LiveView(console, CORES)
     live.watch(Source(total=4, remaining=3))
     live(started(1))
     assert re.match(r"#{5,6}\.{15,18} 1/4 done", shown(console, live)[0])
 
 
 def test_device_time_keeps_its_unit() -> None:
-    tracker = Tracker("core-h")
+    tracker = Tracker(CORES)
     said = []
     for used_gpu_s in (0.0, 4.0, 34.8, 36.0, 3600.0):
         progress = replace(standing(1), used_gpu_s=used_gpu_s)
@@ -286,7 +291,7 @@ def test_device_time_keeps_its_unit() -> None:
 @pytest.mark.parametrize("word", ["core-h", "emulated GPU-h"])
 def test_the_counts_take_one_line_of_a_usual_terminal(clock: Clock, word: str) -> None:
     console = terminal(80)
-    live = LiveView(console, word)
+    live = LiveView(console, DeviceWords("device", word))
     live.watch(Source(total=120, remaining=120))
     for done in range(0, 120, 20):
         clock.now_s += 700
@@ -299,7 +304,7 @@ def test_the_counts_take_one_line_of_a_usual_terminal(clock: Clock, word: str) -
 def test_the_live_block_leaves_one_line_behind() -> None:
     console = terminal(100)
     assert isinstance(console.file, io.StringIO)
-    with LiveView(console, "core-h") as live:
+    with LiveView(console, CORES) as live:
         live.announce("Running [2] trials :snowman: into /a/very/long/path" + "x" * 90)
         live.watch(Source(total=2, remaining=2))
         live(started(0))
@@ -312,7 +317,7 @@ def test_the_live_block_leaves_one_line_behind() -> None:
 def test_a_live_block_that_never_began_leaves_nothing_behind() -> None:
     console = terminal(100)
     assert isinstance(console.file, io.StringIO)
-    with LiveView(console, "core-h"):
+    with LiveView(console, CORES):
         pass
     assert "done" not in console.file.getvalue()
 
@@ -324,7 +329,7 @@ def lines_of(console: Console) -> list[str]:
 
 def test_a_pipe_gets_a_line_now_and_then(clock: Clock) -> None:
     console = Console(file=io.StringIO())
-    with LineView(console, "core-h", is_quiet=False) as lines:
+    with LineView(console, CORES, is_quiet=False) as lines:
         lines.announce("Running 3 trials\x1b[1m.")
         lines.watch(Source(total=3, remaining=3))
         lines(started(0))
@@ -342,7 +347,7 @@ def test_a_pipe_gets_a_line_now_and_then(clock: Clock) -> None:
 
 def test_the_moment_between_two_trials_is_not_shown(clock: Clock) -> None:
     console = Console(file=io.StringIO())
-    with LineView(console, "core-h", is_quiet=False) as lines:
+    with LineView(console, CORES, is_quiet=False) as lines:
         lines(started(0))
         clock.now_s += 11
         lines(ended(1, running=0, waiting=2))
@@ -353,7 +358,7 @@ def test_the_moment_between_two_trials_is_not_shown(clock: Clock) -> None:
 
 def test_nothing_is_said_twice(clock: Clock) -> None:
     console = Console(file=io.StringIO())
-    with LineView(console, "core-h", is_quiet=False) as lines:
+    with LineView(console, CORES, is_quiet=False) as lines:
         lines(ended(1))
         clock.now_s += 11
         lines(ended(1))
@@ -362,7 +367,7 @@ def test_nothing_is_said_twice(clock: Clock) -> None:
 
 def test_quiet_shows_problems_only(clock: Clock) -> None:
     console = Console(file=io.StringIO())
-    with LineView(console, "core-h", is_quiet=True) as lines:
+    with LineView(console, CORES, is_quiet=True) as lines:
         lines.announce("Running 3 trials.")
         lines(ended(1, "failed", reason="no"))
         clock.now_s += 11
@@ -379,11 +384,11 @@ def fail_in(shower: LiveView | LineView) -> None:
 def test_an_error_is_not_preceded_by_counts() -> None:
     console = Console(file=io.StringIO())
     with pytest.raises(ZeroDivisionError):
-        fail_in(LineView(console, "core-h", is_quiet=False))
+        fail_in(LineView(console, CORES, is_quiet=False))
     assert lines_of(console) == []
     console = terminal(80)
     with pytest.raises(ZeroDivisionError):
-        fail_in(LiveView(console, "core-h"))
+        fail_in(LiveView(console, CORES))
     assert "done" not in lines_of(console)[-1]
 
 
@@ -399,11 +404,11 @@ def test_an_error_is_not_preceded_by_counts() -> None:
 def test_the_view_suits_the_console(
     console: Console, is_quiet: bool, kind: type[Any]
 ) -> None:
-    assert isinstance(view(console, "core-h", is_quiet=is_quiet), kind)
+    assert isinstance(view(console, CORES, is_quiet=is_quiet), kind)
 
 
 def test_time_is_real() -> None:
-    tracker = Tracker("core-h")
+    tracker = Tracker(CORES)
     tracker.source = Source(total=2, remaining=2)
     tracker.take(started(0))
     time.sleep(0.01)

@@ -124,7 +124,7 @@ def test_a_spent_budget_is_no_failure(
     monkeypatch.setattr(conductor, "stopped", "the budget is spent")
     ended = scalelab("sweep", "--sweep-budget", "30gpu-min", "experiment.yaml")
     assert ended.code == 0
-    assert conductor.made[0].options["budget_gpu_s"] == 1800
+    assert conductor.made[0].options["account"].budget.amount == 1800
     assert "The sweep ended early: the budget is spent.\n" in ended.err
     assert "Not run: 8 trials. The same command goes on with them.\n" in ended.err
 

@@ -6,6 +6,7 @@ from searched import SEARCH, completed, row
 
 from scalelab.experiment.trial import Trial
 from scalelab.kinds.sources import SOURCES, Source
+from scalelab.records.columns import SCHEMA_VERSION
 from scalelab.testing.sources import SourceContract
 
 
@@ -40,3 +41,15 @@ class TestTunedRates(SourceContract):
 
     def observation(self, trial: Trial) -> Mapping[str, Any]:
         return {**super().observation(trial), "samples_to_target": 5000}
+
+
+class TestAdaptive(SourceContract):
+    experiment: ClassVar[str] = SourceContract.experiment + "job: {samples: 9000000}\n"
+
+    @pytest.fixture
+    def row(self) -> Source:
+        return SOURCES["adaptive"]
+
+    def observation(self, trial: Trial) -> Mapping[str, Any]:
+        named = {"schema_version": SCHEMA_VERSION, "repeat": trial.repeat}
+        return {**super().observation(trial), **named}

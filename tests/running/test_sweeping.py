@@ -262,10 +262,10 @@ def test_what_is_asked_reaches_the_driver(
 ) -> None:
     monkeypatch.setattr(conductor, "stopped", "the budget is spent")
     starts: list[RunningSweep] = []
-    sweep = Sweep.read(write(), retry_failed=True).prepared()
-    end = run_sweep(sweep, budget_gpu_hours=0.5, on_start=starts.append)
+    sweep = Sweep.read(write(), retry_failed=True, budget="0.5gpu-h").prepared()
+    end = run_sweep(sweep, on_start=starts.append)
     (driver,) = conductor.made
-    assert driver.options["budget_gpu_s"] == 1800
+    assert driver.options["account"].budget.amount == 1800
     assert driver.opened.retry_failed
     assert driver.cluster.arguments == (1, 2, "cpu")
     assert "scalelab.training.rank" in driver.cluster.options["preload"]

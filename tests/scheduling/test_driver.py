@@ -17,6 +17,7 @@ from waiting import wait_until
 from scalelab.errors import ClusterError, StoreError
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
+from scalelab.plan.budget import Account, Budget, Spent
 from scalelab.plan.source import TrialSource
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
@@ -345,22 +346,53 @@ def test_kill_leaves_no_rank_and_the_trials_run_again_later(
     assert outcome == "cancelled"
 
 
-def test_the_budget_stops_further_trials_and_counts_earlier_sweeps(
+def budget_of(gpu_s: float, used: float = 0.0, expected_s: float = 0.3) -> Account:
+    return Account(
+        Budget(amount=gpu_s, spent=Spent.DEVICE_TIME),
+        used=used,
+        expected_s=lambda trial: expected_s,
+        ending_s=1.0,
+    )
+
+
+def test_a_trial_starts_only_if_it_fits_into_what_is_left(
     sweep: Any, make_source: Any, make_trial: MakeTrial
 ) -> None:
     trials = [make_trial(n, 2, 2, does="wait", seconds=0.2) for n in range(20)]
-    budget_gpu_s = 1.0
-    summary = sweep.driver(make_source(trials), budget_gpu_s=budget_gpu_s).run()
+    account = budget_of(20.0, expected_s=1.0)
+    summary = sweep.driver(make_source(trials), account=account).run()
     assert 0 < summary.num_finished < 20
+    assert summary.num_finished + len(summary.unfinished) == 20
     assert str(summary.stopped).startswith(
-        "the budget of 0.000277778 emulated GPU-h is spent"
+        "the budget of 0.00555556 emulated GPU-h is spent ("
     )
-    assert summary.used_gpu_s >= budget_gpu_s
-    # The records count what ranks held, a little less than the driver's clock does.
+    assert summary.used_gpu_s == pytest.approx(account.used)
+    assert 0 < summary.used_gpu_s <= 20.0
+
     recorded_gpu_s = sweep.store.observations()["allocated_gpu_s"].sum()
-    again = sweep.driver(make_source(trials), budget_gpu_s=recorded_gpu_s).run()
-    assert again.used_gpu_s == 0
-    assert again.num_finished == summary.num_finished
+    spent = budget_of(recorded_gpu_s, used=recorded_gpu_s)
+    assert sweep.driver(make_source(trials), account=spent).run().used_gpu_s == 0
+
+    more = budget_of(40.0, used=recorded_gpu_s, expected_s=1.0)
+    again = sweep.driver(make_source(trials), account=more).run()
+    assert again.num_resumed == summary.num_finished < again.num_finished
+
+
+def test_what_runs_when_the_budget_ends_is_cancelled_and_runs_again(
+    sweep: Any, make_source: Any, make_trial: MakeTrial
+) -> None:
+    trials = [make_trial(0, 2, does="wait", seconds=60), make_trial(1)]
+    account = budget_of(8.0, expected_s=0.1)
+    source = make_source(trials)
+    summary = sweep.driver(source, account=account).run()
+    assert source.outcomes == ["completed"]
+    assert [trial.seed for trial in summary.unfinished] == [0]
+    assert 0 < summary.used_gpu_s <= 8.0
+    pids = ranks_of(sweep)
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), "the ranks are gone")
+    (cancelled,) = [e for e in sweep.events_of(TrialEnded) if e.runs_again]
+    assert cancelled.outcome is Outcome.CANCELLED
+    assert "the budget of" in cancelled.reason
 
 
 def test_a_directory_that_refuses_writes_stops_the_sweep(
@@ -423,7 +455,7 @@ def test_a_jump_of_the_clock_changes_nothing(
             monkeypatch.setattr(distributed.batched, "time", jumped)
 
     threading.Thread(target=jump_while_trials_run, daemon=True).start()
-    summary = sweep.driver(make_source(trials), budget_gpu_s=3600.0).run()
+    summary = sweep.driver(make_source(trials), account=budget_of(3600.0)).run()
     assert summary.outcomes == {Outcome.COMPLETED: 3}
     assert len(sweep.trial_directories()) == 3
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date as Date
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
@@ -12,7 +13,7 @@ from scalelab.inputs.money import USUAL, Per
 from scalelab.inputs.numerals import duration
 from scalelab.inputs.problems import one_of
 from scalelab.inputs.wording import Option
-from scalelab.site.prices import PriceEntry
+from scalelab.site.prices import PriceEntry, read_prices
 from scalelab.site.spot import Spot, joined_terms
 
 if TYPE_CHECKING:
@@ -39,6 +40,14 @@ class Quote:
     def fit(self, device: DeviceKind) -> int | None:
         """Return how closely the entry names a device; None: it is of another one."""
         return device.closeness(self.entry.device or "", self.entry.node or "")
+
+
+def quotes_in(path: Path) -> Iterator[Quote]:
+    """Yield the prices of a list, which name it and their source."""
+    for entry in read_prices(path.expanduser()):
+        source = ", ".join(map(str, filter(None, (entry.source, entry.date))))
+        whose = f" ({source})" if source else ""
+        yield Quote(entry=entry, rank=FILE, said_by=f"by {path.name}{whose}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

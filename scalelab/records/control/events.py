@@ -188,6 +188,34 @@ class EventLog:
         os.close(self._descriptor)
 
 
+def seconds_of_sweeps(run: Path) -> float:
+    """Return for how many seconds sweeps of a run have gone on, by their events."""
+    try:
+        with reading(run / EVENTS):
+            lines = read_file(run / EVENTS).split(b"\n")
+    except FileNotFoundError:
+        return 0.0
+
+    total_s, began, last = 0.0, None, None
+    for line in lines:
+        try:
+            values = parse_json(line, float)
+            moment = datetime.fromisoformat(values["time"])
+            is_start = values["kind"] == _kind_of(SweepStarted)
+        except (ValueError, LookupError, TypeError):
+            continue  # torn, or of no version that is known
+        if is_start:
+            total_s += _between(began, last)
+            began = moment
+        last = moment
+
+    return total_s + _between(began, last)
+
+
+def _between(began: datetime | None, last: datetime | None) -> float:
+    return (last - began).total_seconds() if began and last else 0.0
+
+
 def events_of_last_sweep(
     run: Path, kinds: Collection[type[Event]] = tuple(KINDS.values())
 ) -> Iterator[Event]:

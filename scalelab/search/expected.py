@@ -1,0 +1,168 @@
+"""What the laws expect of the candidates of an adaptive sweep, from its rows so far."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from scalelab.experiment.trial import Trial
+from scalelab.kinds.resources import DEVICE_HOURS, MONEY
+from scalelab.laws.rows import CONFIGURATION, CurveKey, FitRows, numbers
+from scalelab.plan.budget import Spent
+from scalelab.recommend.answer.kept import Question
+from scalelab.recommend.by_device import consider_kind, limits_of
+from scalelab.recommend.knowledge import History
+from scalelab.recommend.prediction.next_trial import loss
+from scalelab.recommend.prediction.outlook import Outlook, look_ahead
+from scalelab.recommend.question.devices import kinds_of
+from scalelab.recommend.question.objective import Constraints, RunSite
+from scalelab.recommend.question.spending import Spending
+from scalelab.records.taken_over import IMPORTED
+from scalelab.search.value import Prospects
+
+_PLACE = "candidate"  # a candidate's position, as a column
+_MOST_REGRET = 100.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """What is expected of candidates of which a curve was measured.
+
+    Parameters
+    ----------
+    places
+        Their positions among all candidates.
+    prospects
+        Of these candidates, in this order.
+    step_s : ndarray, shape (n_places,)
+        Median step times.
+    job
+        What the job takes on the pick, in the unit of each kind of budget; empty: no
+        job is known.
+    knows_link
+        Something tells the speed of the link between nodes.
+    """
+
+    places: Sequence[int]
+    prospects: Prospects
+    step_s: np.ndarray
+    job: Mapping[Spent, float]
+    knows_link: bool
+
+
+def expected(
+    rows: FitRows,
+    candidates: Sequence[Trial],
+    curves: Mapping[int, CurveKey],
+    question: Question,
+    site: RunSite | None,
+    history: History | None = None,
+    *,
+    broken: Collection[int] = (),
+) -> Expected:
+    """Predict candidates, by joint draws of the laws.
+
+    Parameters
+    ----------
+    rows
+        What was measured, here and elsewhere: the devices are those that were here.
+    curves
+        The measured curve of each candidate, by its position; one of another program or
+        precision, say, of which nothing was measured, has none.
+
+    broken
+        Candidates of which a trial failed: they are not to be chosen.
+
+    Raises
+    ------
+    FitError, SpecError
+        The rows do not suffice, or the question is wrong.
+    """
+    here = rows.observations[rows.observations["kind"] != IMPORTED]
+    kind = kinds_of(here if len(here) else rows.observations)[0]
+    frame = kind.rows(rows.observations)
+    limits = limits_of(question, kind, rows.observations, site.site if site else None)
+    considered = consider_kind(
+        replace(question, limits=limits), rows, frame, kind, site, history
+    )
+    knowledge = considered.knowledge
+    asked = _configurations(candidates, curves)
+    places = asked[_PLACE].to_numpy()
+    outlook = look_ahead(asked, knowledge, limits, accepts_unmeasured=True)
+
+    regret = np.full((len(outlook.expected_s), len(asked)), np.inf)
+    at = np.searchsorted(places, outlook.frame[_PLACE].to_numpy(int))
+    can_run = knowledge.memory.fits(asked) & ~np.isin(places, [*broken])
+    found = _regret(outlook, limits, can_run[at])
+    for column, place in enumerate(at):
+        regret[:, place] = np.minimum(regret[:, place], found[:, column])
+
+    shown = knowledge.law.draws(asked, one_run=True)
+    prospects = Prospects(regret=regret, shown=shown)
+    job = {}
+    if question.job is not None and np.isfinite(prospects.mean.min()):
+        pick = int(np.flatnonzero(at == prospects.pick)[0])
+        job = _job(outlook.spent.take(np.array([pick])))
+
+    is_measured = bool((numbers(rows.frame, "num_nodes") > 1).any())
+    return Expected(
+        places=places.tolist(),
+        prospects=prospects,
+        step_s=np.median(shown, axis=0),
+        job=job,
+        knows_link=is_measured or considered.link is not None,
+    )
+
+
+def _configurations(
+    candidates: Sequence[Trial], curves: Mapping[int, CurveKey]
+) -> pd.DataFrame:
+    rows = []
+    for place, key in sorted(curves.items()):
+        trial = candidates[place]
+        sizes = (
+            trial.world_size,
+            trial.allocation.num_nodes,
+            trial.local_batch_size,
+            trial.gradient_accumulation_steps,
+            trial.data_parallel_size,
+        )
+        named = dict(zip(CONFIGURATION, sizes, strict=True))
+        rows.append({**named, **dict(key), _PLACE: place})
+    return pd.DataFrame(rows)
+
+
+def _regret(outlook: Outlook, limits: Constraints, can_run: np.ndarray) -> np.ndarray:
+    """Return by which share each row is worse than the best, (n_draws, n_rows).
+
+    Without limits, the best is where a further doubling stops paying: where time times
+    a power of the devices is least. A doubling that gives the least return that pays
+    leaves that product as it was.
+    """
+    sizes, nodes = (
+        outlook.frame[name].to_numpy(float) for name in ("world_size", "num_nodes")
+    )
+    if limits.limited:
+        spent = limits.spending(outlook.expected_s, sizes, nodes)
+        amount = loss(spent, sizes, limits)
+    else:
+        power = np.log2(1 + limits.min_marginal_return)
+        amount = outlook.expected_s * sizes**power
+
+    may_be = outlook.is_allowed_batch & can_run
+    least = np.where(may_be, amount, np.inf).min(axis=1, keepdims=True)
+    return np.where(may_be, np.minimum(amount / least - 1, _MOST_REGRET), np.inf)
+
+
+def _job(spent: Spending) -> dict[Spent, float]:
+    medians = spent.medians()
+    found = {
+        Spent.TIME: float(medians.time_s[0]),
+        Spent.DEVICE_TIME: float(medians.of(DEVICE_HOURS)[0]) * 3600,
+    }
+    if MONEY in medians.known:
+        found[Spent.MONEY] = float(medians.of(MONEY)[0])
+    return found

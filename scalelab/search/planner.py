@@ -1,0 +1,180 @@
+"""The planner of measurements: which trial is worth most to a decision, and the end.
+
+It knows candidates, what the laws expect of them, and what a trial of each costs. It
+ends when the decision is known; when the best that further trials could bring is worth
+less than the next one costs; or when nothing that would help is affordable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalelab.plan.inquiry import Ending, Purpose
+from scalelab.search.value import Prospects
+
+SURELY = 0.9
+"""The probability of a little regret from which on a decision counts as known."""
+_MOST_RUNS = 3  # of one candidate, to settle what scatters
+_MUCH = 0.25  # of the largest gain: among these, the gain per cost decides
+_MUCH_BESIDE = 0.1  # of the expected regret: what is worth running beside others
+_LEAST_GAIN = 1e-3  # a smaller one cannot be told from none
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidates:
+    """The candidates of a decision, and the trials that ran or run of them.
+
+    Parameters
+    ----------
+    sizes : ndarray, shape (n_candidates,)
+        Devices.
+    costs : ndarray, shape (n_candidates,)
+        What a trial costs, in the unit of the budget.
+    num_runs : ndarray, shape (n_candidates,)
+        Trials that have ended.
+    pending
+        The candidates of which trials run.
+    is_affordable : ndarray, shape (n_candidates,)
+        A trial fits into what is left of the budget.
+    is_broken : ndarray, shape (n_candidates,)
+        A trial failed, and does not run again.
+    """
+
+    sizes: np.ndarray
+    costs: np.ndarray
+    num_runs: np.ndarray
+    pending: Sequence[int] = ()
+    is_affordable: np.ndarray
+    is_broken: np.ndarray
+
+    @property
+    def is_pending(self) -> np.ndarray:
+        """Whether a trial of each runs, shape (n_candidates,)."""
+        is_pending = np.zeros(len(self.sizes), bool)
+        is_pending[[*self.pending]] = True
+        return is_pending
+
+    @property
+    def is_seen(self) -> np.ndarray:
+        """Whether a trial of each ran, or runs; shape (n_candidates,)."""
+        return np.asarray((self.num_runs > 0) | self.is_broken | self.is_pending)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """What is decided now: the pick so far, and the next trial or the end.
+
+    ``candidate`` None without an ``ending``: what runs is waited for. ``settles`` is
+    the share of the expected regret that the trial is expected to remove. Where the
+    budget ends the plan, ``candidate`` is the trial that a little more would buy.
+    """
+
+    pick: int
+    surety: float  # the probability that the pick is at most a little worse than any
+    regret: float  # expected
+    candidate: int | None = None
+    purpose: Purpose | None = None
+    settles: float | None = None
+    ending: Ending | None = None
+
+
+def next_step(
+    candidates: Candidates, prospects: Prospects, worth: float | None
+) -> Step:
+    """Decide on the next trial.
+
+    Parameters
+    ----------
+    candidates
+        What may run.
+    prospects
+        What is expected of them.
+    worth
+        What the job costs at its best, in the unit of the budget: a regret of 0.1 is a
+        tenth of it. None: it is not known, and every trial that helps is worth it.
+    """
+    pick, surety = prospects.pick, prospects.surety
+    regret = float(prospects.mean[pick])
+    settles = None
+
+    if surety >= SURELY:
+        candidate, purpose = _before_the_end(candidates, prospects)
+    else:
+        gains = prospects.gains(candidates.pending)
+        candidate, purpose = _deciding(candidates, prospects, gains), Purpose.DECIDES
+        if candidate is not None and regret > 0:
+            settles = min(1.0, float(gains[candidate]) / regret)
+
+    ending = None
+    if candidate is None and not candidates.pending:
+        ending = Ending.KNOWN if surety >= SURELY else Ending.EXHAUSTED
+    elif candidate is not None and purpose is Purpose.DECIDES:
+        saved = math.inf if worth is None else regret * worth
+        ending = Ending.NOT_WORTH if saved <= candidates.costs[candidate] else None
+
+    if candidate is not None and ending is None:
+        if not candidates.is_affordable[candidate]:
+            ending = Ending.SPENT
+
+    if ending is not None and candidates.pending:
+        candidate, ending = None, None  # what runs is waited for, and may change it
+
+    return Step(
+        pick=pick,
+        surety=surety,
+        regret=regret,
+        candidate=candidate,
+        purpose=purpose if candidate is not None else None,
+        settles=settles,
+        ending=ending,
+    )
+
+
+def _before_the_end(
+    candidates: Candidates, prospects: Prospects
+) -> tuple[int | None, Purpose | None]:
+    """Return what is measured yet before a decision counts as known.
+
+    A law that has seen nothing beyond the pick cannot see a cliff there, nor can a
+    trial of the pick: one trial at about twice its devices does.
+    """
+    pick, sizes = prospects.pick, candidates.sizes
+    larger = np.unique(sizes[(sizes > sizes[pick]) & np.isfinite(prospects.mean)])
+    if len(larger):
+        twice = larger[np.abs(np.log(larger / (2 * sizes[pick]))).argmin()]
+        is_beyond = (sizes > sizes[pick]) & (sizes <= twice)
+        if not candidates.is_seen[is_beyond].any():
+            regret = np.where(sizes == twice, prospects.mean, np.inf)
+            return int(regret.argmin()), Purpose.BEYOND
+
+    return (None, None) if candidates.is_seen[pick] else (pick, Purpose.CONFIRMS)
+
+
+def _deciding(
+    candidates: Candidates, prospects: Prospects, gains: np.ndarray
+) -> int | None:
+    """Return the trial that changes the decision most for its cost.
+
+    Where no single one is expected to change it, the likeliest rivals of the pick are
+    measured one by one. Beside trials that run, only what changes it much is.
+    """
+    may_run = (candidates.num_runs < _MOST_RUNS) & ~candidates.is_broken
+    may_run &= ~candidates.is_pending
+    gains = np.where(may_run, gains, 0.0)
+    least = max(_MUCH * gains.max(), _LEAST_GAIN)
+    if candidates.pending:
+        least = max(least, _MUCH_BESIDE * float(prospects.mean.min()))
+
+    is_much = gains >= least
+    value = np.where(is_much, gains, 0.0)
+    if not is_much.any() and not candidates.pending:
+        is_open = may_run & (candidates.num_runs == 0)
+        value = np.where(is_open, prospects.share_best, 0.0)
+
+    affordable = np.where(candidates.is_affordable, value, 0.0)
+    value = affordable if affordable.any() else value
+    return int((value / candidates.costs).argmax()) if value.any() else None
