@@ -21,14 +21,16 @@ class Source:
         What of trials it chooses as they end: ``settings``, those under ``tune``, whose
         keys (``scalelab.experiment.tuning.TuneKeys``) are its parameters; ``rates``,
         for ``rule: tuned``; empty: nothing.
-    needs_budget
-        A sweep of it needs ``--sweep-budget``, which says when it ends at the latest.
+    is_adaptive
+        It decides from what was measured which trial is worth what it costs, for the
+        ``question`` among its parameters. A sweep of it needs ``--sweep-budget``, and
+        may start from the rows of another run, ``--adapt``.
     """
 
     name: str
     factory: str
     chooses: str = ""
-    needs_budget: bool = False
+    is_adaptive: bool = False
 
 
 PLANNED = Source(name="planned", factory="scalelab.plan.planned:PlannedTrials")
@@ -47,7 +49,7 @@ TUNED_RATES = Source(
 ADAPTIVE = Source(
     name="adaptive",
     factory="scalelab.search.adaptive:AdaptiveTrials",
-    needs_budget=True,
+    is_adaptive=True,
 )
 
 SOURCES = Registry(

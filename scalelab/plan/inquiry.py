@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from scalelab.inputs.numerals import DeviceWords, device_time, percent
+from scalelab.inputs.numerals import DeviceWords, counted, device_time, percent
 
 
 class Purpose(StrEnum):
@@ -102,8 +102,8 @@ def in_lines(inquiry: Inquiry, words: DeviceWords) -> Iterator[str]:
 
     if inquiry.pick is not None and inquiry.surety is not None:
         yield (
-            f"P({inquiry.pick} {words.device}s are at most 5% worse than the best) = "
-            f"{percent(inquiry.surety)}."
+            f"P({counted(inquiry.pick, words.device)}: at most 5% worse than the best) "
+            f"= {percent(inquiry.surety)}."
         )
     if inquiry.ending is Ending.SPENT and inquiry.following:
         yield f"A little more would buy {_probe(inquiry.following, words)}."
@@ -123,7 +123,8 @@ def in_lines(inquiry: Inquiry, words: DeviceWords) -> Iterator[str]:
 def _open(inquiry: Inquiry, words: DeviceWords) -> str:
     if not inquiry.likely:
         return "nothing is known yet"
-    return f"{' or '.join(map(str, inquiry.likely))} {words.device}s"
+    *others, last = inquiry.likely
+    return " or ".join([*map(str, others), counted(last, words.device)])
 
 
 def _probe(probe: NextProbe, words: DeviceWords) -> str:

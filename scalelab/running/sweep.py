@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from scalelab.experiment.spec import Experiment
 from scalelab.inputs.document import read_document
 from scalelab.inputs.numerals import DeviceWords, counted
 from scalelab.inputs.wording import Option
-from scalelab.kinds.sources import ADAPTIVE, SOURCES
+from scalelab.kinds.sources import SOURCES
 from scalelab.kinds.trainers import trainer_of
 from scalelab.plan.budget import Budget
 from scalelab.plan.expand import Plan, plan
@@ -128,7 +128,12 @@ class Sweep:
         if trial is not None:
             source.propose(further_trial(asked, where, trial, source.known_ids))
 
-        planned, left = source.plan or plan(asked, where), source.left
+        planned, left = source.plan, source.left
+        if planned is None:  # the source chooses among what the lists combine to
+            every = plan(asked, where)
+            chosen = tuple(trial for trial in every.trials if not trial.is_canary)
+            planned = replace(every, trials=chosen)
+
         num_finished, num_remaining = len(finished), source.remaining
         if left is not None:
             num_finished, num_remaining = len(planned.trials) - len(left), len(left)
@@ -174,7 +179,7 @@ class Sweep:
                     )
 
         name = self.experiment.source.name
-        if SOURCES[name].needs_budget and self.budget is None:
+        if SOURCES[name].is_adaptive and self.budget is None:
             raise SpecError(
                 f"source={name} chooses its trials, and nothing says what they may "
                 f"take in all. Say {Option('sweep_budget', '10gpu-h')}, or money, "
@@ -260,7 +265,7 @@ class Sweep:
 def _taken_over(
     run: Path, experiment: Experiment, site: Site, home: Path
 ) -> list[Observation]:
-    if experiment.source.name != ADAPTIVE.name:
+    if not SOURCES[experiment.source.name].is_adaptive:
         raise SpecError(
             f"{Option('adapt', str(run))} starts a source that chooses its trials, and "
             f"source={experiment.source.name} does not. Write source: {{name: "

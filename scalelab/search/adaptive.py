@@ -206,7 +206,7 @@ class AdaptiveTrials(TrialSource):
             broken=self._broken,
         )
         seconds = self._seconds(found)
-        step = self._step(found, seconds, self._candidates.num_runs(rows, curves))
+        step = self._step(found, seconds, self._candidates.num_runs(rows, curves, here))
         return self._after(step, found, seconds, inquiry)
 
     @property

@@ -89,17 +89,26 @@ class CandidateTrials:
         free = [key for key in rows.curves if key not in known.values()]
         return next(iter(agreeing(free, asked)), None)
 
-    def num_runs(self, rows: FitRows, curves: Mapping[int, CurveKey]) -> Counter[int]:
-        """Return how many runs of each candidate were measured, here or elsewhere."""
+    def num_runs(
+        self,
+        rows: FitRows,
+        curves: Mapping[int, CurveKey],
+        measured_here: Iterable[Observation],
+    ) -> Counter[int]:
+        """Return how many runs of each candidate have ended, here or elsewhere.
+
+        What ended here counts although the laws leave it out: it would again.
+        """
         counts = Counter(
             (key, tuple(at))
             for key, part in rows.curves.items()
             for at in part[list(CONFIGURATION)].astype(int).to_numpy().tolist()
         )
+        ended = Counter(map(self.place, measured_here))
         return Counter(
             {
-                place: counts[key, configuration(self.trials[place])]
-                for place, key in curves.items()
+                at: max(counts[key, configuration(self.trials[at])], ended[at])
+                for at, key in curves.items()
             }
         )
 

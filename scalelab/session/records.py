@@ -13,7 +13,7 @@ from scalelab.experiment.job import Job
 from scalelab.inputs.guessed import Guided, ShownText, by_guess
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
-from scalelab.kinds.sources import ADAPTIVE
+from scalelab.kinds.sources import SOURCES
 from scalelab.records.attempt import AttemptFiles, AttemptResult
 from scalelab.records.attempt_io import read_result
 from scalelab.records.history import digest
@@ -144,9 +144,14 @@ class RunRecords(Guided):
     @property
     def question(self) -> Mapping[str, Any]:
         """What an adaptive sweep is to answer, as arguments of ``recommend``."""
-        if self.experiment is None or self.experiment.source.name != ADAPTIVE.name:
+        if self.experiment is None or not self._is_adaptive:
             return {}
         return self.experiment.source.parameters.get("question") or {}
+
+    @property
+    def _is_adaptive(self) -> bool:
+        name = self.experiment.source.name if self.experiment else ""
+        return name in SOURCES.names and SOURCES[name].is_adaptive
 
     @property
     def table_prices(self) -> tuple[Mapping[str, Any], ...]:
@@ -263,8 +268,7 @@ class RunRecords(Guided):
 
     def inquiry_lines(self) -> list[str]:
         """Say what an adaptive sweep is to find out, and how far that is."""
-        is_adaptive = self.experiment and self.experiment.source.name == ADAPTIVE.name
-        return self._inquiry_lines(self.status()) if is_adaptive else []
+        return self._inquiry_lines(self.status()) if self._is_adaptive else []
 
     def _inquiry_lines(self, status: RunStatus) -> list[str]:
         from scalelab.plan.inquiry import in_lines
