@@ -62,6 +62,15 @@ def _renamed(run: str, row: Observation) -> str:
     return sha256(text.encode()).hexdigest()[:12]
 
 
+def apart(
+    rows: Iterable[Observation],
+) -> tuple[list[Observation], list[Observation]]:
+    """Return the rows that were measured here, and those from elsewhere."""
+    every = [*rows]
+    here = [row for row in every if row["kind"] != IMPORTED]
+    return here, [row for row in every if row["kind"] == IMPORTED]
+
+
 def on_known_devices(
     rows: Sequence[Observation], measured_here: Iterable[Observation]
 ) -> list[Observation]:

@@ -38,7 +38,7 @@ from scalelab.records.code import code_hash, code_of_programs
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.open_run import OpenRun
 from scalelab.records.store import RunReader, RunStore
-from scalelab.records.taken_over import IMPORTED, taken_over
+from scalelab.records.taken_over import apart, taken_over
 from scalelab.site.choice import lasting_name
 from scalelab.site.job_script import refuse_log_directory
 from scalelab.site.node_settings import DeviceType
@@ -87,11 +87,12 @@ class Sweep:
     ) -> Sweep:
         """Read and check the experiment, the site and the run; write nothing.
 
-        ``budget`` is text, see :meth:`.Budget.parse`; ``adapt`` the directory of a run
-        from whose rows an adaptive source starts.
         A ``trial`` is one that runs besides those of the experiment, see
-        :func:`scalelab.plan.further.further_trial`.
+        :func:`scalelab.plan.further.further_trial`. ``budget`` is text, see
+        :meth:`.Budget.parse`; ``adapt`` the directory of a run from whose rows an
+        adaptive source starts.
         """
+        limit = None if budget is None else Budget.parse(budget)
         asked = Experiment.from_file(experiment)
         where, site_name = asked.resolve_site(site), site and lasting_name(site)
         check_start(experiment, asked, where)
@@ -115,12 +116,9 @@ class Sweep:
             if not changes:
                 finished = reader.finished(rows, retry_failed=retry_failed)
 
-        elsewhere = [row for row in rows if row["kind"] == IMPORTED]
-        if adapt is not None and not elsewhere:
-            elsewhere = _taken_over(Path(adapt), asked, where, home)
-
-        rows = [row for row in rows if row["kind"] != IMPORTED]
-        finished = [row for row in finished if row["kind"] != IMPORTED]
+        rows, kept = apart(rows)
+        finished, _ = apart(finished)
+        elsewhere = kept or _taken_over(adapt, asked, where, home)
         source = source_of(asked, where, rows=rows)
         for row in (*elsewhere, *finished):
             source.resume(row)
@@ -128,20 +126,11 @@ class Sweep:
         if trial is not None:
             source.propose(further_trial(asked, where, trial, source.known_ids))
 
-        planned, left = source.plan, source.left
-        if planned is None:  # the source chooses among what the lists combine to
-            every = plan(asked, where)
-            chosen = tuple(trial for trial in every.trials if not trial.is_canary)
-            planned = replace(every, trials=chosen)
-
+        planned, left = source.plan or _chosen_from(asked, where), source.left
         num_finished, num_remaining = len(finished), source.remaining
         if left is not None:
             num_finished, num_remaining = len(planned.trials) - len(left), len(left)
-        if num_remaining != 0 or asked.accept:
-            check_workload(asked, where, asked.code_root)
-        if num_remaining != 0:
-            check_trials(asked, where, planned.trials)
-
+        _check(asked, where, planned, runs_more=num_remaining != 0)
         return cls(
             experiment=asked,
             text=read_document(Path(experiment)),
@@ -161,7 +150,7 @@ class Sweep:
             words=_words(fingerprint, rows, planned, where),
             retry_failed=retry_failed,
             checks_first=checks_first,
-            budget=None if budget is None else Budget.parse(budget),
+            budget=limit,
             taken_over=tuple(elsewhere),
         )
 
@@ -262,15 +251,34 @@ class Sweep:
             yield OpenRun.recover(store, lease, retry_failed=self.retry_failed)
 
 
+def _check(
+    experiment: Experiment, site: Site, planned: Plan, *, runs_more: bool
+) -> None:
+    if runs_more or experiment.accept:
+        check_workload(experiment, site, experiment.code_root)
+    if runs_more:
+        check_trials(experiment, site, planned.trials)
+
+
+def _chosen_from(experiment: Experiment, site: Site) -> Plan:
+    """Return what a source chooses from that does not know its trials beforehand."""
+    every = plan(experiment, site)
+    trials = tuple(trial for trial in every.trials if not trial.is_canary)
+    return replace(every, trials=trials)
+
+
 def _taken_over(
-    run: Path, experiment: Experiment, site: Site, home: Path
+    adapt: str | Path | None, experiment: Experiment, site: Site, home: Path
 ) -> list[Observation]:
+    if adapt is None:
+        return []
     if not SOURCES[experiment.source.name].is_adaptive:
         raise SpecError(
-            f"{Option('adapt', str(run))} starts a source that chooses its trials, and "
+            f"{Option('adapt', str(adapt))} starts a source that chooses its trials; "
             f"source={experiment.source.name} does not. Write source: {{name: "
             "adaptive} in the experiment."
         )
+    run = Path(adapt)
     if run.resolve() == home.resolve():
         return []  # it goes on with its own rows anyway
 

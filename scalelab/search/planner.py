@@ -75,7 +75,6 @@ class Step:
 
     pick: int
     surety: float  # the probability that the pick is at most a little worse than any
-    regret: float  # expected
     candidate: int | None = None
     purpose: Purpose | None = None
     settles: float | None = None
@@ -99,39 +98,53 @@ def next_step(
     """
     pick, surety = prospects.pick, prospects.surety
     regret = float(prospects.mean[pick])
-    settles = None
+    candidate, purpose, settles = _wanted(candidates, prospects)
 
-    if surety >= SURELY:
-        candidate, purpose = _before_the_end(candidates, prospects)
-    else:
-        gains = prospects.gains(candidates.pending)
-        candidate, purpose = _deciding(candidates, prospects, gains), Purpose.DECIDES
-        if candidate is not None and regret > 0:
-            settles = min(1.0, float(gains[candidate]) / regret)
+    worthwhile = math.inf
+    if worth is not None and purpose is Purpose.DECIDES:
+        worthwhile = regret * worth
 
-    ending = None
-    if candidate is None and not candidates.pending:
-        ending = Ending.KNOWN if surety >= SURELY else Ending.EXHAUSTED
-    elif candidate is not None and purpose is Purpose.DECIDES:
-        saved = math.inf if worth is None else regret * worth
-        ending = Ending.NOT_WORTH if saved <= candidates.costs[candidate] else None
-
-    if candidate is not None and ending is None:
-        if not candidates.is_affordable[candidate]:
-            ending = Ending.SPENT
-
+    ending = _ending(candidates, candidate, worthwhile, is_sure=surety >= SURELY)
     if ending is not None and candidates.pending:
-        candidate, ending = None, None  # what runs is waited for, and may change it
+        # what runs is waited for, and may change it
+        candidate, purpose, ending = None, None, None
 
     return Step(
         pick=pick,
         surety=surety,
-        regret=regret,
         candidate=candidate,
-        purpose=purpose if candidate is not None else None,
+        purpose=purpose,
         settles=settles,
         ending=ending,
     )
+
+
+def _wanted(
+    candidates: Candidates, prospects: Prospects
+) -> tuple[int | None, Purpose | None, float | None]:
+    """Return the trial that would be next, what it is for, and what it settles."""
+    if prospects.surety >= SURELY:
+        return *_before_the_end(candidates, prospects), None
+
+    gains = prospects.gains(candidates.pending)
+    found = _deciding(candidates, prospects, gains)
+    if found is None:
+        return None, None, None
+    return found, Purpose.DECIDES, min(1.0, gains[found] / prospects.mean.min())
+
+
+def _ending(
+    candidates: Candidates, candidate: int | None, worthwhile: float, *, is_sure: bool
+) -> Ending | None:
+    """Return why the trial that would be next does not run; None: it does.
+
+    ``worthwhile`` is the most that it may cost.
+    """
+    if candidate is None:
+        return Ending.KNOWN if is_sure else Ending.EXHAUSTED
+    if candidates.costs[candidate] >= worthwhile:
+        return Ending.NOT_WORTH
+    return None if candidates.is_affordable[candidate] else Ending.SPENT
 
 
 def _before_the_end(
