@@ -10,6 +10,7 @@ from measured_runs import EMULATED, measured_run
 
 import scalelab
 from scalelab.inputs.wording import for_the_command_line
+from scalelab.plan.budget import ENDING_S, Budget
 from scalelab.session import load
 from scalelab.session.run import Run
 
@@ -87,3 +88,14 @@ def test_in_python_it_is_a_call_with_arguments_that_there_are(here: Path) -> Non
         named = {keyword.arg for keyword in call.keywords}
         assert named <= {*known, "max_time"}
         assert named
+
+
+def test_what_an_adaptive_sweep_is_to_measure_next_has_its_budget(here: Path) -> None:
+    text = EMULATED.replace("gpus: [1, 2]", "gpus: 1")
+    measured_run(here / "runs" / "small", f"{text}source: adaptive\n")
+    name, command = step(load("runs/small"))
+    assert name == "measure"
+    head, _, budget = command.partition(" --sweep-budget ")
+    assert head.startswith("scalelab sweep small.yaml --trial gpus=2,nodes=1,")
+    spent_gpu_s = load("runs/small").observations["allocated_gpu_s"].sum()
+    assert Budget.parse(budget).amount > spent_gpu_s + 2 * ENDING_S

@@ -14,7 +14,11 @@ from typing import Any, NamedTuple
 
 _is_command_line: ContextVar[bool] = ContextVar("is_command_line", default=False)
 _holds_options: ContextVar[bool] = ContextVar("holds_options", default=False)
-_SHORTER = {"max_cost_usd": "max_cost", "directory": "run"}
+_SHORTER = {
+    "max_cost_usd": "max_cost",
+    "directory": "run",
+    "budget": "sweep_budget",
+}
 
 
 @contextmanager

@@ -210,7 +210,7 @@ class Account:
         assert self.budget is not None
         words = self.budget.in_words(device_hour_word)
         used = self.budget.used_in_words(self.used)
-        more = Option("sweep_budget", "MORE")
+        more = Option("budget", "MORE")
         return f"the budget of {words} is spent ({used} used); {more} goes on"
 
     def _expected(self, trial: Trial) -> float:

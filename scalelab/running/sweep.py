@@ -171,7 +171,7 @@ class Sweep:
         if SOURCES[name].is_adaptive and self.budget is None:
             raise SpecError(
                 f"source={name} chooses its trials, and nothing says what they may "
-                f"take in all. Say {Option('sweep_budget', '10gpu-h')}, or money, "
+                f"take in all. Say {Option('budget', '10gpu-h')}, or money, "
                 "20usd, or time, 2h."
             )
 

@@ -103,6 +103,9 @@ class AdaptiveTrials(TrialSource):
             self._site.device_type.value, is_emulated=first.is_emulated
         )
         self._asked.check(self._site)
+        if not self._planned.plan.assumes_local_batch:
+            totals = {trial.global_batch_size for trial in self._candidates.trials}
+            self._asked.check_batches(job, totals)
 
         self._account = Account()
         self._directory: Path | None = None

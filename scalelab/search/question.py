@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import ConfigDict, Field
 
+from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.inputs.fields import (
     Count,
@@ -90,6 +91,27 @@ class AdaptiveQuestion(Section):
             question = self.of(None, 1, site)
             limits = limits_of(question, kind, frame([]), site)
             limits.spending(np.ones((1, 1)), np.ones(1), np.ones(1))
+
+    def check_batches(self, job: Job, totals: Collection[int]) -> None:
+        """Refuse a batch that no candidate has.
+
+        Raises
+        ------
+        SpecError
+            The batch of the job, or the largest, is none of ``totals``.
+        """
+        wanted = self.batch or job.global_batch_size
+        if wanted is not None and wanted not in totals:
+            raise SpecError(
+                f"the job's global batch of {wanted:,} is that of no candidate: they "
+                f"have {', '.join(map(str, sorted(totals)))}. Write global_batch_size: "
+                f"{wanted} beside gpus, so that each shares it."
+            )
+        if self.max_batch is not None and self.max_batch < min(totals):
+            raise SpecError(
+                f"source.question: max_batch={self.max_batch} is less than the least "
+                f"global batch of a candidate, {min(totals)}. Allow a larger one."
+            )
 
     def limits(self) -> dict[str, float]:
         """Return the limits by the resource's name."""

@@ -12,6 +12,7 @@ from scalelab.inputs.numerals import device_time, rounded_up
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.wording import Command, for_the_command_line
 from scalelab.kinds.resources import RESOURCES
+from scalelab.plan.budget import ENDING_S
 from scalelab.recommend.answer.facts import Fact
 from scalelab.session.arguments import RecommendArguments
 from scalelab.site.batch_site import BatchSite
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from scalelab.session.records import RunRecords
 
 _OF_WHAT_IF = {"price", "price_per_gpu_hour_usd", "confidence"}
+_AMPLE = 2  # times what a trial needs, in a budget for it
 _OF_SAMPLES = {"accuracy_not_measured", "target_not_measured"}
 
 
@@ -118,7 +120,8 @@ def _measuring(run: RunRecords, answer: Recommendation, trial: NextTrial) -> Fac
     cost = {"gpu_hours": hours, "takes": takes, "why": trial.why}
     if run.experiment is not None:
         text = _trial(run, trial, answer.node_group)
-        return _fact("measure", _sweep(run, text), **cost)
+        needed = (hours or 0.0) + trial.world_size * ENDING_S / 3600
+        return _fact("measure", _sweep(run, text, _AMPLE * needed), **cost)
 
     return _fact(
         "add_a_row",
@@ -151,9 +154,12 @@ def _trial(run: RunRecords, asked: NextTrial | OutlookRow, node_group: str) -> s
     return ",".join(f"{name}={value}" for name, value in values.items())
 
 
-def _sweep(run: RunRecords, trial: str) -> Command:
+def _sweep(run: RunRecords, trial: str, hours: float = 0.0) -> Command:
     file = run.source.get("file")
     options = {"trial": trial}
+    if run.is_adaptive:  # its budget counts what ran already
+        spent = run.observations["allocated_gpu_s"].sum() / 3600
+        options["budget"] = f"{rounded_up(spent + hours):g}gpu-h"
     if (site := run.site_name) is not None:
         options["site"] = site
     if run.directory != Path("runs", run.name).absolute():

@@ -144,12 +144,13 @@ class RunRecords(Guided):
     @property
     def question(self) -> Mapping[str, Any]:
         """What an adaptive sweep is to answer, as arguments of ``recommend``."""
-        if self.experiment is None or not self._is_adaptive:
+        if self.experiment is None or not self.is_adaptive:
             return {}
         return self.experiment.source.parameters.get("question") or {}
 
     @property
-    def _is_adaptive(self) -> bool:
+    def is_adaptive(self) -> bool:
+        """Whether trials were chosen by what they are worth to an answer."""
         name = self.experiment.source.name if self.experiment else ""
         return name in SOURCES.names and SOURCES[name].is_adaptive
 
@@ -268,7 +269,7 @@ class RunRecords(Guided):
 
     def inquiry_lines(self) -> list[str]:
         """Say what an adaptive sweep is to find out, and how far that is."""
-        return self._inquiry_lines(self.status()) if self._is_adaptive else []
+        return self._inquiry_lines(self.status()) if self.is_adaptive else []
 
     def _inquiry_lines(self, status: RunStatus) -> list[str]:
         from scalelab.plan.inquiry import in_lines

@@ -42,7 +42,7 @@ def rate_of(asked: Sweep) -> Rate:
     }
     for group, limits in named.items():
         where = f" of node group {group}" if group else ""
-        limit = Option("sweep_budget", budget.in_words(asked.words.hour))
+        limit = Option("budget", budget.in_words(asked.words.hour))
         if limits.price is None:
             raise SpecError(
                 f"{limit} needs the price of a device{where}, and nothing says it. Say "

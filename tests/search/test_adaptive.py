@@ -288,6 +288,12 @@ def test_several_runs_of_one_configuration_are_told_apart() -> None:
         (TEXT, {"question": {"confidence": 2}}, "source.question: confidence=2"),
         (TEXT, {"question": {"max_cost": "20usd"}}, "needs a price"),
         (TEXT, {"questions": {}}, "cannot be made with"),
+        (
+            TEXT.replace("{samples", "{global_batch_size: 100, samples"),
+            {},
+            "global batch of 100 is that of no candidate",
+        ),
+        (TEXT, {"question": {"max_batch": 8}}, "max_batch=8 is less than the least"),
         (TEXT, {"jobs": 0}, "source.jobs=0 must be a whole number of at least 1"),
         (TEXT.replace("job:", "# "), {}, "nothing says how long"),
         (
