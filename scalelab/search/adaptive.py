@@ -18,7 +18,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import shown
 from scalelab.laws.rows import prepared
 from scalelab.plan.budget import Account, Spent
-from scalelab.plan.inquiry import Inquiry, NextProbe, Purpose, in_lines
+from scalelab.plan.inquiry import Ending, Inquiry, NextProbe, Purpose, in_lines
 from scalelab.plan.planned import PlannedTrials
 from scalelab.plan.source import Observation, TrialSource
 from scalelab.recommend.answer.kept import Question
@@ -103,6 +103,9 @@ class AdaptiveTrials(TrialSource):
             self._site.device_type.value, is_emulated=first.is_emulated
         )
         self._asked.check(self._site)
+        for run in self._asked.learn_from:
+            RunReader.open(Path(run))  # what is none is refused at once
+
         if not self._planned.plan.assumes_local_batch:
             totals = {trial.global_batch_size for trial in self._candidates.trials}
             self._asked.check_batches(job, totals)
@@ -208,6 +211,9 @@ class AdaptiveTrials(TrialSource):
             self._history,
             broken=self._broken,
         )
+        if found is None:
+            return _Decision(replace(inquiry, ending=Ending.EXHAUSTED))
+
         seconds = self._seconds(found)
         step = self._step(found, seconds, self._candidates.num_runs(rows, curves, here))
         return self._after(step, found, seconds, inquiry)

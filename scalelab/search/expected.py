@@ -40,8 +40,7 @@ class Expected:
     step_s : ndarray, shape (n_places,)
         Median step times.
     job
-        What the job takes on the pick, in the unit of each kind of budget; empty: no
-        job is known.
+        What the job takes on the pick, in the unit of each kind of budget.
     knows_link
         Something tells the speed of the link between nodes.
     """
@@ -62,7 +61,7 @@ def expected(
     history: History | None = None,
     *,
     broken: Collection[int] = (),
-) -> Expected:
+) -> Expected | None:
     """Predict candidates, by joint draws of the laws.
 
     Parameters
@@ -72,9 +71,13 @@ def expected(
     curves
         The measured curve of each candidate, by its position; one of another program or
         precision, say, of which nothing was measured, has none.
-
     broken
         Candidates of which a trial failed: they are not to be chosen.
+
+    Returns
+    -------
+    Expected or None
+        None: no candidate can be chosen, since none runs, or none has an allowed batch.
 
     Raises
     ------
@@ -93,26 +96,26 @@ def expected(
     places = asked[_PLACE].to_numpy()
     outlook = look_ahead(asked, knowledge, limits, accepts_unmeasured=True)
 
-    regret = np.full((len(outlook.expected_s), len(asked)), np.inf)
     at = np.searchsorted(places, outlook.frame[_PLACE].to_numpy(int))
-    can_run = knowledge.memory.fits(asked) & ~np.isin(places, [*broken])
-    found = _regret(outlook, limits, can_run[at])
+    may_be = outlook.is_measured | knowledge.memory.fits(asked)[at]
+    may_be &= outlook.is_allowed_batch & ~np.isin(places[at], [*broken])
+    if not may_be.any():
+        return None
+
+    found = _regret(outlook, limits, may_be)
+    regret = np.full((len(found), len(asked)), np.inf)
     for column, place in enumerate(at):
         regret[:, place] = np.minimum(regret[:, place], found[:, column])
 
     shown = knowledge.law.draws(asked, one_run=True)
     prospects = Prospects(regret=regret, shown=shown)
-    job = {}
-    if question.job is not None and np.isfinite(prospects.mean.min()):
-        pick = int(np.flatnonzero(at == prospects.pick)[0])
-        job = _job(outlook.spent.take(np.array([pick])))
-
+    pick = np.flatnonzero(at == prospects.pick)[:1]
     is_measured = bool((numbers(rows.frame, "num_nodes") > 1).any())
     return Expected(
         places=places.tolist(),
         prospects=prospects,
         step_s=np.median(shown, axis=0),
-        job=job,
+        job=_job(outlook.spent.take(pick)),
         knows_link=is_measured or considered.link is not None,
     )
 
@@ -135,8 +138,10 @@ def _configurations(
     return pd.DataFrame(rows)
 
 
-def _regret(outlook: Outlook, limits: Constraints, can_run: np.ndarray) -> np.ndarray:
+def _regret(outlook: Outlook, limits: Constraints, may_be: np.ndarray) -> np.ndarray:
     """Return by which share each row is worse than the best, (n_draws, n_rows).
+
+    The best is one of those that may be chosen, ``may_be``.
 
     Without limits, the best is where a further doubling stops paying: where time times
     a power of the devices is least. A doubling that gives the least return that pays
@@ -152,7 +157,6 @@ def _regret(outlook: Outlook, limits: Constraints, can_run: np.ndarray) -> np.nd
         power = np.log2(1 + limits.min_marginal_return)
         amount = outlook.expected_s * sizes**power
 
-    may_be = outlook.is_allowed_batch & can_run
     least = np.where(may_be, amount, np.inf).min(axis=1, keepdims=True)
     return np.where(may_be, np.minimum(amount / least - 1, _MOST_REGRET), np.inf)
 

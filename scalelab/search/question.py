@@ -98,9 +98,16 @@ class AdaptiveQuestion(Section):
         Raises
         ------
         SpecError
-            The batch of the job, or the largest, is none of ``totals``.
+            The batch of the job, or the largest, is none of ``totals``; or a job in
+            steps leaves open which it is.
         """
         wanted = self.batch or job.global_batch_size
+        if job.steps and wanted is None and len(totals) > 1:
+            raise SpecError(
+                f"job.steps={job.steps:,} is as many samples as the batch says, and "
+                "candidates have several. Add job.global_batch_size, or write the job "
+                "in samples."
+            )
         if wanted is not None and wanted not in totals:
             raise SpecError(
                 f"the job's global batch of {wanted:,} is that of no candidate: they "
@@ -133,10 +140,6 @@ class AdaptiveQuestion(Section):
             accept_unmeasured=True,
             quotes=quotes,
         )
-
-    def arguments(self) -> dict[str, Any]:
-        """Return it as the arguments of ``Run.recommend``."""
-        return {**self.__pydantic_extra__, **self._said}
 
     def _batches(self, job: Job | None, largest: int) -> AskedBatch:
         is_named = self.batch is not None or (job and job.global_batch_size)

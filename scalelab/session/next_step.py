@@ -63,10 +63,10 @@ def without_limits(run: RunRecords, asked: Mapping[str, Any]) -> str:
 def _said(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a question that say more than their defaults."""
     plain = {name: _plain(value) for name, value in asked.items()}
-    return {name: value for name, value in plain.items() if _is_said(name, value)}
+    return {name: value for name, value in plain.items() if is_said(name, value)}
 
 
-def _is_said(name: str, value: Any) -> bool:
+def is_said(name: str, value: Any) -> bool:
     """Tell whether an argument of a question says more than its default."""
     if value is None or value is False or (isinstance(value, Sized) and not value):
         return False

@@ -162,10 +162,13 @@ class Run(RecommendingRun):
         """
         from scalelab.records.attempt_io import write_atomically
         from scalelab.report.html import render
+        from scalelab.session.next_step import is_said
         from scalelab.session.parts import parts_of, selected_rows
 
         target = Path(path or self.directory / "report.html")
-        question = question or dict(self.question)
+        if not any(is_said(name, value) for name, value in question.items()):
+            question = {**question, **self.question}
+
         html = render(
             parts_of(self, self.recommend, question),
             selected_rows(self.fit_rows, question),

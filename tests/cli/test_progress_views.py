@@ -13,7 +13,7 @@ from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.numerals import DeviceWords
 from scalelab.inputs.outcome import Outcome
-from scalelab.plan.inquiry import Inquiry
+from scalelab.plan.inquiry import Inquiry, NextProbe, Purpose
 from scalelab.records.control.events import (
     NodeLost,
     NodeSilent,
@@ -343,6 +343,47 @@ def test_a_pipe_gets_a_line_now_and_then(clock: Clock) -> None:
         "2/3 done, 1 running, 1 failed, 0.010 core-h, about 6 s left",
         "3/3 done, 0 running, 1 failed, 0.010 core-h",
     ]
+
+
+OPEN = Inquiry(
+    likely=(4, 8),
+    pick=4,
+    surety=0.5,
+    following=NextProbe(
+        allocation="2x4",
+        world_size=8,
+        local_batch_size=64,
+        gpu_hours=0.4,
+        purpose=Purpose.DECIDES,
+        settles=0.6,
+    ),
+)
+
+
+def test_what_is_open_stands_beside_the_counts(clock: Clock) -> None:
+    console = Console(file=io.StringIO())
+    with LineView(console, CORES, is_quiet=False) as lines:
+        lines.watch(Source(total=None, remaining=None, inquiry=OPEN))
+        lines(started(0))
+        clock.now_s += 11
+        lines(ended(1, running=0))
+    assert lines_of(console)[-1] == (
+        "1 done, 0 running, 0.010 core-h. 4 or 8 CPU slots: 2x4 with local batch 64, "
+        "0.40 core-h, would settle 60% of what is open"
+    )
+
+
+def test_the_live_block_has_a_line_for_what_is_open() -> None:
+    console = terminal(120)
+    live = LiveView(console, CORES)
+    live.watch(Source(total=None, remaining=None, inquiry=OPEN))
+    with console.capture() as shown:
+        console.print(live._render())
+    assert "CPU slots" not in shown.get(), "nothing is known before a trial has started"
+    live(started(0))
+    with console.capture() as shown:
+        console.print(live._render())
+    assert "4 or 8 CPU slots: 2x4 with local batch 64" in shown.get()
 
 
 def test_the_moment_between_two_trials_is_not_shown(clock: Clock) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from generated_tables import GIGABIT, Configuration, Machine
 
-from scalelab.errors import SpecError
+from scalelab.errors import SpecError, StoreError
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial
 from scalelab.plan.budget import Account, Budget, Spent
@@ -208,6 +208,17 @@ def test_what_does_not_fit_into_memory_is_not_chosen() -> None:
     assert any(trial.local_batch_size < 128 for trial in confirmed)
 
 
+def test_where_nothing_fits_into_memory_it_ends() -> None:
+    sizes, batches = (1, 2, 4, 8, 16, 32), (16, 32, 64, 128)
+    everything = frozenset((size, local) for size in sizes for local in batches)
+    sweep = Sweep(broken=everything).run()
+    assert len(sweep.trials) == len(everything), "each was tried once"
+    some = Sweep(broken=everything - {(1, 16)}).run()
+    assert some.source.inquiry is not None
+    assert some.source.inquiry.ending is not None
+    assert some.source.inquiry.pick == 1
+
+
 def test_several_trials_run_side_by_side_each_for_what_others_leave_open() -> None:
     sweep = Sweep().run(most=1)
     proposed = []
@@ -294,6 +305,12 @@ def test_several_runs_of_one_configuration_are_told_apart() -> None:
             "global batch of 100 is that of no candidate",
         ),
         (TEXT, {"question": {"max_batch": 8}}, "max_batch=8 is less than the least"),
+        (
+            TEXT.replace("samples: 1", "steps: 1"),
+            {},
+            "job.steps=100,000,000 is as many",
+        ),
+        (TEXT, {"question": {"learn_from": "runs/none"}}, "is not a run directory"),
         (TEXT, {"jobs": 0}, "source.jobs=0 must be a whole number of at least 1"),
         (TEXT.replace("job:", "# "), {}, "nothing says how long"),
         (
@@ -306,7 +323,7 @@ def test_several_runs_of_one_configuration_are_told_apart() -> None:
 def test_a_question_that_is_wrong_is_refused_before_anything_runs(
     text: str, parameters: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises((SpecError, StoreError), match=message):
         Sweep(text=text, parameters=parameters)
 
 

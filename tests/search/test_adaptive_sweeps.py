@@ -117,6 +117,14 @@ def test_drivers_that_die_measure_nothing_twice_and_keep_the_budget(home: Path) 
     assert inquiry is not None
     assert inquiry.ending is Ending.KNOWN
 
+    for said in (load(run).summary, (run / "report.html").read_text()):
+        assert "at most 5% worse than the best)" in said
+
+    planned = subprocess.run(
+        [*SCALELAB, "plan", "e.yaml"], capture_output=True, text=True, check=True
+    )
+    assert ": known.\n" in planned.stdout
+
     again, said = swept("5core-min")
     assert again == 0
     assert num_ended(run) == len(reader.rows()), said
