@@ -34,9 +34,11 @@ class NextProbe:
     allocation: str  # nodes x devices
     world_size: int
     local_batch_size: int
+    num_steps: int  # at most
     gpu_hours: float | None  # None: not known before it has run
     purpose: Purpose
     settles: float | None  # share of what is open that it is expected to settle
+    settings: str = ""  # empty: all candidates have the same
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +56,8 @@ class Inquiry:
     following
         The next trial; where the budget has ended the plan, what a little more of it
         would buy.
+    also
+        Trials that are next, too: the first ones of other settings.
     asks_for_link
         The next trial is the first on several nodes, and nothing tells the speed of
         the link between them.
@@ -67,6 +71,7 @@ class Inquiry:
     surety: float | None = None
     following: NextProbe | None = None
     ending: Ending | None = None
+    also: tuple[NextProbe, ...] = ()
     asks_for_link: bool = False
     spent_gpu_hours: float = 0.0
     grid_gpu_hours: float | None = None
@@ -108,6 +113,8 @@ def in_lines(inquiry: Inquiry, words: DeviceWords) -> Iterator[str]:
     if inquiry.ending is Ending.SPENT and inquiry.following:
         yield f"A little more would buy {_probe(inquiry.following, words)}."
 
+    for probe in inquiry.also:
+        yield f"Also {_probe(probe, words)}."
     if inquiry.asks_for_link:
         yield (
             "It is the first on several nodes, and nothing tells how fast the link "
@@ -129,8 +136,13 @@ def _open(inquiry: Inquiry, words: DeviceWords) -> str:
 
 def _probe(probe: NextProbe, words: DeviceWords) -> str:
     what = f"{probe.allocation} with local batch {probe.local_batch_size}"
+    if probe.settings:
+        what += f", {probe.settings}"
     if probe.gpu_hours is not None:
         what += f", {device_time(probe.gpu_hours, words.hour)}"
+    else:
+        devices = counted(probe.world_size, words.device)
+        what += f", a start-up and {probe.num_steps} steps of {devices}"
     if probe.settles is not None:
         return f"{what}, would settle {percent(probe.settles)} of what is open"
     return f"{what}, {_PURPOSES.get(probe.purpose, 'is next')}"

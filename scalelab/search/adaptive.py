@@ -194,9 +194,10 @@ class AdaptiveTrials(TrialSource):
         spent_s = sum(row.get("allocated_gpu_s") or 0.0 for row in here)
         inquiry = Inquiry(spent_gpu_hours=spent_s / 3600)
 
-        corner = self._candidates.corner(curves, self._tried)
-        if corner is not None:
-            return self._next(inquiry, corner, Purpose.FIRST)
+        corners = self._candidates.corners(curves, self._tried)
+        if corners:
+            also = tuple(self._probe(place, Purpose.FIRST) for place in corners[1:])
+            return self._next(replace(inquiry, also=also), corners[0], Purpose.FIRST)
         if not curves:
             following = self._following if self._pending else None
             return _Decision(inquiry=replace(inquiry, following=following))
@@ -359,21 +360,33 @@ class AdaptiveTrials(TrialSource):
     ) -> _Decision:
         """Return the decision to run a candidate, as soon as there is room for it."""
         trial = self._candidates.trials[place]
-        devices_s = None if expected_s is None else expected_s * trial.world_size
-        following = NextProbe(
-            allocation=str(trial.allocation),
-            world_size=trial.world_size,
-            local_batch_size=trial.local_batch_size,
-            gpu_hours=None if devices_s is None else devices_s / 3600,
-            purpose=purpose or Purpose.DECIDES,
-            settles=settles,
-        )
+        following = self._probe(place, purpose or Purpose.DECIDES, expected_s, settles)
         found = replace(inquiry, following=following)
         if inquiry.ending is not None or not self._has_room(trial):
             return _Decision(inquiry=found)
 
         self._following = following
         return _Decision(inquiry=found, place=place, expected_s=expected_s)
+
+    def _probe(
+        self,
+        place: int,
+        purpose: Purpose,
+        expected_s: float | None = None,
+        settles: float | None = None,
+    ) -> NextProbe:
+        trial = self._candidates.trials[place]
+        devices_s = None if expected_s is None else expected_s * trial.world_size
+        return NextProbe(
+            allocation=str(trial.allocation),
+            world_size=trial.world_size,
+            local_batch_size=trial.local_batch_size,
+            num_steps=trial.measurement.warmup_steps + trial.measurement.steps,
+            gpu_hours=None if devices_s is None else devices_s / 3600,
+            purpose=purpose,
+            settles=settles,
+            settings=self._candidates.named(place),
+        )
 
     def _has_room(self, trial: Trial) -> bool:
         """Tell whether a trial may run beside those that run."""

@@ -48,6 +48,14 @@ class CandidateTrials:
             }
         return self._places[repeat].get(row["trial_id"])
 
+    def named(self, place: int) -> str:
+        """Return the settings of a candidate; empty where all have the same."""
+        if len({settings(trial) for trial in self.trials}) == 1:
+            return ""
+        trial = self.trials[place]
+        axes = [f"{name}={value}" for name, value in trial.further_axes.items()]
+        return " ".join([trial.precision, trial.parallelism, *axes])
+
     def further(self, place: int, known: Collection[str]) -> Trial:
         """Return a candidate as the first repeat whose trial is not known."""
         repeat, trial = 0, self.trials[place]
@@ -112,10 +120,10 @@ class CandidateTrials:
             }
         )
 
-    def corner(
+    def corners(
         self, curves: Collection[int], tried: Collection[int | None]
-    ) -> int | None:
-        """Return the first candidate of settings of which no curve was measured.
+    ) -> list[int]:
+        """Return the first candidate of all settings of which no curve was measured.
 
         It has the fewest devices and, of what has not failed, the largest local batch.
         Settings that are being tried are waited for.
@@ -125,7 +133,10 @@ class CandidateTrials:
             for at, trial in enumerate(self.trials)
             if at not in curves and at not in tried
         ]
-        return min(unknown)[-1] if unknown else None
+        first: dict[Any, int] = {}
+        for *_, at in sorted(unknown):
+            first.setdefault(settings(self.trials[at]), at)
+        return [*first.values()]
 
 
 def settings(trial: Trial) -> tuple[Any, ...]:

@@ -353,6 +353,7 @@ OPEN = Inquiry(
         allocation="2x4",
         world_size=8,
         local_batch_size=64,
+        num_steps=52,
         gpu_hours=0.4,
         purpose=Purpose.DECIDES,
         settles=0.6,

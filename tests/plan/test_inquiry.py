@@ -17,6 +17,7 @@ PROBE = NextProbe(
     allocation="2x32",
     world_size=64,
     local_batch_size=128,
+    num_steps=52,
     gpu_hours=0.4,
     purpose=Purpose.DECIDES,
     settles=0.6,
@@ -36,12 +37,14 @@ def test_nothing_is_claimed_before_anything_is_known() -> None:
         allocation="1x1",
         world_size=1,
         local_batch_size=128,
+        num_steps=52,
         gpu_hours=None,
         purpose=Purpose.FIRST,
         settles=None,
     )
     assert [*in_lines(Inquiry(following=probe), GPUS)] == [
-        "Nothing is known yet: 1x1 with local batch 128, to begin with."
+        "Nothing is known yet: 1x1 with local batch 128, a start-up and 52 steps of 1 "
+        "GPU, to begin with."
     ]
     assert in_a_line(Inquiry(), GPUS) == (
         "nothing is known yet: waiting for trials that run"

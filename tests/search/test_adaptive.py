@@ -335,9 +335,12 @@ def test_a_price_under_the_question_is_one() -> None:
 
 
 def test_what_it_says_before_anything_ran() -> None:
-    source = AdaptiveTrials(Experiment.from_text(TEXT), SITE, {"max_time": "4h"})
-    lines = [*source.describe()]
-    assert lines[0].startswith("Question: max_time 4h. Of 24 candidates, ")
-    assert lines[-1] == (
-        "Nothing is known yet: 1x1 with local batch 128, to begin with."
-    )
+    text = TEXT + "precision: [fp32, bf16]\n"
+    source = AdaptiveTrials(Experiment.from_text(text), SITE, {"max_time": "4h"})
+    first, _, *trials = source.describe()
+    assert first.startswith("Question: max_time 4h. Of 48 candidates, ")
+    price = "a start-up and 52 steps of 1 emulated GPU, to begin with."
+    assert trials == [
+        f"Nothing is known yet: 1x1 with local batch 128, fp32 ddp, {price}",
+        f"Also 1x1 with local batch 128, bf16 ddp, {price}",
+    ]
