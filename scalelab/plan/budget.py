@@ -187,16 +187,21 @@ class Account:
 
     @property
     def deadline_s(self) -> float | None:
-        """When to end what runs, on the clock; None: nothing runs, or no budget."""
-        if self.budget is None or not self._running:
+        """When to end what runs, on the clock; None: there is nothing to end.
+
+        Time passes also where nothing runs, such as while nodes are waited for.
+        """
+        if self.budget is None:
             return None
         if self.budget.spent is Spent.TIME:
-            end_s = self._began_s + self.budget.amount - self._used
-        else:
-            # what ran for (end - start) seconds at its rate adds up to what is left
-            running = self._running.values()
-            begun = sum(trial.rate * trial.started_s for trial in running)
-            end_s = (self.left + begun) / sum(trial.rate for trial in running)
+            return self._began_s + self.budget.amount - self._used - self._ending_s
+        if not self._running:
+            return None
+
+        # what ran for (end - start) seconds at its rate adds up to what is left
+        running = self._running.values()
+        begun = sum(trial.rate * trial.started_s for trial in running)
+        end_s = (self.left + begun) / sum(trial.rate for trial in running)
         return end_s - self._ending_s
 
     @property

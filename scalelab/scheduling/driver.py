@@ -281,9 +281,10 @@ class Driver:
         finally:
             self._gangs.send()
 
-        waiting = self._pool.next_trials()
-        if not self._gangs and waiting and not any(map(self._account.allows, waiting)):
-            self._stop(self._why_spent)
+        if not self._gangs:
+            waiting = self._pool.next_trials()
+            if waiting and not any(map(self._account.allows, waiting)):
+                self._stop(self._why_spent)
 
     @property
     def _why_spent(self) -> str:

@@ -110,6 +110,7 @@ def test_time_passes_whatever_runs() -> None:
     account = Account(
         budget, used=20.0, expected_s=lambda t: 15.0, ending_s=1.0, clock=clock
     )
+    assert account.deadline_s == 100.0 + 40.0 - 1.0, "while nodes are waited for, too"
     assert account.claim(trial(0, 8))
     assert account.claim(trial(1, 8))
     clock.now_s += 30.0
