@@ -244,9 +244,9 @@ def test_keys_reach_the_program_and_are_in_no_record(
 @pytest.mark.slow
 @pytest.mark.repetition
 def test_a_budget_ends_a_sweep(sweep: Sweep, here: Path) -> None:
-    ended = sweep(LONG, "--sweep-budget", "0.00001gpu-h")
+    ended = sweep(LONG, "--sweep-budget", "0.004gpu-h")
     assert ended.returncode == 0
-    early = "The sweep ended early: the budget of 1e-05 emulated GPU-h is spent"
+    early = "The sweep ended early: the budget of 0.004 emulated GPU-h is spent"
     assert early in ended.stderr
     assert re.search(
         r"^Not run: \d trials?\. The same command goes on", ended.stderr, re.M
