@@ -215,14 +215,12 @@ CountOrZero = Annotated[
 LocalBatchLimit = Annotated[int, Field(strict=True, ge=1, le=2**20)]
 
 
-class Range(BaseModel):
+class Range(Section):
     """Whole numbers from one to another: both, and the doublings between them.
 
     >>> Range.model_validate({"from": 3, "to": 20}).doublings
     (3, 6, 12, 20)
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     first: Count = Field(alias="from", description="The smallest.")
     last: Count = Field(alias="to", description="The largest.")
@@ -244,13 +242,10 @@ class Range(BaseModel):
         return (*(size for size in doubled if size < self.last), self.last)
 
 
-def is_range(value: Any) -> bool:
-    """Tell whether a value is written as a range."""
-    return isinstance(value, Mapping) and not {"from", "to"}.isdisjoint(value)
-
-
 def _spread(value: Any) -> Any:
-    return Range.model_validate(value).doublings if is_range(value) else value
+    if isinstance(value, Mapping) and not {"from", "to"}.isdisjoint(value):
+        return Range.model_validate(value).doublings
+    return value
 
 
 class _OrRange:

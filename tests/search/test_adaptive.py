@@ -219,6 +219,15 @@ def test_where_nothing_fits_into_memory_it_ends() -> None:
     assert some.source.inquiry.pick == 1
 
 
+def test_the_largest_local_batch_is_looked_for_first() -> None:
+    auto = "{at_most: 64, multiple_of: 16}"
+    sweep = Sweep(text=TEXT.replace("{from: 16, to: 128}", auto)).run()
+    assert places(sweep)[:3] == [(1, 16, 0), (1, 32, 0), (1, 64, 0)]
+    assert {trial.local_batch_size for trial in sweep.trials[3:]} == {64}
+    assert sweep.source.inquiry is not None
+    assert sweep.source.inquiry.ending is Ending.KNOWN
+
+
 def test_several_trials_run_side_by_side_each_for_what_others_leave_open() -> None:
     sweep = Sweep().run(most=1)
     proposed = []
