@@ -16,7 +16,7 @@ import pandas as pd
 
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.search.planner import Candidates, Step, next_step
-from scalelab.search.value import Prospects
+from scalelab.search.value import Prospects, departures
 
 STEPS, START_UP_S = 50, 60.0
 EFFICIENCY, FRACTION = 0.5, 0.6
@@ -88,17 +88,28 @@ def decide(
     asked = observations(candidates.drop(columns="step_time_s", errors="ignore"))
     law = StepTimeLaw.fit(observations(measured))
     expected = law.draws(asked)
+    middle_s = np.median(expected, axis=0)
+    names = [name for name in _NAMES if name in candidates.columns]
+    runs = measured.groupby(names)["step_time_s"]
+    counts, medians_s = runs.size(), runs.median()
+    keys = [*candidates[names].itertuples(index=False, name=None)]
+    measured_s = {at: medians_s[key] for at, key in enumerate(keys) if key in medians_s}
+
+    places = np.arange(len(candidates))
     prospects = Prospects(
         regret=regrets(candidates, expected, objective),
         shown=law.draws(asked, one_run=True),
+        as_measured={
+            at: regrets(
+                candidates, middle_s * np.where(places == at, factor, 1), objective
+            )
+            for at, factor in departures(measured_s, middle_s).items()
+        },
     )
-    names = [name for name in _NAMES if name in candidates.columns]
-    counts = measured.groupby(names).size()
-    keys = candidates[names].itertuples(index=False, name=None)
     return next_step(
         Candidates(
             sizes=candidates["gpus"].to_numpy(float),
-            costs=trial_costs(candidates, np.median(expected, axis=0)),
+            costs=trial_costs(candidates, middle_s),
             num_runs=np.array([counts.get(key, 0) for key in keys]),
             is_affordable=np.ones(len(candidates), bool),
             is_broken=np.zeros(len(candidates), bool),

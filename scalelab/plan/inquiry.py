@@ -16,6 +16,7 @@ class Purpose(StrEnum):
     DECIDES = "decides"  # it changes the decision most, for what it costs
     BEYOND = "beyond"  # at twice the devices of the pick, where a law may be wrong
     CONFIRMS = "confirms"  # of the pick itself
+    CONTRADICTS = "contradicts"  # of what, as it was measured, would beat the pick
 
 
 class Ending(StrEnum):
@@ -81,6 +82,7 @@ _PURPOSES = {
     Purpose.FIRST: "to begin with",
     Purpose.BEYOND: "to see whether times jump at twice the devices of the pick",
     Purpose.CONFIRMS: "to confirm the pick",
+    Purpose.CONTRADICTS: "again, since what it showed contradicts the pick",
 }
 _ENDINGS = {
     Ending.KNOWN: "known",

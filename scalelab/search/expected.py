@@ -21,7 +21,8 @@ from scalelab.recommend.question.devices import kinds_of
 from scalelab.recommend.question.objective import Constraints, RunSite
 from scalelab.recommend.question.spending import Spending
 from scalelab.records.taken_over import IMPORTED
-from scalelab.search.value import Prospects
+from scalelab.search.candidates import configuration
+from scalelab.search.value import Prospects, departures
 
 _PLACE = "candidate"  # a candidate's position, as a column
 _MOST_REGRET = 100.0
@@ -102,19 +103,37 @@ def expected(
     if not may_be.any():
         return None
 
-    found = _regret(outlook, limits, may_be)
-    regret = np.full((len(found), len(asked)), np.inf)
-    for column, place in enumerate(at):
-        regret[:, place] = np.minimum(regret[:, place], found[:, column])
+    def regret(expected_s: np.ndarray) -> np.ndarray:
+        by_row = _regret(outlook, expected_s, limits, may_be)
+        found = np.full((len(by_row), len(asked)), np.inf)
+        for row, column in enumerate(at):
+            found[:, column] = np.minimum(found[:, column], by_row[:, row])
+        return found
 
     shown = knowledge.law.draws(asked, one_run=True)
-    prospects = Prospects(regret=regret, shown=shown)
+    step_s = np.median(shown, axis=0)
+    middle_s = np.median(outlook.expected_s, axis=0)
+    measured_s = _measured(
+        rows,
+        {
+            int(column): (curves[places[column]], candidates[places[column]])
+            for column in np.unique(at)
+        },
+    )
+    prospects = Prospects(
+        regret=regret(outlook.expected_s),
+        shown=shown,
+        as_measured={
+            column: regret(np.where(at == column, factor * middle_s, middle_s)[None])[0]
+            for column, factor in departures(measured_s, step_s).items()
+        },
+    )
     pick = np.flatnonzero(at == prospects.pick)[:1]
     is_measured = bool((numbers(rows.frame, "num_nodes") > 1).any())
     return Expected(
         places=places.tolist(),
         prospects=prospects,
-        step_s=np.median(shown, axis=0),
+        step_s=step_s,
         job=_job(outlook.spent.take(pick)),
         knows_link=is_measured or considered.link is not None,
     )
@@ -138,10 +157,13 @@ def _configurations(
     return pd.DataFrame(rows)
 
 
-def _regret(outlook: Outlook, limits: Constraints, may_be: np.ndarray) -> np.ndarray:
+def _regret(
+    outlook: Outlook, expected_s: np.ndarray, limits: Constraints, may_be: np.ndarray
+) -> np.ndarray:
     """Return by which share each row is worse than the best, (n_draws, n_rows).
 
-    The best is one of those that may be chosen, ``may_be``.
+    ``expected_s`` are times of the job, of the same shape. The best is one of those
+    that may be chosen, ``may_be``.
 
     Without limits, the best is where a further doubling stops paying: where time times
     a power of the devices is least. A doubling that gives the least return that pays
@@ -151,14 +173,29 @@ def _regret(outlook: Outlook, limits: Constraints, may_be: np.ndarray) -> np.nda
         outlook.frame[name].to_numpy(float) for name in ("world_size", "num_nodes")
     )
     if limits.limited:
-        spent = limits.spending(outlook.expected_s, sizes, nodes)
+        spent = limits.spending(expected_s, sizes, nodes)
         amount = loss(spent, sizes, limits)
     else:
         power = np.log2(1 + limits.min_marginal_return)
-        amount = outlook.expected_s * sizes**power
+        amount = expected_s * sizes**power
 
     least = np.where(may_be, amount, np.inf).min(axis=1, keepdims=True)
     return np.where(may_be, np.minimum(amount / least - 1, _MOST_REGRET), np.inf)
+
+
+def _measured(
+    rows: FitRows, asked: Mapping[int, tuple[CurveKey, Trial]]
+) -> dict[int, float]:
+    """Return the median step time in seconds of each that was measured."""
+    medians = {
+        key: part.groupby([*CONFIGURATION])["step_time_s"].median()
+        for key, part in rows.curves.items()
+    }
+    found = {
+        column: medians[key].get(configuration(trial))
+        for column, (key, trial) in asked.items()
+    }
+    return {column: step_s for column, step_s in found.items() if step_s is not None}
 
 
 def _job(spent: Spending) -> dict[Spent, float]:

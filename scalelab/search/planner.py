@@ -1,8 +1,9 @@
 """The planner of measurements: which trial is worth most to a decision, and the end.
 
 It knows candidates, what the laws expect of them, and what a trial of each costs. It
-ends when the decision is known; when the best that further trials could bring is worth
-less than the next one costs; or when nothing that would help is affordable.
+ends when the decision is known, and no trial saves the job more than it costs; when the
+best that further trials could bring is worth less than the next one costs; or when
+nothing that would help is affordable.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalelab.plan.inquiry import Ending, Purpose
-from scalelab.search.value import Prospects
+from scalelab.search.value import LITTLE, Prospects
 
 SURELY = 0.9
 """The probability of a little regret from which on a decision counts as known."""
@@ -63,6 +64,12 @@ class Candidates:
         """Whether a trial of each ran, or runs; shape (n_candidates,)."""
         return np.asarray((self.num_runs > 0) | self.is_broken | self.is_pending)
 
+    @property
+    def may_run(self) -> np.ndarray:
+        """Whether a further trial of each tells something, shape (n_candidates,)."""
+        is_settled = (self.num_runs >= _MOST_RUNS) | self.is_broken
+        return np.asarray(~is_settled & ~self.is_pending)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
@@ -94,11 +101,12 @@ def next_step(
         What is expected of them.
     worth
         What the job costs at its best, in the unit of the budget: a regret of 0.1 is a
-        tenth of it. None: it is not known, and every trial that helps is worth it.
+        tenth of it. None: it is not known; every trial that helps is worth it until
+        the decision is known, and none after that.
     """
     pick, surety = prospects.pick, prospects.surety
     regret = float(prospects.mean[pick])
-    candidate, purpose, settles = _wanted(candidates, prospects)
+    candidate, purpose, settles = _wanted(candidates, prospects, worth)
 
     worthwhile = math.inf
     if worth is not None and purpose is Purpose.DECIDES:
@@ -120,14 +128,20 @@ def next_step(
 
 
 def _wanted(
-    candidates: Candidates, prospects: Prospects
+    candidates: Candidates, prospects: Prospects, worth: float | None
 ) -> tuple[int | None, Purpose | None, float | None]:
     """Return the trial that would be next, what it is for, and what it settles."""
-    if prospects.surety >= SURELY:
-        return *_before_the_end(candidates, prospects), None
+    is_sure = prospects.surety >= SURELY
+    if is_sure:
+        found, purpose = _before_the_end(candidates, prospects)
+        if found is not None:
+            return found, purpose, None
 
-    gains = prospects.gains(candidates.pending)
-    found = _deciding(candidates, prospects, gains)
+    gains = np.where(candidates.may_run, prospects.gains(candidates.pending), 0.0)
+    if is_sure:
+        found = _paying(candidates, gains, worth)
+    else:
+        found = _deciding(candidates, prospects, gains)
     if found is None:
         return None, None, None
     return found, Purpose.DECIDES, min(1.0, gains[found] / prospects.mean.min())
@@ -153,7 +167,9 @@ def _before_the_end(
     """Return what is measured yet before a decision counts as known.
 
     A law that has seen nothing beyond the pick cannot see a cliff there, nor can a
-    trial of the pick: one trial at about twice its devices does.
+    trial of the pick: one trial at about twice its devices does. A measured time that
+    a law takes for chance is measured again where the pick would not be the best if it
+    were true.
     """
     pick, sizes = prospects.pick, candidates.sizes
     larger = np.unique(sizes[(sizes > sizes[pick]) & np.isfinite(prospects.mean)])
@@ -164,7 +180,28 @@ def _before_the_end(
             regret = np.where(sizes == twice, prospects.mean, np.inf)
             return int(regret.argmin()), Purpose.BEYOND
 
-    return (None, None) if candidates.is_seen[pick] else (pick, Purpose.CONFIRMS)
+    if not candidates.is_seen[pick]:
+        return pick, Purpose.CONFIRMS
+
+    contradicts = {
+        candidate: regret[pick]
+        for candidate, regret in prospects.as_measured.items()
+        if candidates.may_run[candidate] and regret[pick] > LITTLE
+    }
+    if contradicts:
+        return max(contradicts, key=contradicts.__getitem__), Purpose.CONTRADICTS
+    return None, None
+
+
+def _paying(
+    candidates: Candidates, gains: np.ndarray, worth: float | None
+) -> int | None:
+    """Return the trial that saves the job most for its cost, and more than that."""
+    if worth is None:
+        return None
+    pays = (gains * worth > candidates.costs) & (gains >= _LEAST_GAIN)
+    value = np.where(pays & candidates.is_affordable, gains / candidates.costs, 0.0)
+    return int(value.argmax()) if value.any() else None
 
 
 def _deciding(
@@ -175,9 +212,6 @@ def _deciding(
     Where no single one is expected to change it, the likeliest rivals of the pick are
     measured one by one. Beside trials that run, only what changes it much is.
     """
-    may_run = (candidates.num_runs < _MOST_RUNS) & ~candidates.is_broken
-    may_run &= ~candidates.is_pending
-    gains = np.where(may_run, gains, 0.0)
     least = max(_MUCH * gains.max(), _LEAST_GAIN)
     if candidates.pending:
         least = max(least, _MUCH_BESIDE * float(prospects.mean.min()))
@@ -185,7 +219,7 @@ def _deciding(
     is_much = gains >= least
     value = np.where(is_much, gains, 0.0)
     if not is_much.any() and not candidates.pending:
-        is_open = may_run & (candidates.num_runs == 0)
+        is_open = candidates.may_run & (candidates.num_runs == 0)
         value = np.where(is_open, prospects.share_best, 0.0)
 
     affordable = np.where(candidates.is_affordable, value, 0.0)

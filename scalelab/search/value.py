@@ -15,8 +15,8 @@ Making 34.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.special import ndtri
@@ -39,10 +39,14 @@ class Prospects:
     shown : ndarray, shape (n_draws, n_candidates)
         The step time in seconds that a trial of each would show. Draw for draw it
         belongs to the regrets.
+    as_measured : mapping to ndarray, shape (n_candidates,)
+        By candidate that departs from what the laws expect of it by more than a little:
+        the regrets if what its trials showed is true, and not what the laws expect.
     """
 
     regret: np.ndarray
     shown: np.ndarray
+    as_measured: Mapping[int, np.ndarray] = field(default_factory=dict)
 
     @property
     def mean(self) -> np.ndarray:
@@ -85,6 +89,21 @@ class Prospects:
         ]
 
         return np.maximum(found, 0.0)
+
+
+def departures(
+    measured_s: Mapping[int, float], expected_s: np.ndarray
+) -> dict[int, float]:
+    """Return by which factors measured step times depart from the expected ones.
+
+    Both are in seconds, and by candidate; those that depart by a little are left out.
+    """
+    factors = {at: step_s / expected_s[at] for at, step_s in measured_s.items()}
+    return {
+        at: factor
+        for at, factor in factors.items()
+        if abs(np.log(factor)) > np.log1p(LITTLE)
+    }
 
 
 def _informed(regret: np.ndarray, features: np.ndarray) -> float:

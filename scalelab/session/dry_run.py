@@ -10,6 +10,7 @@ from scalelab.inputs.guessed import Guided, by_guess
 from scalelab.inputs.lines import aligned
 from scalelab.inputs.numerals import counted, device_time
 from scalelab.inputs.wording import Option
+from scalelab.kinds.sources import SOURCES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,6 +96,8 @@ def _trials(asked: Sweep) -> Iterator[str]:
 
     yield f"{asked.experiment.name} on site {asked.site.name}: {what}"
     yield from chosen
+    if SOURCES[asked.experiment.source.name].is_adaptive:
+        yield "The candidates, and how many trials of each the whole grid would have:"
     yield ""
     varied = [name for name, values in _axes(planned).items() if len(values) > 1]
     counts = Counter(_row(trial, varied) for trial in planned)  # of seeds and repeats
@@ -194,6 +197,8 @@ def _cost(asked: Sweep) -> Iterator[str]:
         hours = device_time(asked.gpu_hours, asked.words.hour)
         besides = ", ".join([hours, *spending_to_come(asked)])
         yield f"Device time to come: about {besides}, estimated from ended trials."
+    elif left is None and SOURCES[asked.experiment.source.name].is_adaptive:
+        yield "Device time to come: at most what --sweep-budget allows."
     elif left is None:
         yield "Device time to come: not known; the source of trials does not say."
     elif left:

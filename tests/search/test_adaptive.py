@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from scalelab.plan.tracked import TrackedSource, source_of
 from scalelab.records.columns import SCHEMA_VERSION
 from scalelab.records.taken_over import taken_over
 from scalelab.search.adaptive import AdaptiveTrials
+from scalelab.session import dry_run
 from scalelab.site.choice import site_of
 
 TEXT = """\
@@ -169,7 +171,7 @@ def test_the_order_in_which_trials_are_told_does_not_matter() -> None:
 def test_it_ends_with_its_budget_and_says_what_more_would_buy() -> None:
     whole = Sweep().run()
     used = [row["allocated_gpu_s"] for row in whole.rows]
-    sweep = Sweep(budget_gpu_s=sum(used) - 1.0).run()
+    sweep = Sweep(budget_gpu_s=sum(used) / 2).run()
     found = sweep.source.inquiry
     assert found is not None
     assert found.ending is Ending.SPENT
@@ -353,3 +355,17 @@ def test_what_it_says_before_anything_ran() -> None:
         f"Nothing is known yet: 1x1 with local batch 128, fp32 ddp, {price}",
         f"Also 1x1 with local batch 128, bf16 ddp, {price}",
     ]
+
+
+def test_a_plan_shows_the_candidates_and_the_first_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = TEXT.replace("to: 32", "to: 2") + "source: adaptive\n"
+    site = "site: {device_type: cpu, gpus_per_node: 2}\n"
+    Path("e.yaml").write_text(text + site)
+    planned = str(dry_run("e.yaml"))
+    first = "1x1 with local batch 128, a start-up and 52 steps of 1 "
+    assert first in planned
+    assert "The candidates, and how many trials of each the whole grid" in planned
+    assert "Device time to come: at most what --sweep-budget allows." in planned

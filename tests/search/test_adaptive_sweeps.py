@@ -124,6 +124,7 @@ def test_drivers_that_die_measure_nothing_twice_and_keep_the_budget(home: Path) 
         [*SCALELAB, "plan", "e.yaml"], capture_output=True, text=True, check=True
     )
     assert ": known.\n" in planned.stdout
+    assert "Device time to come" not in planned.stdout, "there is none"
 
     again, said = swept("5core-min")
     assert again == 0

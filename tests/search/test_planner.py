@@ -119,6 +119,47 @@ def test_far_beyond_the_pick_says_nothing_of_a_cliff_next_to_it() -> None:
     assert (step.candidate, step.purpose) == (1, Purpose.BEYOND)
 
 
+def test_a_measured_time_that_contradicts_the_pick_is_measured_again() -> None:
+    """The pick would be a tenth worse than candidate 2, as that one was measured."""
+    sure = known_pick(best=3)
+    as_measured = {
+        1: np.array([9.0, 0.0, 9.0, 0.04]),
+        2: np.array([9.0, 9.0, 0.0, 0.1]),
+    }
+    doubtful = Prospects(regret=sure.regret, shown=sure.shown, as_measured=as_measured)
+    step = next_step(candidates([1, 1, 1, 1]), doubtful, None)
+    assert (step.candidate, step.purpose) == (2, Purpose.CONTRADICTS)
+
+    often = next_step(candidates([1, 1, 3, 1]), doubtful, None)
+    assert often.ending is Ending.KNOWN, "three times are enough"
+    runs = next_step(candidates([1, 1, 1, 1], pending=[2]), doubtful, None)
+    assert (runs.candidate, runs.ending) == (None, None), "it is waited for"
+
+
+def test_what_a_trial_shows_of_many_jobs_pays_after_the_decision_is_known(
+    rng: np.random.Generator,
+) -> None:
+    """Candidate 2 wins in 6% of the draws, and a trial of it would tell."""
+    amounts = np.tile([9.0, 9.0, 1.2, 1.0], (400, 1))
+    amounts[:24, 2] = 0.5
+    amounts *= np.exp(0.001 * rng.standard_normal((400, 4)))
+    sure = prospects(amounts)
+    regret = sure.mean.min()
+    assert sure.surety > 0.9
+
+    ended = [
+        next_step(candidates([1, 1, 0, 1]), sure, worth).ending
+        for worth in (None, 0.5 * 4.0 / regret)
+    ]
+    assert ended == [Ending.KNOWN, Ending.KNOWN]
+    step = next_step(candidates([1, 1, 0, 1]), sure, 4.0 * 4.0 / regret)
+    assert (step.candidate, step.purpose) == (2, Purpose.DECIDES)
+
+    cannot = np.array([True, True, False, True])
+    known = candidates([1, 1, 0, 1], is_affordable=cannot)
+    assert next_step(known, sure, 4.0 * 4.0 / regret).ending is Ending.KNOWN
+
+
 def test_nothing_lies_beyond_the_largest() -> None:
     step = next_step(candidates([1, 0, 0, 0]), known_pick(best=3), None)
     assert (step.candidate, step.purpose) == (3, Purpose.CONFIRMS)
