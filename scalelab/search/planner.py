@@ -23,6 +23,7 @@ _MOST_RUNS = 3  # of one candidate, to settle what scatters
 _MUCH = 0.25  # of the largest gain: among these, the gain per cost decides
 _MUCH_BESIDE = 0.1  # of the expected regret: what is worth running beside others
 _LEAST_GAIN = 1e-3  # a smaller one cannot be told from none
+_LEAST_PAYING = 3e-3  # of a job, for which what is known is measured further
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,7 +200,7 @@ def _paying(
     """Return the trial that saves the job most for its cost, and more than that."""
     if worth is None:
         return None
-    pays = (gains * worth > candidates.costs) & (gains >= _LEAST_GAIN)
+    pays = (gains * worth > candidates.costs) & (gains >= _LEAST_PAYING)
     value = np.where(pays & candidates.is_affordable, gains / candidates.costs, 0.0)
     return int(value.argmax()) if value.any() else None
 
