@@ -244,6 +244,11 @@ class Range(Section):
 
 def _spread(value: Any) -> Any:
     if isinstance(value, Mapping) and not {"from", "to"}.isdisjoint(value):
+        for name in value.keys() - {"from", "to"}:
+            raise SpecError(
+                f"a range has no {shown(name)}: {{from: 1, to: 8}} stands for its ends "
+                "and the doublings between them. List other numbers: [1, 4, 7]."
+            )
         return Range.model_validate(value).doublings
     return value
 
