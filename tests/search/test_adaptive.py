@@ -53,6 +53,7 @@ class Sweep:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     budget_gpu_s: float = 1e9
     broken: frozenset[tuple[int, int]] = frozenset()  # devices and local batch
+    factors: Mapping[tuple[int, int], float] = field(default_factory=dict)  # of times
     spread: float = 0.01
     trials: list[Trial] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -88,6 +89,7 @@ class Sweep:
         assert step_s is not None
         rng = np.random.default_rng([*at, trial.repeat])
         step_s *= float(np.exp(self.spread * rng.standard_normal()))
+        step_s *= self.factors.get((trial.world_size, trial.local_batch_size), 1.0)
         is_broken = (trial.world_size, trial.local_batch_size) in self.broken
         return {
             "schema_version": SCHEMA_VERSION,
@@ -369,3 +371,22 @@ def test_a_plan_shows_the_candidates_and_the_first_trial(
     assert first in planned
     assert "The candidates, and how many trials of each the whole grid" in planned
     assert "Device time to come: at most what --sweep-budget allows." in planned
+
+
+def test_what_contradicts_the_pick_is_measured_again_and_then_believed() -> None:
+    """On 16 devices one batch is much faster than all others let expect."""
+    machine = Machine(between_bytes_per_s=10 * GIGABIT)
+    sweep = Sweep(machine, factors={(16, 128): 0.6})
+    again = []
+    while (trial := sweep.source.ask()) is not None:
+        inquiry = sweep.source.inquiry
+        assert inquiry is not None
+        assert inquiry.following is not None
+        if inquiry.following.purpose is Purpose.CONTRADICTS:
+            again.append((trial.world_size, trial.local_batch_size))
+        sweep.source.tell(sweep.row(trial))
+
+    assert again == [(16, 128)]
+    found = sweep.source.inquiry
+    assert found is not None
+    assert (found.pick, found.ending) == (16, Ending.KNOWN)

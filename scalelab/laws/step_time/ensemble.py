@@ -79,7 +79,8 @@ class Ensemble:
                 cross = self.process.cross(at.take(block))
                 carried = self.process.inverse @ cross.T
                 known = (cross * carried.T).sum(axis=1)
-                left = np.maximum(float(self.process.variances.sum()) - known, 0.0)
+                before = self.process.variance(at.take(block))
+                left = np.maximum(before - known, 0.0)
                 mean, slopes = _linear(components, at.take(block), cross, carried)
                 spreads = ((slopes @ covariance) * slopes).sum(axis=-1)
                 weights[:count, block] = [[part.share] for part in components]

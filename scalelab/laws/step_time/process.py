@@ -3,7 +3,9 @@
 The log error of a shape is the sum of four normal parts: one that is smooth in devices,
 nodes and batch, so that neighbours share it; one that depends on the local batch alone
 (a library chooses another algorithm at this size); one that depends on the placement
-alone (these nodes, this topology); one of the single configuration. Together with the
+alone (these nodes, this topology); one of the single configuration. An outlier has a
+much larger variance: it tells nothing of others, and where its repeats agree it is true
+of its configuration. Together with the
 spread between repeats and a normal prior of the shape's parameters, a curve is a
 Gaussian process. Far from every measurement the first part has mean zero and its full
 variance: it changes interpolations and makes extrapolations uncertain.
@@ -18,7 +20,7 @@ Wilson et al. 2020, *Efficiently sampling functions from Gaussian process poster
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Self
 
@@ -57,6 +59,8 @@ class DiscrepancyProcess:
     factors: np.ndarray
     parts: np.ndarray
     inverse: np.ndarray
+    # shape (n_points,): what of that variance is true of the configuration
+    peculiar: np.ndarray
 
     @classmethod
     def of(
@@ -77,7 +81,13 @@ class DiscrepancyProcess:
             factors=factors,
             parts=parts,
             inverse=cho_solve(factor, np.eye(len(points))),
+            peculiar=np.zeros(len(points)),
         )
+
+    def believing(self, is_true: np.ndarray) -> Self:
+        """Return the process to which some outliers are true of their configuration."""
+        further = (self.variances[-1] + noise(self.points)) * (self.factors - 1)
+        return replace(self, peculiar=np.where(is_true, further, 0.0))
 
     @property
     def variances(self) -> np.ndarray:
@@ -86,7 +96,17 @@ class DiscrepancyProcess:
 
     def cross(self, at: Configurations) -> np.ndarray:
         """Return covariances with the points, shape (n_configurations, n_points)."""
-        return np.tensordot(self.variances, correlations(at, self.points.at), 1)
+        shared = np.tensordot(self.variances, correlations(at, self.points.at), 1)
+        return np.asarray(shared + self._peculiar_to(at))
+
+    def variance(self, at: Configurations) -> np.ndarray:
+        """Return the variance before any point was seen, shape (n_configurations,)."""
+        return np.asarray(self.variances.sum() + self._peculiar_to(at).sum(axis=1))
+
+    def _peculiar_to(self, at: Configurations) -> np.ndarray:
+        if not self.peculiar.any():
+            return np.zeros((len(at.samples), len(self.points)))
+        return np.asarray(_matches(at, self.points.at)[-1] * self.peculiar)
 
     def draws(self, at: Configurations, carried: np.ndarray) -> np.ndarray:
         """Draw what the points leave open at configurations, shape (n_draws, n).
@@ -96,7 +116,7 @@ class DiscrepancyProcess:
         ``carried`` are the weights of the points at each configuration.
         """
         single = (self.variances[-1] + noise(self.points)) * self.factors
-        left = np.sqrt(np.maximum(single - self.variances[-1], 0.0))
+        left = np.sqrt(np.maximum(single - self.variances[-1] - self.peculiar, 0.0))
         seen = self._unconditioned(self.points.at)
         seen += left * substreams(SEED + 6, self.points.at.columns)
         return np.asarray(self._unconditioned(at) - seen @ carried)
@@ -109,6 +129,9 @@ class DiscrepancyProcess:
         draws = deviations[0] * np.sqrt(2 / _NUM_WAVES) * heights @ waves.T
         for part, names in enumerate(([2], [0, 1], [0, 1, 2, 3]), start=1):
             draws += deviations[part] * substreams(SEED + part, at.columns[:, names])
+        peculiar = np.sqrt(self._peculiar_to(at).sum(axis=1))
+        if peculiar.any():
+            draws += peculiar * substreams(SEED + 9, at.columns)
         return np.asarray(draws)
 
     def tuned(

@@ -95,12 +95,36 @@ def test_a_slow_second_node_is_a_cost_and_no_odd_row() -> None:
     assert answer["step_time_s"].item() == pytest.approx(measured, rel=0.1)
 
 
-def test_three_runs_that_agree_are_believed() -> None:
+@pytest.mark.parametrize("factor", [3.0, 0.5])
+@pytest.mark.parametrize("repeats", [2, 3])
+@pytest.mark.parametrize("batches", [(16,), (8, 16, 32)])
+def test_runs_that_agree_are_believed(
+    factor: float, repeats: int, batches: tuple[int, ...]
+) -> None:
     declared, rng = machine(0)
-    rows = sweep_rows(declared, rng, batches=(16,))
-    is_odd = rows["world_size"] == 8
-    rows.loc[is_odd, "step_time_s"] *= 3
+    rows = sweep_rows(declared, rng, batches=batches, repeats=repeats)
+    is_odd = (rows["world_size"] == 8) & (rows["local_batch_size"] == 16)
+    rows.loc[is_odd, "step_time_s"] *= factor
     law = StepTimeLaw.fit(rows)
+    assert law.doubted.empty
+
     measured = rows.loc[is_odd, "step_time_s"].median()
-    answer = law.predict(asked((8,)))
-    assert answer["step_time_lo_s"].item() < measured < answer["step_time_hi_s"].item()
+    answer = law.predict(asked())
+    lo, middle, hi = answer.loc[answer["world_size"] == 8, ANSWER].to_numpy()[0]
+    assert lo < measured < hi
+    assert middle == pytest.approx(measured, rel=0.03)
+    drawn = np.median(law.draws(asked((8,))))
+    assert drawn == pytest.approx(measured, rel=0.03)
+
+    truth = np.array([declared_step_time(declared, n, 16) for n in SIZES])
+    ratios = (answer["step_time_s"].to_numpy() / truth)[np.array(SIZES) != 8]
+    assert np.abs(np.log(ratios)).max() < np.log(1.2), "it says nothing of others"
+
+
+def test_runs_that_contradict_each_other_are_not_believed_for_their_median() -> None:
+    declared, rng = machine(0)
+    rows = sweep_rows(declared, rng, batches=(8, 16, 32), repeats=2)
+    law = StepTimeLaw.fit(with_odd(rows, 8, 5.0))
+    truth = declared_step_time(declared, 8, 16)
+    answer = law.predict(asked((8,)))["step_time_s"].item()
+    assert answer == pytest.approx(truth, rel=0.5)
