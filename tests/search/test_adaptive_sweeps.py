@@ -17,6 +17,11 @@ from scalelab.session import import_table, load
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PATIENCE_S = 240
+# on a busy machine two counts may scatter too much to be told apart
+ENDINGS = {
+    Ending.KNOWN: ": known.",
+    Ending.EXHAUSTED: ": all that could be told apart was measured.",
+}
 SCALELAB = [sys.executable, "-m", "scalelab"]
 DIGITS = """\
 name: swept
@@ -105,7 +110,11 @@ def test_drivers_that_die_measure_nothing_twice_and_keep_the_budget(home: Path) 
 
     code, text = swept("5core-min")
     assert code == 0, text
-    assert ": known." in text
+    inquiry = load(run).status().inquiry
+    assert inquiry is not None
+    assert inquiry.ending in ENDINGS
+    ended = ENDINGS[inquiry.ending]
+    assert ended in text
     reader = RunReader.open(run)
     measured = Counter(
         row["trial_id"] for row in reader.rows() if row["outcome"] == "completed"
@@ -113,9 +122,6 @@ def test_drivers_that_die_measure_nothing_twice_and_keep_the_budget(home: Path) 
     assert set(measured.values()) == {1}
     used_s = sum(row["allocated_gpu_s"] or 0.0 for row in reader.rows())
     assert used_s <= 300.0
-    inquiry = load(run).status().inquiry
-    assert inquiry is not None
-    assert inquiry.ending is Ending.KNOWN
 
     for said in (load(run).summary, (run / "report.html").read_text()):
         assert "at most 5% worse than the best)" in said
@@ -123,7 +129,7 @@ def test_drivers_that_die_measure_nothing_twice_and_keep_the_budget(home: Path) 
     planned = subprocess.run(
         [*SCALELAB, "plan", "e.yaml"], capture_output=True, text=True, check=True
     )
-    assert ": known.\n" in planned.stdout
+    assert f"{ended}\n" in planned.stdout
     assert "Device time to come" not in planned.stdout, "there is none"
 
     again, said = swept("5core-min")
