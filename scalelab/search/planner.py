@@ -140,7 +140,8 @@ def _wanted(
 
     gains = np.where(candidates.may_run, prospects.gains(candidates.pending), 0.0)
     if is_sure:
-        found = _paying(candidates, gains, worth)
+        # an estimate may exceed all that there is to gain
+        found = _paying(candidates, np.minimum(gains, prospects.mean.min()), worth)
     else:
         found = _deciding(candidates, prospects, gains)
     if found is None:

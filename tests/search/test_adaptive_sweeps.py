@@ -113,6 +113,8 @@ def test_drivers_that_die_measure_nothing_twice_and_keep_the_budget(home: Path) 
     inquiry = load(run).status().inquiry
     assert inquiry is not None
     assert inquiry.ending in ENDINGS
+    assert inquiry.surety is not None
+    assert (inquiry.surety >= 0.9) == (inquiry.ending is Ending.KNOWN)
     ended = ENDINGS[inquiry.ending]
     assert ended in text
     reader = RunReader.open(run)

@@ -160,6 +160,23 @@ def test_what_a_trial_shows_of_many_jobs_pays_after_the_decision_is_known(
     assert next_step(known, sure, 4.0 * 4.0 / regret).ending is Ending.KNOWN
 
 
+def test_what_is_known_ends_as_known_whatever_a_trial_is_worth() -> None:
+    """Of these draws the estimate of a gain exceeds the expected regret."""
+    rng = np.random.default_rng(21)
+    amounts = np.tile([9.0, 9.0, 1.0, 1.0], (400, 1))
+    amounts *= np.exp(0.02 * rng.standard_normal((400, 4)))
+    for rival in (2, 3):
+        amounts[rng.random(400) < 0.05, rival] *= 1.2
+    sure = prospects(amounts)
+    regret = sure.mean.min()
+    assert sure.surety > 0.9
+    assert sure.gains()[2] > regret
+
+    for times in np.linspace(0.8, 1.2, 41):
+        step = next_step(candidates([1, 1, 1, 1]), sure, times * 4.0 / regret)
+        assert step.ending in (None, Ending.KNOWN)
+
+
 def test_nothing_lies_beyond_the_largest() -> None:
     step = next_step(candidates([1, 0, 0, 0]), known_pick(best=3), None)
     assert (step.candidate, step.purpose) == (3, Purpose.CONFIRMS)

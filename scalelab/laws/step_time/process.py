@@ -4,8 +4,8 @@ The log error of a shape is the sum of four normal parts: one that is smooth in 
 nodes and batch, so that neighbours share it; one that depends on the local batch alone
 (a library chooses another algorithm at this size); one that depends on the placement
 alone (these nodes, this topology); one of the single configuration. An outlier has a
-much larger variance: it tells nothing of others, and where its repeats agree it is true
-of its configuration. Together with the
+much larger variance: it tells nothing of others, and where it was repeated it is true
+of its configuration, to the noise of its repeats. Together with the
 spread between repeats and a normal prior of the shape's parameters, a curve is a
 Gaussian process. Far from every measurement the first part has mean zero and its full
 variance: it changes interpolations and makes extrapolations uncertain.
@@ -20,7 +20,7 @@ Wilson et al. 2020, *Efficiently sampling functions from Gaussian process poster
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Self
 
@@ -59,8 +59,6 @@ class DiscrepancyProcess:
     factors: np.ndarray
     parts: np.ndarray
     inverse: np.ndarray
-    # shape (n_points,): what of that variance is true of the configuration
-    peculiar: np.ndarray
 
     @classmethod
     def of(
@@ -81,18 +79,18 @@ class DiscrepancyProcess:
             factors=factors,
             parts=parts,
             inverse=cho_solve(factor, np.eye(len(points))),
-            peculiar=np.zeros(len(points)),
         )
-
-    def believing(self, is_true: np.ndarray) -> Self:
-        """Return the process to which some outliers are true of their configuration."""
-        further = (self.variances[-1] + noise(self.points)) * (self.factors - 1)
-        return replace(self, peculiar=np.where(is_true, further, 0.0))
 
     @property
     def variances(self) -> np.ndarray:
         """Variance of each part, shape (4,)."""
         return np.asarray(np.exp(2 * self.log_amplitudes))
+
+    @property
+    def peculiar(self) -> np.ndarray:
+        """Variance that a repeated outlier has with its configuration, (n_points,)."""
+        further = (self.variances[-1] + noise(self.points)) * (self.factors - 1)
+        return np.asarray(np.where(self.points.num_repeats > 1, further, 0.0))
 
     def cross(self, at: Configurations) -> np.ndarray:
         """Return covariances with the points, shape (n_configurations, n_points)."""
@@ -104,9 +102,10 @@ class DiscrepancyProcess:
         return np.asarray(self.variances.sum() + self._peculiar_to(at).sum(axis=1))
 
     def _peculiar_to(self, at: Configurations) -> np.ndarray:
-        if not self.peculiar.any():
+        peculiar = self.peculiar
+        if not peculiar.any():
             return np.zeros((len(at.samples), len(self.points)))
-        return np.asarray(_matches(at, self.points.at)[-1] * self.peculiar)
+        return np.asarray(_matches(at, self.points.at)[-1] * peculiar)
 
     def draws(self, at: Configurations, carried: np.ndarray) -> np.ndarray:
         """Draw what the points leave open at configurations, shape (n_draws, n).

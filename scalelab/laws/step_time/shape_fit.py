@@ -31,7 +31,6 @@ _MAJORITY = 6  # points; among fewer, a curve may be rough from the first fit on
 # A row that is wrong by a factor: its log probability, the factor on the variance of
 # its point, how far it lies from the others, and how many there may be
 _ODD_LOG, _ODD_FACTOR, _SURPRISING = np.log(0.1), 600.0, 2.5
-_AGREEING = 0.25  # of an outlier's deviation, within which its repeats scatter
 _FEWEST_WITH_ODD, _POINTS_PER_ODD, _NUM_SUSPECTS = 3, 10, 4
 # An unmeasured cost of the second node can make a step slower, but never faster than
 # its computation: it is integrated in steps, up to so many deviations and of this width
@@ -209,8 +208,7 @@ def shared_process(
         target = LogPosterior(process, prior, shape)
         state = target.levenberg_marquardt(state.parameters, _NEXT_STEPS)
 
-    agree = points.scatter.spreads < _AGREEING * np.abs(state.residuals)
-    return process.believing((points.num_repeats > 1) & agree)
+    return process
 
 
 def _odd_points(points: Points, prior: ShapePrior, shape: Shape) -> np.ndarray:
