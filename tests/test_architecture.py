@@ -22,7 +22,7 @@ HEAVY_ON_RUNNING_SIDE = {"torch", "dask", "distributed", "dask_jobqueue"}
 MOST_FILES = 16
 # Of all rooms but `testing`. An issue raises the statements at most by the share that
 # it names, with a line in the changelog; the functions above the complexity, never.
-MOST_STATEMENTS = 33_282
+MOST_STATEMENTS = 34_682
 MOST_COMPLEX_FUNCTIONS = 23
 COMPLEXITY, MOST_COMPLEXITY = 15, 21
 MOST_LINES = 450

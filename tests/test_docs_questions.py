@@ -12,7 +12,12 @@ from command_lines import blocks, options, read
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "questions.md").read_text()
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
-CASES = ("Unlike devices", "On demand or spot", "Energy and carbon")
+CASES = (
+    "Unlike devices",
+    "On demand or spot",
+    "Chained jobs",
+    "Energy and carbon",
+)
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ")][1:]
 
 

@@ -113,6 +113,18 @@ def asked(
     local_batch: Annotated[
         int | None, option("64", "Local batch [default: any measured].", parser=_count)
     ] = None,
+    walltime: Annotated[
+        str | None,
+        option(
+            "24h",
+            "Add how many chained jobs of at most this time it takes [default: the "
+            "site's, where several].",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        option("2min", "Time to write a checkpoint at the end of a chained job."),
+    ] = None,
     between_nodes: Annotated[
         str | None,
         option(
@@ -172,6 +184,8 @@ def asked(
         batch=batch,
         max_batch=max_batch,
         local_batch=local_batch,
+        walltime=walltime,
+        checkpoint=checkpoint,
         between_nodes=between_nodes,
         accept_unmeasured=accept_unmeasured,
         no_history=no_history,

@@ -20,6 +20,7 @@ from scalelab.recommend.advice import Considered, consider
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.kept import Question
 from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.chained import chained
 from scalelab.recommend.joint import Joint
 from scalelab.recommend.knowledge import History, refuse_several, selected
 from scalelab.recommend.money.power import power_of
@@ -86,6 +87,12 @@ def answer(
     compared, pairs, not_compared = beside_each_other(found, terms, question.spot)
 
     further = [*_old_prices(question, prices), *_electricity(found), *not_compared]
+    further += chained(
+        found,
+        known,
+        walltime_s=question.walltime_s,
+        checkpoint_s=question.checkpoint_s,
+    )
     if len(kinds) == 1 and not pairs:
         (alone,) = compared.values()
         answered = alone.recommendation()

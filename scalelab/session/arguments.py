@@ -17,6 +17,7 @@ from scalelab.experiment.job import Job
 from scalelab.inputs.fields import (
     CarbonRate,
     Count,
+    Duration,
     Effectiveness,
     Flag,
     Fraction,
@@ -128,7 +129,7 @@ _GUESSED = by_guess(
         "local_batch=...": "local_batch_size per_gpu_batch_size micro_batch_size",
         "gpus=[...]": "world_size num_gpus n_gpus max_gpus devices gpu_counts nodes "
         "num_nodes max_nodes",
-        "deadline='4h' or max_time='4h'": "time time_limit walltime max_hours hours "
+        "deadline='4h' or max_time='4h'": "time time_limit max_hours hours "
         "max_duration timeout max_runtime",
         "max_cost='20usd' or max_gpu_hours=50": "budget cost max_price max_usd "
         "budget_usd max_budget money budget_gpu_hours",
@@ -224,6 +225,12 @@ class RecommendArguments(LawArguments):
     batch: _Batch = Field(default=None, description="The global batch of the job.")
     max_batch: _Batch = Field(default=None, description="The largest global batch.")
     local_batch: _Batch = Field(default=None, description="The local batch of the job.")
+    walltime: Annotated[Duration | None, BeforeValidator(plain_value)] = Field(
+        default=None, description="The longest time of a job, such as '24h'."
+    )
+    checkpoint: Annotated[Duration | None, BeforeValidator(plain_value)] = Field(
+        default=None, description="The time to write a checkpoint, such as '2min'."
+    )
     between_nodes: LinkText | None = None
     accept_unmeasured: Flag = False
     no_history: Flag = False

@@ -96,6 +96,8 @@ class RecommendingRun(AskedRun):
         batch: int | None = None,
         max_batch: int | None = None,
         local_batch: int | None = None,
+        walltime: float | str | None = None,
+        checkpoint: float | str | None = None,
         between_nodes: str | None = None,
         accept_unmeasured: bool = False,
         no_history: bool = False,
@@ -154,6 +156,13 @@ class RecommendingRun(AskedRun):
             The largest global batch that may be used, instead of the largest measured.
         local_batch
             The local batch; default: any up to the largest measured.
+        walltime
+            The longest time of a job, e.g. ``"24h"``: how many chained jobs each
+            allocation takes is added. Default: the site's, and added where an
+            allocation takes several.
+        checkpoint
+            The time to write the checkpoint with which a chained job ends; default:
+            what the site's ``spot`` says, else 60 s.
         between_nodes
             The link between nodes, e.g. ``"100Gbit/s 5us"``; it counts where no trial
             ran on several nodes. Default: what the site's profile says.
@@ -226,6 +235,8 @@ class RecommendingRun(AskedRun):
                 largest=arguments.max_batch,
                 local_batch_size=arguments.local_batch,
             ),
+            walltime_s=arguments.walltime,
+            checkpoint_s=arguments.checkpoint,
             between_nodes=arguments.between_nodes,
             accept_unmeasured=arguments.accept_unmeasured,
             quotes=quotes,
@@ -291,7 +302,8 @@ class RecommendingRun(AskedRun):
 
         everywhere = self.experiment.resolve_site(site)
         where = with_batch_system(everywhere.in_group(answer.node_group or None))
-        time = JobTime.of(answer, where.walltime)
+        limits_s = [where.walltime, *answer.asked_walltime_s]
+        time = JobTime.of(answer, min(filter(None, limits_s), default=None))
 
         return job_script(
             where,

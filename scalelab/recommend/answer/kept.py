@@ -50,6 +50,8 @@ class Question:
     history: str = ""  # folder of runs to learn from; empty: none
     quotes: tuple[Quote, ...] = ()  # prices other than the site's own
     spot: Spot | None = None  # what is asked of interruptible nodes
+    walltime_s: float | None = None  # the longest time of a job that is asked
+    checkpoint_s: float | None = None
     power: tuple[tuple[str, float], ...] = ()  # W of a device, by what it is called
     pue: float | None = None
     carbon_g_per_kwh: float | None = None

@@ -9,7 +9,7 @@ from scalelab.inputs.layout import short_label
 from scalelab.inputs.numerals import counted, duration, number, percent, plural
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.wording import Option
-from scalelab.recommend.answer import argument_words, rate_words, spot_words
+from scalelab.recommend.answer import argument_words, ending_words, rate_words
 from scalelab.recommend.answer.comparing_words import (
     against_devices,
     faster_device,
@@ -419,20 +419,21 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "nearest": lambda note: nearest_limits(note.values, note.device_word),
     "worth_granting": "Worth granting: {least} to {most:n {device}}, best {best}.",
     "faster_device": lambda note: faster_device(note.values),
-    "spot_beside": lambda note: spot_words.beside(note.values),
-    "spot_pays": lambda note: spot_words.pays(note.values),
-    "spot_terms": lambda note: spot_words.terms(note.values),
-    "spot_hangs_on": lambda note: spot_words.hangs_on(note.values),
+    "spot_beside": lambda note: ending_words.beside(note.values),
+    "spot_pays": lambda note: ending_words.pays(note.values),
+    "spot_terms": lambda note: ending_words.terms(note.values),
+    "spot_hangs_on": lambda note: ending_words.hangs_on(note.values),
     "spot_history": "Spot price of {name} over {days:number} days in {file}: "
     "{mean:number} {currency} on average, 80% of the hours {lo:number}-{hi:number}, at "
     "most {most:number}{has_price:, above the price on demand {share_above:percent} of "
     "the time|}. It varies by {variation:percent} of its mean; costs take it to go on "
     "so.",
-    "spot_never_ends": lambda note: spot_words.never_ends(note.values),
+    "spot_never_ends": lambda note: ending_words.never_ends(note.values),
     "spot_not_compared": "The spot market of {names:list} is not compared: "
     "{is_price:what it costs|how often a node is interrupted} is not known. "
     "{is_price:{spot_price}|{spot}} says it.",
     "electricity": _electricity,
+    "chained_jobs": lambda note: ending_words.chained(note.values),
     "by_time_alone": "Devices are compared by time alone: no price is known of "
     "{devices:list}. {price} says one.",
     "old_price": "The price of {name} is of {date}, {days:n day} ago: look it up "

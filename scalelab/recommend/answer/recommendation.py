@@ -299,6 +299,18 @@ class Recommendation(BasisPart, ChosenPart, AskedPart):
         )
 
     @property
+    def chained_jobs(self) -> tuple[dict[str, Any], ...]:
+        """How many jobs each allocation takes under a limit, by kind of device."""
+        found = [fact.values for fact in self.facts if fact.kind == "chained_jobs"]
+        return tuple(kind for values in found for kind in values["kinds"])
+
+    @property
+    def asked_walltime_s(self) -> tuple[float, ...]:
+        """The longest time of a job that was asked; empty: none was."""
+        kinds = self.chained_jobs
+        return tuple(kind["limit_s"] for kind in kinds[:1] if kind["is_asked"])
+
+    @property
     def next_command(self) -> tuple[str, str]:
         """The command of the next step and what it is for; each may be empty."""
         for fact in self.facts:

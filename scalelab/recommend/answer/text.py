@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from math import isnan
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from scalelab.inputs.layout import short_label
 from scalelab.inputs.lines import aligned
 from scalelab.inputs.numerals import (
+    Interval,
     change,
     counted,
     duration,
@@ -23,6 +24,7 @@ from scalelab.inputs.numerals import (
 )
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.kinds.resources import DEVICE_HOURS, MODELLED, Units
+from scalelab.recommend.answer.ending_words import chain_terms, smallest_in_one
 from scalelab.recommend.answer.evidence import RateRow, Spread, WayRow, side_by_side
 from scalelab.recommend.answer.first_lines import first_lines
 from scalelab.recommend.answer.note_words import settings_in_words
@@ -179,6 +181,29 @@ def rates_table(rows: Sequence[RateRow]) -> Columns:
     return columns if len(rules) > 1 or len(rows) > len(batches) else {}
 
 
+def chains_table(kind: Mapping[str, Any]) -> Columns:
+    """Return a row per allocation: its chained jobs, and what they take together.
+
+    ``kind`` is one of :attr:`Recommendation.chained_jobs`.
+    """
+    rows, word = kind["rows"], _last(kind["device_word"])
+    times = [Interval(**row["time_s"]) for row in rows]
+    is_smallest = [row["world_size"] == kind["smallest"] for row in rows]
+    marks = ["one job suffices" if is_it else "" for is_it in is_smallest]
+    return {
+        "size": [plural(word, 2), *(f"{row['world_size']}" for row in rows)],
+        "jobs": [
+            f"jobs ({percent(kind['confidence'])})",
+            *(number(row["num_jobs"]) for row in rows),
+        ],
+        "in_one": ["in one job", *(probability(row["in_one_job"]) for row in rows)],
+        "time": ["time in all", *(duration(time.value) for time in times)],
+        "interval": ["its interval", *map(duration_ends, times)],
+        "hours": ["device-h", *(number(row["gpu_hours"]["value"]) for row in rows)],
+        "mark": ["", *marks],
+    }
+
+
 def parameters(result: Recommendation) -> Columns:
     """Return the fitted parameters, those that the data leave open included."""
     rows = result.parameters
@@ -277,6 +302,7 @@ def answer_text(
         first_lines(recommendation, width),
         [*table, *_wrapped(_not_shown(omitted), width)],
     ]
+    blocks += _chains(recommendation, width, explain=explain)
     if explain:
         blocks += _explained(recommendation, width)
     return "\n\n".join("\n".join(block) for block in blocks if block)
@@ -359,6 +385,23 @@ def _rates(result: Recommendation, width: int) -> list[str]:
 
     sentences_of = what_rates_say(result)
     return [*_wrapped(sentences_of, width), *lines]
+
+
+def _chains(
+    result: Recommendation, width: int, *, explain: bool
+) -> Iterator[list[str]]:
+    """Yield the tables of chained jobs: if asked, or if the chosen row is of them."""
+    chosen, was_asked = result.chosen, bool(result.asked_walltime_s)
+    for kind in result.chained_jobs:
+        is_of_chosen = kind["name"] in ("", chosen.device) and any(
+            row["world_size"] == chosen.world_size and row["num_jobs"] > 1
+            for row in kind["rows"]
+        )
+        if explain or was_asked or is_of_chosen:
+            yield [
+                *_wrapped([f"{chain_terms(kind)} {smallest_in_one(kind)}"], width),
+                *_aligned(chains_table(kind), left=("mark",)),
+            ]
 
 
 def _aligned(columns: Columns, left: tuple[str, ...]) -> list[str]:

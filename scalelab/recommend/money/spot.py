@@ -53,6 +53,27 @@ class SeenInterruptions:
         return np.asarray(gammaincinv(self.count + 1, shares) / self.node_hours)
 
 
+def known_seconds(
+    terms: Spot, start_up_s: float
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return how long a checkpoint, a restart and a wait take, and who says so.
+
+    ``start_up_s`` is the measured one; 0: none was measured.
+    """
+    given = {
+        name: seconds
+        for name in _ASSUMED_S
+        if (seconds := getattr(terms, name)) is not None
+    }
+    measured = {"restart": start_up_s} if start_up_s > 0 else {}
+    sources = {
+        **dict.fromkeys(_ASSUMED_S, "assumed"),
+        **dict.fromkeys(measured, "measured"),
+        **dict.fromkeys(given, "as given"),
+    }
+    return {**_ASSUMED_S, **measured, **given}, sources
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpotMarket:
     """What interruptible nodes cost, how they are interrupted, and who says so."""
@@ -81,19 +102,7 @@ class SpotMarket:
         SpecError
             If the price is in another currency than on demand.
         """
-        given = {
-            name: seconds
-            for name in _ASSUMED_S
-            if (seconds := getattr(terms, name)) is not None
-        }
-        measured = {"restart": start_up_s} if start_up_s > 0 else {}
-        known_s = {**_ASSUMED_S, **measured, **given}
-        sources = {
-            **dict.fromkeys(_ASSUMED_S, "assumed"),
-            **dict.fromkeys(measured, "measured"),
-            **dict.fromkeys(given, "as given"),
-        }
-
+        known_s, sources = known_seconds(terms, start_up_s)
         every_s, observed = terms.interrupted_every, {}
         if every_s is None:
             per_second = seen.per_hour(levels(SEED + 13)) / 3600

@@ -787,6 +787,27 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "idle devices are not in it.",
     ),
     (
+        "chained_jobs",
+        {
+            "kinds": [
+                {
+                    "name": "p2",
+                    "device_word": "GPU",
+                    "limit_s": 86400.0,
+                    "start_up_s": 95.0,
+                    "checkpoint_s": 60.0,
+                    "sources": {"restart": "measured", "checkpoint": "assumed"},
+                    "confidence": 0.9,
+                    "smallest": 16,
+                }
+            ]
+        },
+        "Chained jobs of at most 24 h on p2: each starts up in 95 s (measured) and, "
+        "but for the last, ends with a checkpoint of 60 s (assumed); what they wait "
+        "for in the queue is not in their times. 16 GPUs: the fewest on which one job "
+        "suffices (90% sure).",
+    ),
+    (
         "by_time_alone",
         {"devices": ["c4", "r4"]},
         "Devices are compared by time alone: no price is known of c4, r4. "

@@ -1,4 +1,4 @@
-"""What is said of interruptible nodes beside the same nodes on demand."""
+"""What is said of jobs that end before their work: by the spot market, or a limit."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -139,3 +139,33 @@ def hangs_on(note: Mapping[str, Any]) -> str:
     others = f"The others, doubled, change less than {least}."
     rest = f" {others}" if len(parts) < len(_DOUBLED) else ""
     return f"What spot takes hangs on: {'; '.join(parts)}.{rest}"
+
+
+def chained(note: Mapping[str, Any]) -> str:
+    """Say what a job's time limit makes of the training, for each kind of device."""
+    return " ".join(
+        f"{chain_terms(kind)} {smallest_in_one(kind)}" for kind in note["kinds"]
+    )
+
+
+def chain_terms(kind: Mapping[str, Any]) -> str:
+    """Say the limit of a job, and what each job of a chain takes beside its work."""
+    where = f" on {kind['name']}" if kind["name"] else ""
+    start_up, checkpoint = (
+        f"{duration(kind[f'{part}_s'])} ({kind['sources'][name]})"
+        for part, name in (("start_up", "restart"), ("checkpoint", "checkpoint"))
+    )
+    return (
+        f"Chained jobs of at most {duration(kind['limit_s'])}{where}: each starts up "
+        f"in {start_up} and, but for the last, ends with a checkpoint of {checkpoint}; "
+        "what they wait for in the queue is not in their times."
+    )
+
+
+def smallest_in_one(kind: Mapping[str, Any]) -> str:
+    """Say the smallest count of devices on which one job surely suffices."""
+    sure, word = percent(kind["confidence"]), kind["device_word"]
+    if kind["smallest"] is None:
+        return f"On no count that is listed does one job suffice ({sure} sure)."
+    count = counted(kind["smallest"], word)
+    return f"{count}: the fewest on which one job suffices ({sure} sure)."
