@@ -16,6 +16,7 @@ CASES = (
     "Unlike devices",
     "On demand or spot",
     "Chained jobs",
+    "The job afterwards",
     "Energy and carbon",
 )
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ")][1:]
@@ -24,7 +25,8 @@ ROWS = [line for line in PAGE.splitlines() if line.startswith("| ")][1:]
 def test_it_names_all_options_and_no_other() -> None:
     asked = re.sub(r"\bscalelab (?:import|sweep) .*$", "", PAGE, flags=re.MULTILINE)
     named = set(re.findall(r"(?<!\w)--[a-z][a-z-]+", asked))
-    known = {name for name in options("scalelab recommend") if name.startswith("--")}
+    every = options("scalelab recommend") | options("scalelab follow")
+    known = {name for name in every if name.startswith("--")}
     assert named == known - {"--help"}
 
 
@@ -45,8 +47,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("title", CASES)
 def test_a_worked_case_is_answered_as_it_stands(
-    title: str, directory: Path, monkeypatch: pytest.MonkeyPatch
+    title: str, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # with a history of its own
     section = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
     imported = [line for line in PAGE.splitlines() if line.startswith("scalelab imp")]
     if not (directory / "runs").exists():

@@ -55,7 +55,7 @@ def run(
     """
     from scalelab.session import compare, load
 
-    words = _said(question)
+    words = said_beyond_defaults(question)
 
     wanted = 2 if axis is None else 1
     if len(run_directories) != wanted:
@@ -84,7 +84,7 @@ def run(
             raise typer.Exit(SLOWER)
 
 
-def _said(question: dict[str, Any]) -> dict[str, Any]:
+def said_beyond_defaults(question: dict[str, Any]) -> dict[str, Any]:
     """Return what a question says beyond the defaults."""
     usual = asked()
     words = asked(**question).items()

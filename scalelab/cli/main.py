@@ -28,8 +28,8 @@ from scalelab.inputs.wording import for_the_command_line
 
 AGAIN_AFTER_S = 0.01
 RECOMMEND, REPORT, TABLE = "recommend", "report", "table"
-COMPARE = "compare"
-QUESTIONS = (RECOMMEND, REPORT, TABLE, COMPARE)
+COMPARE, FOLLOW = "compare", "follow"
+QUESTIONS = (RECOMMEND, REPORT, TABLE, COMPARE, FOLLOW)
 
 COMMANDS = {
     "sweep": "Run, continue or extend a sweep, then recommend.",
@@ -41,6 +41,7 @@ COMMANDS = {
     REPORT: "Write the run's report: one self-contained HTML file.",
     TABLE: "Print strong and weak scaling as forms and papers do.",
     COMPARE: "Compare the step times of two runs, and their answers.",
+    FOLLOW: "Hold a job that ran against its answer, and say what it used.",
     "import": "Import a table of measurements as a run.",
     "export": "Write what runs measured as CSV, Parquet or JSON.",
     "data": "Obtain a data set that a built-in workload needs.",

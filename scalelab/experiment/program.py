@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from scalelab.inputs.document import Scalar
@@ -12,6 +13,8 @@ from scalelab.kinds.trainers import trainer_of
 if TYPE_CHECKING:
     from scalelab.kinds.launchers import Launcher
 
+# The probe, which is no part of this program: processes of commands import it.
+INSIDE = Path(__file__).parents[1] / "inside"
 # Path template of the file that $SCALELAB_METRICS names inside a trial.
 METRICS_FILE = "{trial_dir}/metrics.jsonl"
 

@@ -27,6 +27,7 @@ from scalelab.laws.published import law_named
 from scalelab.laws.rows import FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
+from scalelab.recommend.afterwards.calibration import Calibration
 from scalelab.recommend.answer.evidence import RateRow
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.failures import failures, limits_of_memory, why_no_answer
@@ -97,6 +98,7 @@ from scalelab.recommend.question.candidates import (
 from scalelab.recommend.question.choice import Choice
 from scalelab.recommend.question.devices import DeviceKind
 from scalelab.recommend.question.objective import Constraints
+from scalelab.records.afterwards.followed import KeptJob
 from scalelab.records.columns import OPTION_PREFIX
 
 
@@ -121,6 +123,7 @@ def consider(
     accept_unmeasured: bool = False,
     untold: UntoldByProgram = MappingProxyType({}),
     device: DeviceKind | None = None,
+    followed: Sequence[KeptJob] = (),
 ) -> Considered:
     """Fit the laws of one kind of device, and compare its allocations for a job."""
     limits = constraints or Constraints()
@@ -163,6 +166,8 @@ def consider(
         ),
         memory=MemoryRoom.of(subject.frame),
         accuracy=Accuracy.of(subject.everywhere, rows.curves, limits),
+        calibration=Calibration.of(followed, limits.interval),
+        interval=limits.interval,
     )
 
     if not gpus and runs_as_one_process(rows):
@@ -335,6 +340,7 @@ class Considered:
             left_out=knowledge.rows.left_out,
             left_out_of_convergence=need.law.left_out if need.law else (),
             num_observations=len(measured),
+            widened_by=knowledge.calibration.widened_by,
             sweep_gpu_hours=float(known_s.sum()) / 3600 if len(known_s) else None,
             law=law.name,
             formula=law.reference,
@@ -379,6 +385,7 @@ class Considered:
         yield from assumptions(knowledge, row, config, accuracy)
         chosen_question = comparison.printed.questions.iloc[[choice.index]]
         yield from knowledge.memory.notes(chosen_question)
+        yield from knowledge.calibration.notes(self.limits.interval)
         yield from rates_found(measured, row.batch.global_batch_size)
         yield from critical_batch(need, config["samples_curve"])
         yield from cut_to_an_epoch(rule)

@@ -43,6 +43,7 @@ from scalelab.recommend.question.devices import (
 from scalelab.recommend.question.objective import Constraints, RunSite
 from scalelab.recommend.scaling import scaling_series
 from scalelab.recommend.what_if import what_if
+from scalelab.records.afterwards.followed import KeptJob
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.site.profile import Site
 
@@ -53,6 +54,7 @@ def answer(
     sites: Mapping[str | None, RunSite],
     history: History | None = None,
     untold: UntoldByProgram = MappingProxyType({}),
+    followed: Sequence[KeptJob] = (),
 ) -> Recommendation:
     """Answer for each kind of device that was measured, and choose among them all."""
     rows = prepared(observations)
@@ -80,7 +82,14 @@ def answer(
         refuse_unmeasured(name, Option("power", f"{watts:g}W", key=name), every)
 
     found, problems = _considered(
-        replace(question, select=select), rows, limits, places, kinds, history, untold
+        replace(question, select=select),
+        rows,
+        limits,
+        places,
+        kinds,
+        history,
+        untold,
+        followed,
     )
     terms = {label: site.spot if site else None for label, site in known.items()}
     terms |= {label: price.terms for label, price in prices.items()}
@@ -121,6 +130,7 @@ def _considered(
     kinds: Sequence[DeviceKind],
     history: History | None,
     untold: UntoldByProgram,
+    followed: Sequence[KeptJob],
 ) -> tuple[dict[str, Considered], dict[str, FitError | SpecError]]:
     """Consider each kind of device, and return why some have no answer.
 
@@ -150,6 +160,7 @@ def _considered(
                 places[kind.label],
                 taught,
                 untold,
+                followed,
             )
         except (FitError, SpecError) as error:
             problems[kind.label] = error
@@ -197,6 +208,7 @@ def consider_kind(
     run_site: RunSite | None,
     history: History | None,
     untold: UntoldByProgram = MappingProxyType({}),
+    followed: Sequence[KeptJob] = (),
 ) -> Considered:
     """Consider one kind of device, of which ``frame`` has the rows."""
     for name, value in question.select.items():
@@ -231,6 +243,7 @@ def consider_kind(
         accept_unmeasured=question.accept_unmeasured,
         untold=untold,
         device=kind,
+        followed=[job for job in followed if job.device_name in kind.names],
     )
 
 

@@ -30,6 +30,7 @@ from scalelab.laws.rows import (
 )
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior, are_related
+from scalelab.recommend.afterwards.calibration import Calibration
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.evidence import Accuracy
 from scalelab.recommend.prediction.consistency import contradictions, is_among
@@ -332,6 +333,10 @@ class Knowledge:
     rule: BatchRule
     memory: MemoryRoom
     accuracy: Accuracy
+    # How well answers held for jobs that were followed
+    calibration: Calibration
+    # The mass of the answer's intervals
+    interval: float
 
     @property
     def compares_counts(self) -> bool:
@@ -392,6 +397,7 @@ class Knowledge:
         Of whole runs that do not tell all it rests on, it is as unsure as a belief.
         """
         drawn = self.law.draws(asked, one_run=True)
+        drawn = self.calibration.applied(drawn, self.interval)
         if self.whole_runs is None:
             return drawn
         is_belief = self.law.predict(asked)["support"] == Support.NOT_MEASURED

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Recommendation as Recommendation,
     )
     from scalelab.session.comparison import Comparison
+    from scalelab.session.following import JobReport
 
 
 def load(directory: str | Path) -> Run:
@@ -263,6 +264,50 @@ def compare(
     from scalelab.session.comparison import compare_runs
 
     return compare_runs(first, second, question)
+
+
+def follow(
+    job: str | int,
+    run: str | Path | Run | None = None,
+    /,
+    *,
+    log: str | Path | None = None,
+    **question: Any,
+) -> JobReport:
+    """Hold a job that ran against the answer of a run, and say what it used.
+
+    A job with known steps is kept in the history, from which later answers learn how
+    well their intervals hold.
+
+    Parameters
+    ----------
+    job
+        Its id in the batch system, or the path of what it has printed.
+    run
+        The run whose answer it was, or its directory; None: what the job used of what
+        it asked for is all that is said.
+    log
+        The path of what the job has printed; default: where its log lies.
+    **question
+        As for :meth:`Run.recommend`; default: the question whose job script was
+        printed, else the run's own.
+
+    Raises
+    ------
+    SpecError
+        If an argument is wrong, or no steps are found in a log that was named.
+    ClusterError
+        If the batch system does not know the job, and nothing else tells of it.
+    StoreError
+        If ``run`` is no run.
+    """
+    from scalelab.session.following import follow_job, used_by
+
+    if run is None:
+        return used_by(str(job))
+    opened = run if isinstance(run, Run) else load(run)
+    printed = None if log is None else Path(log)
+    return follow_job(opened, str(job), printed, question)
 
 
 def export(

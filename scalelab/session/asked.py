@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SpecError, StoreError
+from scalelab.records.afterwards.followed import KeptJob, followed_jobs
 from scalelab.records.history import HistoryFolder
 from scalelab.session.arguments import RecommendArguments
 from scalelab.session.records import RunRecords
@@ -33,7 +34,7 @@ class AskedRun(RunRecords):
 
         states: list[Any] = [RunRecords.open(r).state for r in question.learn_from]
         if question.history:
-            states.append(HistoryFolder(question.history).state)
+            states += [HistoryFolder(question.history).state, self._followed(question)]
 
         words = repr((question, self.experiment_text, self.sites, states))
         is_more = question.asks_what_if or question.asks_scaling
@@ -67,6 +68,7 @@ class AskedRun(RunRecords):
                 self.sites,
                 history,
                 self._untold(),
+                self._followed(question),
             )
 
         doubts = (
@@ -103,6 +105,9 @@ class AskedRun(RunRecords):
                 *(known.site.spot for known in self.sites.values()),
             )
         )
+
+    def _followed(self, question: Question) -> tuple[KeptJob, ...]:
+        return followed_jobs(question.history) if question.history else ()
 
     def _untold(self) -> UntoldByProgram:
         if self.experiment is None:

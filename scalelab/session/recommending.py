@@ -272,7 +272,9 @@ class RecommendingRun(AskedRun):
         """Return the batch job's script for the recommended allocation.
 
         Its time limit is the answer's time at its confidence, and a tenth more; where
-        the site's walltime is less, the script submits itself as a chain of jobs.
+        the site's walltime is less, the script submits itself as a chain of jobs. What
+        the answer says of the job is kept in the run's directory, and the job records
+        its steps there for :func:`scalelab.follow`.
 
         Parameters
         ----------
@@ -287,6 +289,8 @@ class RecommendingRun(AskedRun):
         SpecError
             If the site has no batch system, or the run was imported.
         """
+        from scalelab.recommend.afterwards.kept_promises import keep_promise
+        from scalelab.recommend.afterwards.promise import Promise
         from scalelab.recommend.answer.job_lines import (
             JobTime,
             job_lines,
@@ -305,10 +309,12 @@ class RecommendingRun(AskedRun):
         limits_s = [where.walltime, *answer.asked_walltime_s]
         time = JobTime.of(answer, min(filter(None, limits_s), default=None))
 
+        promise = Promise.of(answer, answer.chosen, self.name)
+        recordings = keep_promise(self.directory, promise)
         return job_script(
             where,
             recommended_trial(self.experiment, answer).allocation,
-            job_lines(self.experiment, where, answer, time),
+            job_lines(self.experiment, where, answer, time, recordings),
             job_name=self.name,
             walltime_s=time.limit_s,
         )

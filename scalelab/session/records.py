@@ -204,6 +204,10 @@ class RunRecords(Guided):
         counting = frame(counting_rows(self._reader.rows()))
         return counting[TRIAL_COLUMNS].dropna(axis=1, how="all")
 
+    def attempt_files(self, trial_id: str, attempt: int) -> AttemptFiles:
+        """Return the files of an attempt; those of an imported row are not there."""
+        return AttemptFiles(self._reader.attempt_directory(trial_id, attempt))
+
     @property
     def failures(self) -> pd.DataFrame:
         """The attempts that did not complete: how each ended, why, and its ``log``."""

@@ -261,7 +261,7 @@ def test_a_torn_end_is_read_up_to_the_last_whole_record(tmp_path: Path) -> None:
     stream = stream_of(tmp_path)
     stream.fact(loader=0, first_batch=7)
     for number in range(1, 4):
-        stream.step(0, number, float(number), [(0, 0, 1, 16, 0.25)])
+        stream.step(0, number, float(number), [(0, 0, 1, 16, 0.25)], 0.5)
     stream.flush()
     (file,) = tmp_path.glob("*.probe")
     content = file.read_bytes()
@@ -281,7 +281,7 @@ def test_a_torn_end_is_read_up_to_the_last_whole_record(tmp_path: Path) -> None:
 def test_a_step_takes_forty_bytes_at_most(tmp_path: Path) -> None:
     stream = stream_of(tmp_path)
     for number in range(1, 101):
-        stream.step(0, number, float(number), [(0, 0, 1, 16, 0.0)])
+        stream.step(0, number, float(number), [(0, 0, 1, 16, 0.0)], 0.5)
     stream.flush()
     (file,) = tmp_path.glob("*.probe")
     assert file.stat().st_size <= 100 * 40

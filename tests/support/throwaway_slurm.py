@@ -56,7 +56,7 @@ ReturnToService=2
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-AccountingStorageType=accounting_storage/none
+{accounting}
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 GresTypes=gpu
@@ -73,6 +73,26 @@ PartitionName=gpu Nodes=ALL Default=YES MaxTime=1-0 PriorityTier=10
 PartitionName=high Nodes=ALL MaxTime=1-0 PriorityTier=20
 PartitionName=short Nodes=ALL MaxTime=10 PriorityTier=10
 """
+ACCOUNTING_PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db", "sacct")
+ACCOUNTING = """AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=10.77.0.1
+AccountingStoragePass={state}/munge/sock
+AccountingStorageTRES=gres/gpu
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=1"""
+DATABASE_DAEMON = """
+AuthType=auth/munge
+AuthInfo=socket={state}/munge/sock
+DbdHost=login
+DbdAddr=10.77.0.1
+SlurmUser=root
+PidFile={state}/run/slurmdbd.pid
+LogFile={state}/log/slurmdbd.log
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StorageUser=root
+StoragePass=none
+"""
 
 
 class ThrowawaySlurm:
@@ -82,11 +102,20 @@ class ThrowawaySlurm:
     ----------
     num_nodes, gpus_per_node
         Its compute nodes ``n1``, ``n2``, ...
+    has_accounting
+        Whether ``slurmdbd`` keeps what jobs used, in a database of its own.
     """
 
-    def __init__(self, num_nodes: int = 4, gpus_per_node: int = 2) -> None:
+    def __init__(
+        self,
+        num_nodes: int = 4,
+        gpus_per_node: int = 2,
+        *,
+        has_accounting: bool = False,
+    ) -> None:
         self.num_nodes = num_nodes
         self.gpus_per_node = gpus_per_node
+        self.has_accounting = has_accounting
         self.state = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -279,8 +308,18 @@ class ThrowawaySlurm:
             device = state / "dev" / f"nvidia{index}"
             os.mknod(device, 0o20666, os.makedev(1, 3))
             device.chmod(0o666)
+        accounting = "AccountingStorageType=accounting_storage/none"
+        if self.has_accounting:
+            accounting = ACCOUNTING.format(state=state)
+            daemon = state / "etc" / "slurmdbd.conf"
+            daemon.touch(0o600)
+            daemon.write_text(DATABASE_DAEMON.format(state=state))
         (state / "etc" / "slurm.conf").write_text(
-            CONFIGURATION.format(state=state, nodes="\n".join(self._node_lines()))
+            CONFIGURATION.format(
+                state=state,
+                nodes="\n".join(self._node_lines()),
+                accounting=accounting,
+            )
         )
         (state / "etc" / "gres.conf").write_text(
             f"NodeName=n[1-{self.num_nodes}] Name=gpu "
@@ -337,10 +376,29 @@ class ThrowawaySlurm:
             f"munged --key-file={state}/munge/key --socket={state}/munge/sock "
             f"--pid-file={state}/munge/pid --log-file={state}/log/munged "
             f"--seed-file={state}/munge/seed --force {output}",
-            self._slurmctld,
         ]
+        if self.has_accounting:
+            lines += self._accounting(output)
+        lines.append(self._slurmctld)
         lines += [self._slurmd(f"n{index}") for index in self._nodes()]
         return "\n".join(lines)
+
+    def _accounting(self, output: str) -> list[str]:
+        """Return the lines that start the database and its daemon."""
+        state = self.state
+        answers = "(: </dev/tcp/127.0.0.1/{port}) 2>/dev/null"
+        await_port = f"until {answers}; do sleep 0.1; done"
+        return [
+            f"mariadb-install-db --no-defaults --datadir={state}/database --user=root "
+            f"--skip-test-db {output}",
+            f"mariadbd --no-defaults --datadir={state}/database --user=root "
+            f"--socket={state}/run/database.sock --bind-address=127.0.0.1 "
+            f"--skip-grant-tables --innodb-flush-log-at-trx-commit=0 {output} &",
+            f"timeout 30 bash -c '{await_port.format(port=3306)}'",
+            f"slurmdbd {output}",
+            f"timeout 30 bash -c '{await_port.format(port=6819)}'",
+            f"sacctmgr --immediate add cluster throwaway {output}",
+        ]
 
     @property
     def _slurmctld(self) -> str:

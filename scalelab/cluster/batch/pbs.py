@@ -1,5 +1,6 @@
 """The programs of PBS Professional, OpenPBS and Torque: jobs, and the cluster."""
 
+import asyncio
 import json
 import re
 import time
@@ -7,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 from scalelab.cluster.batch.programs import answered, ask, job_class, said_by
@@ -14,6 +16,7 @@ from scalelab.cluster.batch.queue import BatchJob, EndCause, JobState, JobView, 
 from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import ClusterError
 from scalelab.inputs.quantities import parse_bytes
+from scalelab.records.afterwards.accounted_job import AccountedJob
 
 Values = Mapping[str, Any]
 Hosts = Mapping[str, Sequence[Values]]
@@ -132,6 +135,17 @@ class PbsClient:
         )
 
     @staticmethod
+    def accounted(job_ids: Sequence[str]) -> dict[str, AccountedJob]:
+        """Return what ``qstat -x`` shows, where the server keeps a history."""
+        shown, _ = asyncio.run(_shown(job_ids, "-x"))
+        return {
+            job_id: _accounted(full_id, job)
+            for full_id, job in shown.items()
+            for job_id in job_ids
+            if full_id.partition(".")[0] == job_id.partition(".")[0]
+        }
+
+    @staticmethod
     def nodes_may_submit(queue: str | None) -> bool | None:
         """Read it from the server's ``flatuid``; see :class:`BatchClient`."""
         servers = answered(["qstat", "-B", "-f"])
@@ -196,6 +210,37 @@ def _view(job: Mapping[str, str]) -> JobView:
         is_leaving=letter == "E",
         is_suspended=is_suspended,
         end_cause=end_cause,
+    )
+
+
+def _accounted(job_id: str, job: Mapping[str, str]) -> AccountedJob:
+    def size(name: str) -> float | None:
+        return parse_bytes(_binary(job[name])) if name in job else None
+
+    started_s, status = _moment(job.get("stime", "")), job.get("Exit_status")
+    log = job.get("Output_Path", "").partition(":")[2]
+    has_ended = job.get("job_state") in ("F", "X")
+    used_s = seconds(job.get("resources_used.walltime", "")) or 0.0
+    directory = re.search(r"PBS_O_WORKDIR=([^,]+)", job.get("Variable_List", ""))
+    return AccountedJob(
+        job_id=job_id,
+        name=job.get("Job_Name", ""),
+        state=f"ended with status {status}" if has_ended else "not ended",
+        has_ended=has_ended,
+        did_complete=status == "0",
+        num_nodes=int(job.get("Resource_List.nodect", 1)),
+        num_cores=int(job.get("Resource_List.ncpus", 1)),
+        num_gpus=int(job.get("Resource_List.ngpus", 0)),
+        submitted_s=_moment(job.get("ctime", "")),
+        started_s=started_s,
+        elapsed_s=used_s,
+        limit_s=seconds(job.get("Resource_List.walltime", "")),
+        cpu_s=seconds(job.get("resources_used.cput", "")),
+        memory_asked_bytes=size("Resource_List.mem"),
+        memory_used_bytes=size("resources_used.mem"),
+        gpu_utilization=None,
+        directory=directory[1] if directory else None,
+        log=log if Path(log).is_file() else None,
     )
 
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar
@@ -23,8 +23,10 @@ class Answer:
     errors: str
 
 
-async def ask(argv: Sequence[str]) -> Answer:
-    """Run a program of the batch system.
+async def ask(
+    argv: Sequence[str], variables: Mapping[str, str] | None = None
+) -> Answer:
+    """Run a program of the batch system, with further environment variables.
 
     It is over when the program has ended, even if a process that it started in the
     background keeps its output open. Where the caller gives up first, it is killed.
@@ -35,7 +37,11 @@ async def ask(argv: Sequence[str]) -> Answer:
     ):
         try:
             process = await asyncio.create_subprocess_exec(
-                *argv, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=errors
+                *argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                env={**os.environ, **(variables or {})},
             )
         except OSError as error:
             raise ClusterError(
@@ -61,10 +67,10 @@ def _text(file: BinaryIO) -> str:
     return file.read().decode()
 
 
-def answered(argv: Sequence[str]) -> Answer:
+def answered(argv: Sequence[str], variables: Mapping[str, str] | None = None) -> Answer:
     """Return the answer of a program, also if it failed or cannot be run."""
     try:
-        return asyncio.run(ask(argv))
+        return asyncio.run(ask(argv, variables))
     except ClusterError as error:
         return Answer(1, "", str(error))
 

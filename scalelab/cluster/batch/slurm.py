@@ -3,13 +3,15 @@
 import getpass
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from scalelab.cluster.batch.programs import answered, ask, job_class, said_by
 from scalelab.cluster.batch.queue import BatchJob, EndCause, JobState, JobView, seconds
+from scalelab.cluster.batch.slurm_accounting import accounted_jobs
 from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import ClusterError
+from scalelab.records.afterwards.accounted_job import AccountedJob
 
 # State, reason, expected start, time left; a name may hold what separates, so it is
 # not among them.
@@ -117,6 +119,11 @@ class SlurmClient:
             accounts=tuple(_accounts()),
             gpu_settings={"gpu_request": "gres"},
         )
+
+    @staticmethod
+    def accounted(job_ids: Sequence[str]) -> dict[str, AccountedJob]:
+        """Return what ``sacct`` says of jobs; see :class:`BatchClient`."""
+        return accounted_jobs(job_ids)
 
     @staticmethod
     def nodes_may_submit(queue: str | None) -> bool | None:

@@ -6,12 +6,15 @@ Of each, only a hash is kept, of up to some thousand values spread over it.
 from __future__ import annotations
 
 import os
+import resource
 import sys
+import time
 import zlib
 from typing import Any, Iterator
 
 _MOST_VALUES = 1024
 _MOST_DEPTH, _MOST_MEMBERS = 4, 32
+_MOST_FILES = 200
 # Under these names launchers number the processes that they start.
 _NUMBERS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 # These exchange gradients, or hold parameters, in ways of their own.
@@ -61,6 +64,9 @@ def of_process() -> dict[str, Any]:
     facts: dict[str, Any] = {
         "rank": int(number) if number.isdigit() else None,
         "engines": [name for name in _ENGINES if name in sys.modules],
+        "host": os.uname().nodename,
+        "clock_s": time.time(),
+        "peak_bytes": _peak_bytes(),
     }
 
     distributed = sys.modules["torch.distributed"]
@@ -75,11 +81,41 @@ def of_process() -> dict[str, Any]:
     return facts
 
 
+def of_code() -> int | None:
+    """Return a hash of the program's own files; None where it has none.
+
+    They are its script, and what it has imported from the script's folder and below.
+    """
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is None or not os.path.isfile(script):
+        return None
+
+    folder = os.path.join(os.path.dirname(os.path.abspath(script)), "")
+    known = [getattr(module, "__dict__", {}) for module in [*sys.modules.values()]]
+    modules = [values.get("__file__") for values in known]
+    names = {os.path.abspath(name) for name in modules if isinstance(name, str)}
+    inside = [n for n in names if n.startswith(folder) and "site-packages" not in n]
+
+    code = 0
+    for name in sorted(filter(os.path.isfile, inside))[:_MOST_FILES]:
+        with open(name, "rb") as file:
+            code = zlib.crc32(name[len(folder) :].encode() + file.read(), code)
+    return code
+
+
 def captures() -> bool:
     """Tell whether a CUDA graph is being captured, which a look at values would end."""
     import torch
 
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def _peak_bytes() -> int:
+    # of the device's memory that tensors had, else of this process
+    cuda = sys.modules["torch"].cuda
+    if cuda.is_available() and cuda.is_initialized():
+        return int(cuda.max_memory_allocated())
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _num_exchanges(distributed: Any) -> int | None:

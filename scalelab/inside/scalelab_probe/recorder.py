@@ -71,6 +71,9 @@ class Recorder:
         # anew for the same parameters, as each step may do, are one.
         self._optimizers: dict[tuple[str, int], list[int]] = {}
         self._loaders: dict[tuple[Any, ...], int] = {}
+        # When the last batch was there, or the last step over; then a forward pass runs
+        self._ready_s: float | None = None
+        self._forward_s = 0.0
         # Batches, samples and seconds waited since the last step, by loader and flags.
         self._draws: dict[tuple[int, int], list[Any]] = {}
 
@@ -89,6 +92,15 @@ class Recorder:
         self._hook_loaders(_BaseDataLoaderIter)
         optimizer.register_optimizer_step_pre_hook(self._before_step)
         optimizer.register_optimizer_step_post_hook(self._after_step)
+
+        backward = torch.autograd.backward
+
+        @wraps(backward)
+        def timed_backward(*arguments: Any, **options: Any) -> Any:
+            self._before_backward()
+            return backward(*arguments, **options)
+
+        torch.autograd.backward = timed_backward
 
     def _hook_loaders(self, iterator: Any) -> None:
         following, recorder = iterator.__next__, self
@@ -131,7 +143,7 @@ class Recorder:
         if known is None:  # of an optimizer inside another one
             return
 
-        self._outer = None
+        self._outer, self._ready_s = None, now_s
         known[1] += 1
 
         index, number = known
@@ -140,14 +152,24 @@ class Recorder:
 
         drawn = [(*source, *draws) for source, draws in self._draws.items()]
         self._draws.clear()
-        self.stream.step(index, number, now_s, drawn)
+        self.stream.step(index, number, now_s, drawn, self._forward_s)
+        self._forward_s = 0.0
+
+    @_guarded
+    def _before_backward(self) -> None:
+        # one of several in a row, as for several losses, has no forward pass before it
+        if self._ready_s is not None:
+            self._forward_s += time.monotonic() - self._ready_s
+            self._ready_s = None
 
     @_guarded
     def _describe(self, optimizer: Any, number: int, index: int) -> None:
         may_wait = number <= self._num_warm_up and not ranks.captures()
+        code = {"code": ranks.of_code()} if number == 1 else {}
         self.stream.fact(
             before_step=number,
             optimizer=index,
+            **code,
             **ranks.of_process(),
             **ranks.of_optimizer(optimizer, may_wait=may_wait),
         )
@@ -163,6 +185,7 @@ class Recorder:
         draws[0] += 1
         draws[1] += size or 0
         draws[2] += waited_s
+        self._ready_s = time.monotonic()
 
     def _loader_of(self, iterator: Any, batch: Any) -> int:
         """Return the index of a loader, or of those made anew for the same data."""

@@ -13,6 +13,7 @@ at    type  value
 8     u32   batches that were drawn from the loader since the last step
 12    u32   samples in them
 16    f32   seconds waited for them
+20    f32   seconds from the last batches to the backward passes of the step
 24    f64   the monotonic clock in seconds, when the step was over
 ====  ====  ========================================================================
 
@@ -31,7 +32,7 @@ import sys
 import time
 from typing import Any, Iterable
 
-_RECORD = struct.Struct("<BBBxIIIfxxxxd")
+_RECORD = struct.Struct("<BBBxIIIffd")
 _FACT = 4
 _NOTHING_DRAWN = (0, 0, 0, 0, 0.0)
 # Steps that are written at once: a short program may end without a word.
@@ -60,22 +61,27 @@ class Stream:
         self._is_broken = False
 
     def step(
-        self, optimizer: int, number: int, at_s: float, draws: Iterable[tuple[Any, ...]]
+        self,
+        optimizer: int,
+        number: int,
+        at_s: float,
+        draws: Iterable[tuple[Any, ...]],
+        forward_s: float,
     ) -> None:
         """Add a step and what was drawn for it; write if it is time to."""
         self.is_begun = True
         drawn = list(draws) or [_NOTHING_DRAWN]
         for left, (loader, flags, *amounts) in enumerate(drawn, start=1 - len(drawn)):
-            made = 0 if left else number
-            record = _RECORD.pack(optimizer, loader, flags, made, *amounts, at_s)
-            self._records.append(record)
+            made, forward = (0, 0.0) if left else (number, forward_s)
+            values = (optimizer, loader, flags, made, *amounts, forward, at_s)
+            self._records.append(_RECORD.pack(*values))
         if number <= _FIRST_STEPS or at_s - self._flushed_s > _FLUSH_AFTER_S:
             self.flush()
 
     def fact(self, **values: Any) -> None:
         """Add a fact, which JSON can hold."""
         text = json.dumps(values).encode()
-        head = _RECORD.pack(0, 0, _FACT, len(text), 0, 0, 0.0, time.monotonic())
+        head = _RECORD.pack(0, 0, _FACT, len(text), 0, 0, 0.0, 0.0, time.monotonic())
         self._records.append(head + text)
 
     def flush(self) -> None:

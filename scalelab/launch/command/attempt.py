@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from scalelab.experiment.command_values import placeholder_values, variable_of
-from scalelab.experiment.program import CommandProgram
+from scalelab.experiment.program import INSIDE, CommandProgram
 from scalelab.inputs.placeholders import fill_placeholders
 from scalelab.kinds.launchers import LaunchedProcess
 from scalelab.kinds.registry import imported
@@ -21,9 +21,6 @@ from scalelab.launch.ranks.requests import cores_of
 from scalelab.launch.rendezvous import Meeting, network_environment
 from scalelab.reading.scripts.first_words import check_program, search_path, words_of
 from scalelab.records.attempt import AttemptSpec
-
-# The probe, which is no part of this program: processes of commands import it.
-_INSIDE = Path(__file__).parents[2] / "inside"
 
 
 class CommandAttempt:
@@ -116,7 +113,7 @@ class CommandAttempt:
         inherited = os.environ.get("PYTHONPATH", "")
         behind = env.get("PYTHONPATH", inherited)
         return {
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(_INSIDE), behind])),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(INSIDE), behind])),
             "SCALELAB_PROBE": str(self.spec.files.probe / str(self.node_rank)),
             "SCALELAB_PROBE_WARMUP": str(self.spec.trial.measurement.warmup_steps),
         }

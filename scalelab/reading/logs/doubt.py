@@ -12,6 +12,7 @@ from scalelab.reading.logs.lines import Report
 from scalelab.reading.logs.rates import OwnRate, RateUnit
 
 _TOLERANCE = math.log(DOUBTED_BEYOND)
+_OF_PASSES = (RateUnit.ITERATIONS, RateUnit.COUNTS)
 
 
 class LogWitness:
@@ -67,6 +68,27 @@ class LogWitness:
 
         return columns
 
+    def possible_step_times_s(self, *, after_steps: int) -> set[float]:
+        """Return the seconds of an optimiser step that the program's own rate may mean.
+
+        A rate may be of one rank or of all, of a pass or of a step. Empty where none is
+        printed.
+        """
+        if not (rates := self._rates(after_steps)):
+            return set()
+
+        seconds = fmean(rate.seconds for rate in rates)
+        if rates[0].unit in _OF_PASSES:
+            # Passes that are called steps agree with a rate of passes.
+            return {seconds, seconds * self._trial.gradient_accumulation_steps}
+
+        is_of_tokens = rates[0].unit is RateUnit.TOKENS
+        items = (self._tokens_per_sample or 1) if is_of_tokens else 1
+        of_all = seconds * items * self._trial.global_batch_size
+        one = of_all / self._trial.data_parallel_size
+        either = {True: {of_all}, False: {one}, None: {of_all, one}}
+        return either[rates[0].of_all_ranks]
+
     def _step_time_s(
         self, step_times_s: Sequence[float], after_steps: int
     ) -> float | None:
@@ -76,26 +98,13 @@ class LogWitness:
         None where it prints none, or where a rate might be of one rank or of all, or of
         a pass or of a step, and that is a factor that is looked for.
         """
-        rates = self._rates(after_steps)
-        if not rates or not step_times_s:
+        candidates = self.possible_step_times_s(after_steps=after_steps)
+        if not candidates or not step_times_s:
             return None
 
-        seconds = fmean(rate.seconds for rate in rates)
-        passes = self._trial.gradient_accumulation_steps
-
         ranks = self._trial.data_parallel_size
-        if rates[0].unit in (RateUnit.ITERATIONS, RateUnit.COUNTS):
-            # Passes that are called steps agree with a rate of passes.
-            candidates, is_doubtful = {seconds, seconds * passes}, True
-        else:
-            is_of_tokens = rates[0].unit is RateUnit.TOKENS
-            items = (self._tokens_per_sample or 1) if is_of_tokens else 1
-            of_all = seconds * items * self._trial.global_batch_size
-            one = of_all / ranks
-            either = {True: {of_all}, False: {one}, None: {of_all, one}}
-            candidates = either[rates[0].of_all_ranks]
-            is_doubtful = ranks in _factors(self._trial, of_ranks=False)
-
+        is_of_passes = self._rates(after_steps)[0].unit in _OF_PASSES
+        is_doubtful = is_of_passes or ranks in _factors(self._trial, of_ranks=False)
         nearest = min(candidates, key=lambda time_s: _distance(time_s, step_times_s))
         is_near = _distance(nearest, step_times_s) <= _TOLERANCE
         return None if is_near and is_doubtful and len(candidates) > 1 else nearest

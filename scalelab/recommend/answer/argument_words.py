@@ -1,5 +1,6 @@
 """The argument of an answer in words: why not the next row, and what it rests on."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -353,3 +354,18 @@ def _of_facts(facts: Sequence[Fact], device_word: str) -> Iterator[Ground]:
             more = len(alike) - 1 + sum(unnamed)
             others = f", and {more:,} more" if more else ""
             yield Ground(kind=kind, state=state, text=f"{text}{others}")
+
+
+def answers_held(note: Mapping[str, Any]) -> str:
+    """Say how often answers held for the jobs that were followed."""
+    jobs, moved = counted(note["num_jobs"], "job"), note["widened_by"]
+    changed = "as the laws have them"
+    if moved:
+        where = "outwards" if moved > 0 else "inwards"
+        changed = f"moved {where} by {percent(math.expm1(abs(moved)))} at both ends"
+    were, mass = "was" if note["num_jobs"] == 1 else "were", percent(note["mass"])
+    return (
+        f"Of {jobs} that {were} followed on such devices, {note['num_held']:,} had a "
+        f"step time within the {mass} interval of the answer; intervals of step times "
+        f"are {changed}."
+    )

@@ -5,13 +5,15 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from statistics import NormalDist
 from typing import Self
 
 from scalelab.errors import SpecError
 from scalelab.experiment.command_values import placeholder_values, readable_variables
 from scalelab.experiment.hidden import is_hidden
+from scalelab.experiment.keys import PROBED
+from scalelab.experiment.program import INSIDE
 from scalelab.experiment.rates import NO_WARMUP, RateSetting
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import PROGRAM, LearningRate, Trial, TrialKind
@@ -106,14 +108,19 @@ def _quantile(time_s: Interval, mass: float, confidence: float) -> float:
 
 
 def job_lines(
-    experiment: Experiment, site: BatchSite, answer: Recommendation, time: JobTime
+    experiment: Experiment,
+    site: BatchSite,
+    answer: Recommendation,
+    time: JobTime,
+    recordings: Path | None = None,
 ) -> list[str]:
     """Return the lines that run the experiment's command as recommended.
 
     Its launcher's row writes the line that starts it. Placeholders that only a sweep
     knows become the job's own: ``{trial_dir}`` is the directory the job is submitted
     from. A built-in workload has no command; the line is then a comment that says what
-    to start.
+    to start. Where there is a folder for ``recordings``, the probe writes below it what
+    it sees of the job's steps.
     """
     row, system = answer.chosen, site.batch_system
     if row.world_size % row.num_nodes:
@@ -161,7 +168,11 @@ def job_lines(
 
     hidden = [name for name, value in experiment.env.items() if is_hidden(value)]
     unknown = [*experiment.env_from, *hidden]
-    prepared = _prepared(site, row.num_nodes, exported, unknown)
+    probe: list[str] = []
+    if recordings is not None and experiment.probe == PROBED:
+        warmup_steps = trial.measurement.warmup_steps
+        probe = _recording(recordings, number, warmup_steps)
+    prepared = _prepared(site, row.num_nodes, exported, unknown, probe)
     return [*head, *prepared, *launcher.job_lines(job)]
 
 
@@ -271,8 +282,24 @@ def _environment(
     return {n: text for n, text in asked.items() if n not in of_process}, of_process
 
 
+def _recording(folder: Path, job_number: str, warmup_steps: int) -> list[str]:
+    """Return the lines that have the probe see the steps of the job's processes."""
+    streams = f'{shlex.quote(str(folder))}/"{job_number}"/steps'
+    behind = '"${PYTHONPATH:+:$PYTHONPATH}"'
+    return [
+        "# Records steps for `scalelab follow`; without these lines it runs as well",
+        f"export SCALELAB_PROBE={streams}",
+        f"export SCALELAB_PROBE_WARMUP={warmup_steps}",
+        f"export PYTHONPATH={shlex.quote(str(INSIDE))}{behind}",
+    ]
+
+
 def _prepared(
-    site: BatchSite, num_nodes: int, exported: Mapping[str, str], unknown: Sequence[str]
+    site: BatchSite,
+    num_nodes: int,
+    exported: Mapping[str, str],
+    unknown: Sequence[str],
+    probe: Sequence[str],
 ) -> Iterator[str]:
     system = site.batch_system
     python = PurePath(site.python or sys.executable)
@@ -281,6 +308,7 @@ def _prepared(
 
     lines = [f"export {name}={shlex.quote(text)}" for name, text in exported.items()]
     lines += [f': "${{{name}:?{_UNKNOWN}}}"' for name in unknown]
+    lines += probe
     if python.is_absolute():
         lines.insert(0, f"export PATH={shlex.quote(str(python.parent))}:$PATH")
 

@@ -444,4 +444,5 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "history_not_read": "Nothing was learned from {run} of the history: it cannot be "
     "read. Restore it, or take it out of that folder.",
     "import_doubted": "The import doubted: {doubt}",
+    "answers_held": lambda note: argument_words.answers_held(note.values),
 }

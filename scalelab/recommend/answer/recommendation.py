@@ -210,6 +210,9 @@ class BasisPart:
         How many measurements were left out of the law of step times, and why.
     left_out_of_convergence
         The same of the law of samples to a target; a row may count in both.
+    widened_by
+        What the ends of the intervals of step times were moved outwards, in logarithms:
+        by how well answers held for the jobs that were followed.
     sweep_gpu_hours
         Device-hours the observations cost; None where not recorded.
     sweep_spent
@@ -230,6 +233,7 @@ class BasisPart:
     left_out_of_convergence: tuple[LeftOut, ...]
     num_observations: int
     sweep_gpu_hours: float | None
+    widened_by: float = 0.0
     sweep_spent: Mapping[str, float] = field(default_factory=dict)
     law: str
     formula: str

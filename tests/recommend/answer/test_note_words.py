@@ -808,6 +808,31 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "suffices (90% sure).",
     ),
     (
+        "answers_held",
+        {
+            "num_jobs": 12,
+            "num_held": 7,
+            "num_configurations": 3,
+            "mass": 0.8,
+            "widened_by": 0.1823,
+        },
+        "Of 12 jobs that were followed on such devices, 7 had a step time within the "
+        "80% interval of the answer; intervals of step times are moved outwards by 20% "
+        "at both ends.",
+    ),
+    (
+        "answers_held",
+        {
+            "num_jobs": 1,
+            "num_held": 1,
+            "num_configurations": 1,
+            "mass": 0.8,
+            "widened_by": 0.0,
+        },
+        "Of 1 job that was followed on such devices, 1 had a step time within the 80% "
+        "interval of the answer; intervals of step times are as the laws have them.",
+    ),
+    (
         "by_time_alone",
         {"devices": ["c4", "r4"]},
         "Devices are compared by time alone: no price is known of c4, r4. "

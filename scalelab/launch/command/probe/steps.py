@@ -1,7 +1,7 @@
 """The steps of a command as the probe has seen them, where its optimizer made them."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +32,9 @@ class ProbedSteps:
     A process may have several optimizers. A step is one of the optimizer whose steps
     take as many batches as the trial asks for, of several such the one that steps most.
     Batches that come from another loader than the training's, or are drawn without
-    gradients, are of an evaluation. ``log`` is None until enough steps have shown that.
+    gradients, are of an evaluation. ``log`` is None until enough steps have shown that;
+    then ``leader`` is the process of the first rank, ``optimizer`` the index of its
+    optimizer, and ``training`` what its batches come from.
     """
 
     def __init__(
@@ -49,9 +51,9 @@ class ProbedSteps:
         self.folder = folder
         self._processes = ProbedProcesses(folder)
         self.log: StepLog | None = None
-        self._leader = ProbedProcess(folder)
-        self._optimizer = 0
-        self._training = set[Source]()
+        self.leader = ProbedProcess(folder)
+        self.optimizer = 0
+        self.training = set[Source]()
         self._num_taken = 0
         self._held: list[Report] = []  # printed before the log began
 
@@ -68,7 +70,7 @@ class ProbedSteps:
         The folder is looked into only where it ``has_changed``, and in the end.
         """
         if self.log is not None:
-            self._leader.read()
+            self.leader.read()
         elif has_changed or is_over:
             self._look_for_steps(is_over=is_over)
 
@@ -81,6 +83,11 @@ class ProbedSteps:
         self.log.take([replace(report, step=None) for report in self._held], now_s)
         self._held.clear()
         self.log.take([*self._new_reports(self.log)], now_s)
+
+    @property
+    def processes(self) -> Collection[ProbedProcess]:
+        """All processes whose optimizer has stepped."""
+        return self._processes.values()
 
     @property
     def num_steps(self) -> int:
@@ -102,7 +109,7 @@ class ProbedSteps:
             train together.
         """
         self._processes.read()
-        trial, leader, optimizer = self._trial, self._leader, self._optimizer
+        trial, leader, optimizer = self._trial, self.leader, self.optimizer
         check_group(trial, leader.note)
         warmup_steps = trial.measurement.warmup_steps
         trained = [
@@ -128,8 +135,8 @@ class ProbedSteps:
             if self._has_stragglers(local):
                 columns["validity"] = [RANKS_APART]
 
-        if self._training and (
-            waited := leader.draws_of_steps(optimizer, self._training, warmup_steps)
+        if self.training and (
+            waited := leader.draws_of_steps(optimizer, self.training, warmup_steps)
         ):
             columns["data_wait_s"] = fmean(draws.waited_s for draws in waited)
 
@@ -144,12 +151,12 @@ class ProbedSteps:
         asked = trial.local_batch_size * trial.gradient_accumulation_steps
 
         def distance(source: Source) -> float:
-            drawn = self._leader.draws_of_steps(self._optimizer, {source}, 1)
+            drawn = self.leader.draws_of_steps(self.optimizer, {source}, 1)
             return abs(
                 fmean([draws.samples or 0.0 for draws in drawn] or [0.0]) - asked
             )
 
-        return min(sorted(self._training), key=distance, default=(-1, True))
+        return min(sorted(self.training), key=distance, default=(-1, True))
 
     def _has_stragglers(self, processes: Sequence[ProbedProcess]) -> bool:
         """Tell whether a rank of this node made far fewer steps in the same time."""
@@ -162,10 +169,10 @@ class ProbedSteps:
         if len(processes) < self._num_processes:
             return True
 
-        steps_of_leader = self._leader.steps[self._optimizer]
+        steps_of_leader = self.leader.steps[self.optimizer]
         began_s, ended_s = steps_of_leader[0].at_s, steps_of_leader[-1].at_s
         for process in processes:
-            steps = process.steps[self._optimizer]
+            steps = process.steps[self.optimizer]
             within = [step.number for step in steps if began_s <= step.at_s <= ended_s]
             made = within[-1] - within[0] + 1 if within else 0
             if (
@@ -191,9 +198,9 @@ class ProbedSteps:
         if _most_steps(leader) < awaited and not is_over:
             return
 
-        self._leader = leader
-        self._optimizer = self._leading_optimizer()
-        self._training = self._sources_of_training()
+        self.leader = leader
+        self.optimizer = self._leading_optimizer()
+        self.training = self._sources_of_training()
         self.log = StepLog(
             self._trial,
             may_repeat=False,
@@ -205,29 +212,29 @@ class ProbedSteps:
         asked = self._trial.gradient_accumulation_steps
 
         def distance(optimizer: int) -> tuple[float, int]:
-            steps = self._leader.steps[optimizer]
-            drawn = self._leader.draws_between(steps[0], steps[-1])
+            steps = self.leader.steps[optimizer]
+            drawn = self.leader.draws_between(steps[0], steps[-1])
             batches = sum(draws.batches for draws in drawn if draws.source[1])
             rate = batches / max(1, steps[-1].number - steps[0].number)
             return round(factor(rate, asked), 1) if rate else 1.0, -len(steps)
 
-        return min(sorted(self._leader.steps), key=distance)
+        return min(sorted(self.leader.steps), key=distance)
 
     def _sources_of_training(self) -> set[Source]:
-        steps = self._leader.steps[self._optimizer]
+        steps = self.leader.steps[self.optimizer]
         drawn = Counter(
             source
             for before, step in pairwise(steps)
-            for source in {d.source for d in self._leader.draws_between(before, step)}
+            for source in {d.source for d in self.leader.draws_between(before, step)}
         )
         most = max(drawn.values(), default=0)
         return {source for source, count in drawn.items() if count * 2 >= most}
 
     def _new_reports(self, log: StepLog) -> Iterator[Report]:
-        steps = self._leader.steps[self._optimizer]
+        steps = self.leader.steps[self.optimizer]
         for at in range(self._num_taken, len(steps)):
             before = steps[at - 1] if at else None
-            drawn = self._leader.draws_between(before, steps[at])
+            drawn = self.leader.draws_between(before, steps[at])
             if self._are_of_evaluation({draws.source for draws in drawn}):
                 log.names_evaluations = True
                 yield Report(step=None, is_evaluation=True)
@@ -235,9 +242,9 @@ class ProbedSteps:
         self._num_taken = len(steps)
 
     def _are_of_evaluation(self, sources: set[Source]) -> bool:
-        others = sources - self._training
+        others = sources - self.training
         # A training may go on with another loader alone.
-        has_both = bool(others) and bool(sources & self._training)
+        has_both = bool(others) and bool(sources & self.training)
         return has_both or any(not with_gradients for _, with_gradients in others)
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_RECORD = struct.Struct("<BBBxIIIfxxxxd")
+_RECORD = struct.Struct("<BBBxIIIffd")
 _NO_GRADIENTS, _NO_SAMPLES, _FACT = 1, 2, 4
 
 # What batches are for: the index of their loader, and whether gradients were enabled.
@@ -32,6 +32,7 @@ class ProbedStep(NamedTuple):
     number: int
     at_s: float  # by the monotonic clock of its host
     num_draws: int  # of the process's draws, those before the step
+    forward_s: float  # from the last batches to the backward passes
 
 
 class ProbedProcess:
@@ -49,6 +50,7 @@ class ProbedProcess:
         self.notes: dict[int, dict[int, Note]] = defaultdict(dict)
         self.loaders: dict[int, Note] = {}
         self.draws: list[Draws] = []
+        self.since_1970_s: float | None = None  # at zero of the monotonic clock
 
     @property
     def note(self) -> Note:
@@ -106,11 +108,12 @@ class ProbedProcess:
             return end
 
         record: tuple[Any, ...] = _RECORD.unpack_from(content, at)
-        optimizer, loader, flags, number, batches, samples, waited_s, at_s = record
+        optimizer, loader, flags, number, batches, samples, *seconds = record
+        waited_s, forward_s, at_s = seconds
         if flags & _FACT:
             end += number
             if end <= len(content):
-                self._take_note(json.loads(content[end - number : end]))
+                self._take_note(json.loads(content[end - number : end]), at_s)
             return end
 
         if batches:
@@ -119,13 +122,16 @@ class ProbedProcess:
             self.draws.append(Draws(source, batches, known, waited_s))
 
         if number:
-            self.steps[optimizer].append(ProbedStep(number, at_s, len(self.draws)))
+            step = ProbedStep(number, at_s, len(self.draws), forward_s)
+            self.steps[optimizer].append(step)
 
         return end
 
-    def _take_note(self, note: Note) -> None:
+    def _take_note(self, note: Note, at_s: float) -> None:
         if "before_step" in note:
             self.notes[note["optimizer"]][note["before_step"]] = note
+            if "clock_s" in note:  # not in streams of earlier versions
+                self.since_1970_s = note["clock_s"] - at_s
         elif "loader" in note:
             self.loaders[note["loader"]] = note
 

@@ -1,0 +1,120 @@
+"""SLURM's accounting: what ``sacct`` says of jobs that run or have ended."""
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from scalelab.cluster.batch.programs import answered
+from scalelab.errors import ClusterError
+from scalelab.records.afterwards.accounted_job import AccountedJob
+
+_FIELDS = (
+    *("JobIDRaw", "JobID", "JobName", "State", "NNodes", "AllocCPUS", "AllocTRES"),
+    *("TimelimitRaw", "Submit", "Start", "ElapsedRaw", "TotalCPU"),
+    *("TRESUsageInTot", "TRESUsageInAve", "WorkDir"),
+)
+_BETWEEN = "\x1f"  # no name of a job or directory holds it
+_GOING_ON = ("PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_LOG = re.compile(r"^ +StdOut=(.+)$", re.MULTILINE)
+
+
+def accounted_jobs(job_ids: Sequence[str]) -> dict[str, AccountedJob]:
+    """Return what is known of jobs, by the ids that were asked; unknown ones are not.
+
+    Raises
+    ------
+    ClusterError
+        SLURM keeps no accounts, or does not answer.
+    """
+    options = ["--parsable2", "--noheader", f"--delimiter={_BETWEEN}"]
+    wanted = [f"--jobs={','.join(job_ids)}", f"--format={','.join(_FIELDS)}"]
+    answer = answered(["sacct", *options, *wanted], {"SLURM_TIME_FORMAT": "%s"})
+    if answer.status:
+        # the last line says why it gave up
+        *_, why = answer.errors.splitlines() or [f"it ended with {answer.status}"]
+        raise ClusterError(f"sacct says nothing of jobs: {why.strip().rstrip('.')}.")
+
+    lines = [line.split(_BETWEEN) for line in answer.output.splitlines()]
+    rows = [dict(zip(_FIELDS, line, strict=True)) for line in lines]
+    steps: dict[str, list[Mapping[str, str]]] = {}
+    for row in rows:
+        job_id, _, step = row["JobIDRaw"].partition(".")
+        if step:
+            steps.setdefault(job_id, []).append(row)
+
+    found = {}
+    for row in rows:
+        names = {row["JobID"], row["JobIDRaw"]} & {*job_ids}
+        for name in names:
+            found[name] = _job(row, steps.get(row["JobIDRaw"], []))
+    return found
+
+
+def _job(row: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> AccountedJob:
+    held = _resources(row["AllocTRES"])
+    used = [_resources(step["TRESUsageInTot"]) for step in steps]
+    peaks = [size for step in used if (size := _amount(step.get("mem"))) is not None]
+    shares = [_resources(step["TRESUsageInAve"]).get("gres/gpuutil") for step in steps]
+    busy = [share for text in shares if (share := _amount(text)) is not None]
+
+    # CANCELLED by 1000
+    state, limit = row["State"].split()[0], _amount(row["TimelimitRaw"])
+    return AccountedJob(
+        job_id=row["JobIDRaw"],
+        name=row["JobName"],
+        state=state,
+        has_ended=state not in _GOING_ON,
+        did_complete=state == "COMPLETED",
+        num_nodes=int(row["NNodes"]),
+        num_cores=int(row["AllocCPUS"]),
+        num_gpus=int(_amount(held.get("gres/gpu")) or 0),
+        submitted_s=_amount(row["Submit"]),
+        started_s=_amount(row["Start"]),
+        elapsed_s=_amount(row["ElapsedRaw"]) or 0.0,
+        limit_s=None if limit is None else 60 * limit,
+        cpu_s=_clock(row["TotalCPU"]),
+        memory_asked_bytes=_amount(held.get("mem")),
+        memory_used_bytes=max(peaks, default=None),
+        gpu_utilization=max(busy) / 100 if busy else None,
+        directory=row["WorkDir"] or None,
+        log=_log(row["JobIDRaw"], row["WorkDir"]),
+    )
+
+
+def _resources(text: str) -> dict[str, str]:
+    """Return the trackable resources of ``cpu=4,gres/gpu=2,mem=2G`` by name."""
+    pairs = (part.partition("=") for part in text.split(",") if part)
+    return {name: amount for name, _, amount in pairs}
+
+
+def _amount(text: str | None) -> float | None:
+    """Return a number, or a size in bytes; None where it says neither.
+
+    >>> _amount("1.5G"), _amount("87"), _amount("Unknown")
+    (1610612736.0, 87.0, None)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)", text or "")
+    return float(found[1]) * _UNITS[found[2]] if found else None
+
+
+def _clock(text: str) -> float | None:
+    """Return the seconds of ``1-02:03:04`` or ``02:03.456``.
+
+    >>> _clock("1-02:03:04"), _clock("02:03.456"), _clock("")
+    (93784.0, 123.456, None)
+    """
+    days, _, clock = text.rpartition("-")
+    with suppress(ValueError):
+        parts = [0.0, 0.0, *map(float, clock.split(":"))][-3:]
+        hours, minutes, seconds = parts
+        return 86400 * int(days or 0) + 3600 * hours + 60 * minutes + seconds
+    return None
+
+
+def _log(job_id: str, directory: str) -> str | None:
+    # the controller forgets a job minutes after its end; the default name stays
+    known = _LOG.search(answered(["scontrol", "show", "job", job_id]).output)
+    log = known[1] if known else f"{directory}/slurm-{job_id}.out"
+    return log if Path(log).is_file() else None
