@@ -10,8 +10,8 @@ from scalelab.inputs.numerals import counted
 
 def run(
     table: Annotated[
-        Path, typer.Argument(metavar="TABLE", help="CSV or Parquet file.")
-    ],
+        Path | None, typer.Argument(metavar="TABLE", help="CSV or Parquet file.")
+    ] = None,
     run_directory: Annotated[
         Path | None,
         typer.Argument(
@@ -60,10 +60,26 @@ def run(
     accept_doubts: Annotated[
         bool, flag("--accept-doubts", "Import what is doubted as it is.")
     ] = False,
+    sacct: Annotated[
+        str | None,
+        option(
+            "JOBID,JOBID",
+            "Instead of a table: jobs that ran, by what the batch system accounts and "
+            "their logs print.",
+        ),
+    ] = None,
 ) -> None:
-    """Import a table of measurements as a run."""
+    """Import a table of measurements as a run.
+
+    With --sacct the table is written first, beside the run, and may be imported again.
+    """
     from scalelab.running.sweep import RUNS
     from scalelab.session import import_table
+
+    if sacct is not None:
+        run_directory, table, constant = _of_jobs(sacct, table, constant or [])
+    if table is None:
+        raise SpecError("import needs a TABLE, or --sacct with the ids of jobs.")
 
     run = import_table(
         table,
@@ -89,6 +105,27 @@ def run(
 
     for doubt in run.import_doubts:
         typer.echo(f"Doubtful: {doubt}", err=True)
+
+
+_BATCHES = ("local_batch_size=", "global_batch_size=")
+
+
+def _of_jobs(
+    ids: str, run: Path | None, constant: list[str]
+) -> tuple[Path, Path, list[str]]:
+    """Write the table of some jobs.
+
+    Returned are the run's directory, the table's path, and what is still to be said of
+    it: the batch is in it.
+    """
+    from scalelab.running.sweep import RUNS
+    from scalelab.session import jobs_table
+
+    job_ids = [word.strip() for word in ids.split(",") if word.strip()]
+    run = run or RUNS / f"jobs-{'-'.join(job_ids[:1])}"
+    path = run.with_name(f"{run.name}.csv")
+    table = jobs_table(job_ids, path, constant=pairs("--constant", constant))
+    return run, table, [text for text in constant if not text.startswith(_BATCHES)]
 
 
 _EXAMPLES = {

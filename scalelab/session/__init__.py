@@ -239,6 +239,38 @@ def import_table(
     return Run(read(arguments))
 
 
+def jobs_table(
+    jobs: Sequence[str | int],
+    path: str | Path,
+    *,
+    constant: Mapping[str, Scalar] | None = None,
+) -> Path:
+    """Write jobs that ran as a table for :func:`import_table`; return its path.
+
+    Parameters
+    ----------
+    jobs
+        Their ids in the batch system.
+    path
+        The CSV file to write.
+    constant
+        Their ``local_batch_size`` or ``global_batch_size``; needed where the logs count
+        no samples.
+
+    Raises
+    ------
+    SpecError
+        If no log tells a step time and a batch.
+    ClusterError
+        If the batch system does not know one of the jobs.
+    StoreError
+        If the table cannot be written.
+    """
+    from scalelab.session.following import write_jobs_table
+
+    return write_jobs_table([*map(str, jobs)], Path(path), constant or {})
+
+
 def compare(
     before: str | Path | Run, after: str | Path | Run, **question: Any
 ) -> Comparison:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import isfinite, log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +18,12 @@ from scalelab.errors import ClusterError, SpecError, StoreError
 from scalelab.experiment.measure import DEFAULT_METRICS
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.document import Scalar
 from scalelab.inputs.lines import between_words
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import shown
+from scalelab.inputs.wording import Option
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.launch.command.probe.job_steps import read_job_steps
 from scalelab.reading.logs.job_log import read_job_log
@@ -32,6 +36,7 @@ from scalelab.records.afterwards.accounted_job import AccountedJob
 from scalelab.records.afterwards.followed import KeptJob, KeptValue, keep_followed
 from scalelab.records.afterwards.job_steps import JobSteps
 from scalelab.records.attempt import AttemptSpec
+from scalelab.records.attempt_io import storing, write_atomically
 from scalelab.records.plain_files import parse_json, read_file
 
 if TYPE_CHECKING:
@@ -307,3 +312,94 @@ def _kept(run: RecommendingRun, job: str, followed: FollowedJob) -> list[str]:
     if not followed.was_as_asked:
         learns = "It teaches later answers nothing, as it was another job"
     return [f"{learns}: {path}"]
+
+
+def write_jobs_table(
+    job_ids: Sequence[str], path: Path, constant: Mapping[str, Scalar]
+) -> Path:
+    """Write jobs that ran as a table to import: a row for each, by its log.
+
+    ``constant`` may say their ``local_batch_size`` or ``global_batch_size``; else the
+    logs must count samples beside steps.
+
+    Raises
+    ------
+    ClusterError
+        The batch system does not know one of them.
+    SpecError
+        No log tells a step time and a batch.
+    StoreError
+        The table cannot be written.
+    """
+    if not job_ids:
+        raise SpecError("No job is named. Give the ids of one or several.")
+
+    batches = [_stated(constant, n) for n in ("local_batch_size", "global_batch_size")]
+    rows, problems = [], []
+    for job_id, job in accounted_jobs(job_ids).items():
+        try:
+            rows.append(_row_of(job, *batches))
+        except SpecError as error:
+            problems.append(f"{job_id}: {error.message}")
+
+    if not rows:
+        raise SpecError(
+            f"No job tells a step time. {' '.join(problems)} A job's log must print "
+            "its steps, and their time or rate; what batch they are of, "
+            f"{Option('constant', 64, key='local_batch_size')} says."
+        )
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*rows[0]])
+    writer.writeheader()
+    writer.writerows(rows)
+    with storing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.getvalue().encode())
+    return path
+
+
+def _stated(constant: Mapping[str, Scalar], name: str) -> int | None:
+    value = str(constant.get(name, ""))
+    if value and not (value.isdecimal() and int(value)):
+        wanted = Option("constant", 64, key=name)
+        raise SpecError(f"{name}={shown(value)} is no count. Write {wanted}.")
+    return int(value) if value else None
+
+
+def _row_of(
+    job: AccountedJob, local: int | None, of_all_ranks: int | None
+) -> dict[str, Any]:
+    if job.log is None:
+        raise SpecError("its log is not where the batch system says.")
+
+    size = job.num_devices
+    if of_all_ranks is not None:
+        local = of_all_ranks // size
+    allocation = Allocation.packed(size, devices_on_node=-(-size // job.num_nodes))
+    trial = Trial(
+        kind=TrialKind.THROUGHPUT,
+        workload=job.name,
+        allocation=allocation,
+        local_batch_size=local or 1,
+    )
+    steps = read_job_log(Path(job.log), None, trial, job.elapsed_s)
+    if local is None and steps.global_batch_size:  # what a rate counts is known now
+        local = round(steps.global_batch_size / size)
+        trial = replace(trial, local_batch_size=max(local, 1))
+        steps = read_job_log(Path(job.log), None, trial, job.elapsed_s)
+    if not local or steps.step_time_s is None:
+        raise SpecError(f"{job.log} tells no step time, or no batch.")
+
+    return {
+        "job": job.job_id,
+        "workload": job.name,
+        "device_type": "cuda" if job.num_gpus else "cpu",
+        "device_name": job.gpu_type or "",
+        "world_size": size,
+        "num_nodes": job.num_nodes,
+        "local_batch_size": local,
+        "step_time_s": steps.step_time_s,
+        "steps": steps.num_steps,
+        "queue_wait_s": job.queue_wait_s,
+    }

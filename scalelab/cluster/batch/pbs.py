@@ -231,6 +231,7 @@ def _accounted(job_id: str, job: Mapping[str, str]) -> AccountedJob:
         num_nodes=int(job.get("Resource_List.nodect", 1)),
         num_cores=int(job.get("Resource_List.ncpus", 1)),
         num_gpus=int(job.get("Resource_List.ngpus", 0)),
+        gpu_type=None,
         submitted_s=_moment(job.get("ctime", "")),
         started_s=started_s,
         elapsed_s=used_s,

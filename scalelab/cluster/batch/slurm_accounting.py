@@ -16,6 +16,7 @@ _FIELDS = (
 )
 _BETWEEN = "\x1f"  # no name of a job or directory holds it
 _GOING_ON = ("PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED")
+_GPU_TYPE = re.compile(r"gres/gpu:([^=,]+)=")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _LOG = re.compile(r"^ +StdOut=(.+)$", re.MULTILINE)
 
@@ -70,6 +71,7 @@ def _job(row: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> Accounte
         num_nodes=int(row["NNodes"]),
         num_cores=int(row["AllocCPUS"]),
         num_gpus=int(_amount(held.get("gres/gpu")) or 0),
+        gpu_type=next(iter(_GPU_TYPE.findall(row["AllocTRES"])), None),
         submitted_s=_amount(row["Submit"]),
         started_s=_amount(row["Start"]),
         elapsed_s=_amount(row["ElapsedRaw"]) or 0.0,

@@ -15,6 +15,7 @@ from scalelab.records.afterwards.job_steps import JobSteps
 from scalelab.records.plain_files import opened
 
 _MOST_BYTES = 2**30
+_SAMPLES = r"\b(?:samples|examples|images)(?: seen)?[ :=]+(?P<samples>\d+)\b(?! */)"
 # of the time of its steps, that of a whole job; and how exact both are
 _MOST_BESIDE, _ROUNDING = 1.8, 1.1
 
@@ -53,7 +54,7 @@ def read_job_log(
             preset = found.preset
             source = MetricsSource(regex=preset.regex, evaluation=preset.evaluation)
         elif found.expression is not None:
-            source = MetricsSource(regex=(found.expression,))
+            source = MetricsSource(regex=(found.expression, _SAMPLES))
         reports = [] if source is None else _reports(lines, source, trial)
 
     steps = _steps(reports)

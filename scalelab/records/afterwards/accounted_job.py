@@ -19,6 +19,8 @@ class AccountedJob:
         Whether it ended by itself, and well.
     num_gpus
         Devices that it held; 0: it asked for none.
+    gpu_type
+        Their model, as the batch system calls it; None: it does not say.
     submitted_s, started_s
         Since 1970; None: not known, or it has not started.
     elapsed_s, limit_s
@@ -44,6 +46,7 @@ class AccountedJob:
     num_nodes: int
     num_cores: int
     num_gpus: int
+    gpu_type: str | None
     submitted_s: float | None
     started_s: float | None
     elapsed_s: float

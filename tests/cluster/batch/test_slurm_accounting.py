@@ -12,7 +12,7 @@ from scalelab.cluster.batch.slurm_accounting import accounted_jobs
 from scalelab.errors import ClusterError
 
 ROWS = (
-    "5|5|a name|COMPLETED|2|8|billing=8,cpu=8,gres/gpu=4,mem=2G,node=2|90|1000|1060"
+    "5|5|a name|COMPLETED|2|8|cpu=8,gres/gpu=4,gres/gpu:a100=4,mem=2G|90|1000|1060"
     "|3600|02:00:00|||/home/me",
     "5.batch|5.batch|batch|COMPLETED|1|4|cpu=4,mem=1G||1060|1060|3600|01:00:00"
     "|cpu=00:00:03,mem=216488K|cpu=00:00:03,gres/gpuutil=61,mem=216488K|",
@@ -42,6 +42,7 @@ def test_rows_of_jobs_and_their_steps_are_joined(programs: FakePrograms) -> None
     assert (job.name, job.state, job.num_nodes) == ("a name", "COMPLETED", 2)
     assert (job.num_cores, job.num_gpus, job.num_devices) == (8, 4, 4)
     assert (job.elapsed_s, job.limit_s, job.queue_wait_s) == (3600, 5400, 60)
+    assert job.gpu_type == "a100"
     assert job.cpu_s == 7200
     assert job.memory_asked_bytes == 2 * 2**30
     assert job.memory_used_bytes == 1.5 * 2**30

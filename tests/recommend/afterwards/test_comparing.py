@@ -38,6 +38,7 @@ JOB = AccountedJob(
     num_nodes=2,
     num_cores=16,
     num_gpus=8,
+    gpu_type=None,
     submitted_s=900.0,
     started_s=1000.0,
     elapsed_s=1035.0,

@@ -1,0 +1,148 @@
+"""``scalelab follow`` without a batch system: logs, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fake_programs import FakePrograms
+
+from scalelab.cli.main import run
+from scalelab.records.afterwards.followed import followed_jobs
+
+ROOT = Path(__file__).parents[2]
+ASKED = ("--epochs", "10", "--samples-per-epoch", "54305", "--gpus", "2")
+OF_P2 = (*ASKED, "--select", "device_name=p2")
+
+
+@pytest.fixture
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Import a table here; return where followed jobs are kept."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    table = str(ROOT / "experiments" / "cpu_or_gpu.csv")
+    assert run(["import", table, "runs/p2", "--column", "final_metric=val_acc"]) == 0
+    return tmp_path / "config" / "scalelab" / "history"
+
+
+def log(step_ms: float, samples: int = 64, steps: int = 1000) -> str:
+    """Write the log of a job on two GPUs."""
+    lines = [
+        f"step {n} samples {n * samples} {step_ms:.1f} ms/step"
+        for n in range(50, steps + 1, 50)
+    ]
+    Path("job.log").write_text("\n".join(lines))
+    return "job.log"
+
+
+def asked(*words: str, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    capsys.readouterr()
+    assert run(["follow", "runs/p2", *words, *OF_P2, "--json"]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_a_log_is_held_against_the_answer_and_kept(
+    history: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = asked(log(480.0), capsys=capsys)
+    (compared,) = report["compared"]  # type: ignore[misc]
+    assert compared["name"] == "step_time_s"
+    assert compared["judgement"] == "above"
+    assert compared["true"] == 0.48
+    assert report["causes"] == []
+    (job,) = followed_jobs(history)
+    assert job.was_as_asked
+    assert job.values["step_time_s"].true == 0.48
+    # again, it counts once
+    asked(log(480.0), capsys=capsys)
+    assert len(followed_jobs(history)) == 1
+
+
+def test_the_next_answer_is_less_sure(
+    history: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["recommend", "runs/p2", *OF_P2, "--json"]
+    widths = []
+    for _ in range(2):
+        capsys.readouterr()
+        assert run(words) == 0
+        answer = json.loads(capsys.readouterr().out)
+        (row,) = [r for r in answer["rows"] if r["world_size"] == 2]
+        widths.append(row["step_time_s"]["hi"] / row["step_time_s"]["value"])
+        asked(log(480.0), capsys=capsys)
+    assert widths[1] > 1.25 > widths[0]
+    assert answer["widened_by"] > 0.2
+    # without the history it is as before
+    capsys.readouterr()
+    assert run([*words, "--no-history"]) == 0
+    assert json.loads(capsys.readouterr().out)["widened_by"] == 0
+
+
+def test_another_batch_is_named_and_teaches_nothing(
+    history: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = asked(log(190.0, samples=32), capsys=capsys)
+    (cause,) = report["causes"]  # type: ignore[misc]
+    assert cause == {"kind": "another_batch", "values": {"true": 32.0, "asked": 64}}
+    (job,) = followed_jobs(history)
+    assert not job.was_as_asked
+
+
+def test_a_rate_that_may_be_of_one_rank_is_no_step_time(
+    history: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"step {n} | 95.1 samples/s" for n in range(50, 1001, 50)]
+    Path("job.log").write_text("\n".join(lines))
+    report = asked("job.log", capsys=capsys)
+    assert report["compared"] == []
+    assert "may be of one rank or of all" in str(report["text"])
+    assert followed_jobs(history) == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["job.log"], "A log is held against the answer of a run: scalelab follow RUN"),
+        (["runs/p2", "no.log"], "'no.log' is neither a file nor the id of a job"),
+        (["runs/p2", "a", "b"], "follow takes a run and a job, or a job alone"),
+        (["17", "--epochs", "3"], "Without a run there is no answer"),
+        (["runs/p2", "empty.log", *OF_P2], "'empty.log' is empty."),
+        (["runs/p2", "17", "--log", "no.log", *OF_P2], "no.log cannot be read"),
+    ],
+)
+def test_wrong_input_is_refused(
+    words: list[str],
+    message: str,
+    history: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log(300.0)
+    Path("empty.log").write_text("")
+    assert run(["follow", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not history.exists()
+
+
+def test_without_a_batch_system_a_job_cannot_be_asked_for(
+    history: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert run(["follow", "17"]) == 3
+    assert "neither sinfo nor pbsnodes can be run" in capsys.readouterr().err
+
+
+def test_a_job_that_slurm_knows_alone_says_what_it_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs = FakePrograms(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(programs.folder))
+    programs.says("sinfo")
+    programs.says("scontrol", status=1)
+    fields = "17|17|vit|TIMEOUT|2|16|cpu=16,gres/gpu=4|60|1000|1060|3600|08:00:00"
+    programs.says("sacct", f"{fields}|||/home/me".replace("|", "\x1f"))
+    assert run(["follow", "17"]) == 0
+    assert capsys.readouterr().out.splitlines()[:4] == [
+        "Job 17 (vit) on 4 GPUs of 2 nodes: timeout.",
+        "",
+        "time   60 min  of 60 min asked for (100%)",
+        "cores       8  of 16 busy on average (50%)",
+    ]
