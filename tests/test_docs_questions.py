@@ -15,6 +15,7 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?")
 CASES = (
     "Unlike devices",
     "On demand or spot",
+    "Campaigns",
     "Chained jobs",
     "The job afterwards",
     "Energy and carbon",

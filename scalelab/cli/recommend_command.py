@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from scalelab.kinds.resources import Resource
 
 MAX_COUNT = 1_000_000
+_RUNS = "runs"
+_OF_CAMPAIGN = (_RUNS, "pool")
 
 
 def _count(text: str) -> int:
@@ -113,6 +115,13 @@ def asked(
     local_batch: Annotated[
         int | None, option("64", "Local batch [default: any measured].", parser=_count)
     ] = None,
+    runs: Annotated[
+        int | None,
+        option("24", "A campaign of so many runs; limits are those of all together."),
+    ] = None,
+    pool: Annotated[
+        int | None, option("32", "Devices for all runs of a campaign together.")
+    ] = None,
     walltime: Annotated[
         str | None,
         option(
@@ -184,6 +193,8 @@ def asked(
         batch=batch,
         max_batch=max_batch,
         local_batch=local_batch,
+        runs=runs,
+        pool=pool,
         walltime=walltime,
         checkpoint=checkpoint,
         between_nodes=between_nodes,
@@ -242,7 +253,7 @@ def run(
     else:
         print_answer(answer, explain=explain)
 
-    if not answer.meets_constraints:
+    if not answer.is_met:
         raise typer.Exit(NOTHING_MEETS)
 
 
@@ -293,6 +304,7 @@ def table(
     from scalelab.session import load
 
     run, words = load(run_directory), asked(**question)
+    words = {n: value for n, value in words.items() if n not in _OF_CAMPAIGN}
     if not card:
         given = 1 if runs is None else runs
         typer.echo(run.scaling_table(given, **words).text(form or "md").rstrip())
@@ -323,7 +335,11 @@ def with_question(
         for resource in resources
     ]
 
-    *further, _ = inspect.signature(asked, eval_str=True).parameters.values()
+    *every, _ = inspect.signature(asked, eval_str=True).parameters.values()
+    taken = {parameter.name for parameter in rest}
+    if _RUNS in taken:  # the command means other runs than those of a campaign
+        taken |= {*_OF_CAMPAIGN}
+    further = [parameter for parameter in every if parameter.name not in taken]
 
     @functools.wraps(command)
     def with_options(**values: Any) -> None:

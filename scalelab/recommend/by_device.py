@@ -20,6 +20,7 @@ from scalelab.recommend.advice import Considered, consider
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.kept import Question
 from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.campaign import campaign_of
 from scalelab.recommend.chained import chained
 from scalelab.recommend.joint import Joint
 from scalelab.recommend.knowledge import History, refuse_several, selected
@@ -56,7 +57,11 @@ def answer(
     untold: UntoldByProgram = MappingProxyType({}),
     followed: Sequence[KeptJob] = (),
 ) -> Recommendation:
-    """Answer for each kind of device that was measured, and choose among them all."""
+    """Answer for each kind of device that was measured, and choose among them all.
+
+    Of a campaign the limits are those of all runs together; one run has none then.
+    """
+    question, of_campaign = question.of_one_run(), question.limits.limits
     rows = prepared(observations)
     select = {n: v for n, v in question.select.items() if n not in DEVICE_COLUMNS}
 
@@ -115,6 +120,7 @@ def answer(
             for label, problem in problems.items()
         ]
 
+    further += _campaign(question, compared, answered.chosen.device, of_campaign)
     if question.asks_scaling:
         answered = _with_scaling(answered, compared)
 
@@ -169,6 +175,18 @@ def _considered(
         raise next(iter(problems.values()))
 
     return found, problems
+
+
+def _campaign(
+    question: Question,
+    compared: Mapping[str, Considered],
+    device: str,
+    limits: Mapping[str, float],
+) -> Iterator[Fact]:
+    """Note how many runs of the job share a pool of the chosen devices, if asked."""
+    if question.runs is not None and question.pool is not None:
+        chosen = compared.get(device, next(iter(compared.values())))
+        yield campaign_of(chosen, question.runs, question.pool, limits)
 
 
 def _with_scaling(

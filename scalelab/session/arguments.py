@@ -106,6 +106,7 @@ _Count = Annotated[int, Field(strict=True, ge=1, le=_MOST_DEVICES)]
 _Batch = Annotated[
     Annotated[Count, Field(le=10**9)] | None, BeforeValidator(plain_value)
 ]
+_Runs = Annotated[int, Field(strict=True, ge=1, le=10_000)]
 _Gap = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 
@@ -225,6 +226,12 @@ class RecommendArguments(LawArguments):
     batch: _Batch = Field(default=None, description="The global batch of the job.")
     max_batch: _Batch = Field(default=None, description="The largest global batch.")
     local_batch: _Batch = Field(default=None, description="The local batch of the job.")
+    runs: Annotated[_Runs | None, BeforeValidator(plain_value)] = Field(
+        default=None, description="Runs of a campaign."
+    )
+    pool: Annotated[_Count | None, BeforeValidator(plain_value)] = Field(
+        default=None, description="Devices for all runs of a campaign."
+    )
     walltime: Annotated[Duration | None, BeforeValidator(plain_value)] = Field(
         default=None, description="The longest time of a job, such as '24h'."
     )

@@ -96,6 +96,8 @@ class RecommendingRun(AskedRun):
         batch: int | None = None,
         max_batch: int | None = None,
         local_batch: int | None = None,
+        runs: int | None = None,
+        pool: int | None = None,
         walltime: float | str | None = None,
         checkpoint: float | str | None = None,
         between_nodes: str | None = None,
@@ -156,6 +158,9 @@ class RecommendingRun(AskedRun):
             The largest global batch that may be used, instead of the largest measured.
         local_batch
             The local batch; default: any up to the largest measured.
+        runs, pool
+            A campaign: so many runs of the job on so many devices, of which each run
+            has some. The limits are those of the whole campaign then.
         walltime
             The longest time of a job, e.g. ``"24h"``: how many chained jobs each
             allocation takes is added. Default: the site's, and added where an
@@ -202,6 +207,11 @@ class RecommendingRun(AskedRun):
                 "Give one of the two.",
             )
 
+        if (arguments.runs is None) != (arguments.pool is None):
+            raise SpecError(
+                f"A campaign needs both {Option('runs', 24)} and {Option('pool', 32)}."
+            )
+
         if (result := self.search_result) is not None:
             raise SpecError(
                 f"{' '.join(result.sentences)} {self.name} is a search: it compares "
@@ -235,6 +245,8 @@ class RecommendingRun(AskedRun):
                 largest=arguments.max_batch,
                 local_batch_size=arguments.local_batch,
             ),
+            runs=arguments.runs,
+            pool=arguments.pool,
             walltime_s=arguments.walltime,
             checkpoint_s=arguments.checkpoint,
             between_nodes=arguments.between_nodes,

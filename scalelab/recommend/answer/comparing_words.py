@@ -3,7 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-from scalelab.inputs.numerals import counted, duration, percent, probability
+from scalelab.inputs.numerals import (
+    Interval,
+    counted,
+    device_time,
+    duration,
+    duration_ends,
+    number,
+    percent,
+    probability,
+)
+from scalelab.inputs.support import Support
 from scalelab.kinds.resources import CARBON, ENERGY, MONEY, TIME
 
 _FASTER = 1.05  # a factor that is written as 1.1 or more
@@ -76,3 +86,49 @@ def against_devices(values: Mapping[str, Any]) -> str:
         for word, by_name in values["chances"].items()
     ]
     return f"Chance that {values['name']} is {'; '.join(words)}."
+
+
+def campaign(values: Mapping[str, Any], device_word: str) -> str:
+    """Say how to run many runs on a pool, beside the plans that come to mind first."""
+    plan, limits = values["plan"], " and ".join(values["limits"])
+    runs, pool = (
+        counted(values["num_runs"], "run"),
+        counted(values["pool"], device_word),
+    )
+    shares = "; ".join(_share(share, device_word) for share in plan["shares"])
+    chance = ""
+    if limits and values["holds"]:
+        chance = f" Chance of meeting {limits}: {probability(plan['probability'])}."
+    elif limits:
+        chance = f" No plan surely meets {limits}; this one comes closest."
+    return (
+        f"Campaign of {runs} on {pool}: {shares}. {_takes(values, plan)}.{chance} "
+        f"Instead, one after another on {_beside(values, 'one_after_another')}; as "
+        f"many as fit, on {_beside(values, 'on_the_fewest')}. No plan takes less than "
+        f"{duration(values['lower_bound_s'])}. All that follows is about one run."
+    )
+
+
+def _share(share: Mapping[str, Any], device_word: str) -> str:
+    count, side_by_side = share["num_runs"], share["side_by_side"]
+    how = f"{side_by_side} side by side"
+    if side_by_side in (1, count):
+        how = "one after another" if side_by_side < count else "at once"
+    is_measured = share["basis"] == Support.MEASURED
+    basis = "" if is_measured else f", which is {share['basis']}"
+    size = counted(share["world_size"], device_word)
+    return f"{count} on {size} each{basis}, {how}"
+
+
+def _beside(values: Mapping[str, Any], name: str) -> str:
+    (share,) = values[name]["shares"]
+    return f"{share['world_size']}: {_takes(values, values[name])}"
+
+
+def _takes(values: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+    time = Interval(**plan["time_s"])
+    hours = device_time(plan["gpu_hours"]["value"], values["hour_word"])
+    words = f"{duration(time.value)} [{duration_ends(time)}], {hours}"
+    if cost := plan.get(MONEY.field):
+        words += f", {number(cost['value'])} {values['currency']}"
+    return words

@@ -19,6 +19,7 @@ def first_lines(result: Recommendation, width: int) -> list[str]:
     """
     sentences_of = sentences(result)
     head = [
+        " ".join(texts(sentences_of, "campaign")),
         " ".join(texts(sentences_of, "unmet", "nearest")),
         ", ".join(texts(sentences_of, "use", "settings")),
         ".  ".join(texts(sentences_of, "takes", "chance")),

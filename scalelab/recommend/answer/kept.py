@@ -5,6 +5,8 @@ the same run. An answer holds for the records and the code it was made from; it 
 as JSON and only ever read as such.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -45,6 +47,8 @@ class Question:
     law: str = "scalelab"
     learn_from: tuple[str, ...] = ()
     batches: AskedBatch = field(default_factory=AskedBatch)
+    runs: int | None = None  # of a campaign; the limits are those of all of them
+    pool: int | None = None
     between_nodes: Link | None = None
     accept_unmeasured: bool = False
     history: str = ""  # folder of runs to learn from; empty: none
@@ -59,6 +63,12 @@ class Question:
     # These change no answer; what they add to it is not kept
     asks_what_if: bool = field(default=False, repr=False)
     asks_scaling: bool = field(default=False, repr=False)
+
+    def of_one_run(self) -> Question:
+        """Return what is asked of one run: the limits of a campaign are of them all."""
+        if self.runs is None:
+            return self
+        return replace(self, limits=replace(self.limits, limits={}))
 
 
 class KeptAnswers:

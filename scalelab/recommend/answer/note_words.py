@@ -12,6 +12,7 @@ from scalelab.inputs.wording import Option
 from scalelab.recommend.answer import argument_words, ending_words, rate_words
 from scalelab.recommend.answer.comparing_words import (
     against_devices,
+    campaign,
     faster_device,
     faster_for,
     nearest_limits,
@@ -417,6 +418,7 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "device_not_compared": "{name} is not compared: {why}",
     "against_devices": lambda note: against_devices(note.values),
     "nearest": lambda note: nearest_limits(note.values, note.device_word),
+    "campaign": lambda note: campaign(note.values, note.device_word),
     "worth_granting": "Worth granting: {least} to {most:n {device}}, best {best}.",
     "faster_device": lambda note: faster_device(note.values),
     "spot_beside": lambda note: ending_words.beside(note.values),

@@ -309,6 +309,12 @@ class Recommendation(BasisPart, ChosenPart, AskedPart):
         return tuple(kind for values in found for kind in values["kinds"])
 
     @property
+    def is_met(self) -> bool:
+        """Whether what was asked surely holds, of a campaign by all runs together."""
+        campaigns = [f.values["holds"] for f in self.facts if f.kind == "campaign"]
+        return self.meets_constraints and all(campaigns)
+
+    @property
     def asked_walltime_s(self) -> tuple[float, ...]:
         """The longest time of a job that was asked; empty: none was."""
         kinds = self.chained_jobs

@@ -43,6 +43,7 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
     proposal = [] if trial is None else [_proposal(result, trial, now)]
 
     return {
+        "campaign": [*result.said("campaign")],
         "unmet": _unmet(result),
         "nearest": [*result.said("nearest")],
         "use": _use(result),

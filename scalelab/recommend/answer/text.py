@@ -53,7 +53,7 @@ _REMARKS = (
     *("unanswered", "next_trial", "ignored", "sweep_cost"),
 )
 _HEAD = (
-    *("unmet", "nearest", "use", "settings", "takes", "chance"),
+    *("campaign", "unmet", "nearest", "use", "settings", "takes", "chance"),
     *("why_not", "rests_on", "next_step"),
 )
 

@@ -97,6 +97,17 @@ BESIDE_SPOT: dict[str, Any] = {
     "is_best_interval": True,
     "is_gang": True,
 }
+CAMPAIGN: dict[str, Any] = {
+    "time_s": {"value": 21600.0, "lo": 18000.0, "hi": 25200.0},
+    "gpu_hours": {"value": 190.0, "lo": 180.0, "hi": 200.0},
+    "probability": 0.97,
+}
+FOUR: dict[str, Any] = {
+    "world_size": 4,
+    "num_runs": 24,
+    "side_by_side": 8,
+    "basis": "measured",
+}
 PAYS: dict[str, Any] = {
     "name": "p2",
     "device_word": "GPU",
@@ -831,6 +842,38 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         },
         "Of 1 job that was followed on such devices, 1 had a step time within the 80% "
         "interval of the answer; intervals of step times are as the laws have them.",
+    ),
+    (
+        "campaign",
+        {
+            "num_runs": 26,
+            "pool": 32,
+            "limits": ["< 8 h"],
+            "holds": True,
+            "plan": {
+                **CAMPAIGN,
+                "cost_usd": {"value": 380.0, "lo": 360.0, "hi": 400.0},
+                "shares": [
+                    FOUR,
+                    {
+                        "world_size": 16,
+                        "num_runs": 2,
+                        "side_by_side": 2,
+                        "basis": "extrapolated",
+                    },
+                ],
+            },
+            "one_after_another": {**CAMPAIGN, "shares": [{**FOUR, "world_size": 32}]},
+            "on_the_fewest": {**CAMPAIGN, "shares": [{**FOUR, "world_size": 1}]},
+            "lower_bound_s": 18000.0,
+            "hour_word": "GPU-h",
+            "currency": "usd",
+        },
+        "Campaign of 26 runs on 32 GPUs: 24 on 4 GPUs each, 8 side by side; 2 on 16 "
+        "GPUs each, which is extrapolated, at once. 6 h [5-7], 190 GPU-h, 380 usd. "
+        "Chance of meeting < 8 h: 97%. Instead, one after another on 32: 6 h [5-7], "
+        "190 GPU-h; as many as fit, on 1: 6 h [5-7], 190 GPU-h. No plan takes less "
+        "than 5 h. All that follows is about one run.",
     ),
     (
         "by_time_alone",
