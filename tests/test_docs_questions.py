@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ CASES = (
     "Campaigns",
     "Chained jobs",
     "The job afterwards",
+    "Waits in the queue",
     "Energy and carbon",
 )
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ")][1:]
@@ -55,6 +57,10 @@ def test_a_worked_case_is_answered_as_it_stands(
     imported = [line for line in PAGE.splitlines() if line.startswith("scalelab imp")]
     if not (directory / "runs").exists():
         ask(*imported, directory=directory, monkeypatch=monkeypatch)
+    waits = directory / "runs" / "cpu_or_gpu" / "waits.json"
+    waits.unlink(missing_ok=True)
+    if waits.name in section:
+        shutil.copy(ROOT / "experiments" / "cpu_or_gpu_waits.json", waits)
     said: list[str] = []
     for block in blocks(section, ""):
         if block.startswith("scalelab "):

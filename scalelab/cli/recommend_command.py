@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalelab.cli.answering import print_answer, print_json
+from scalelab.cli.answering import print_answer, print_json, say
 from scalelab.cli.arguments import RunDirectory, flag, option
 from scalelab.cli.import_command import pairs
 from scalelab.errors import NOTHING_MEETS, SpecError
@@ -214,6 +214,9 @@ def run(
     site: Annotated[
         str | None, option("NAME", "With --sbatch: the site to ask, not the run's.")
     ] = None,
+    ask_queue: Annotated[
+        bool, flag("--ask-queue", "Ask how long jobs waited in the site's queue.")
+    ] = False,
     **question: Any,
 ) -> None:
     """Answer: which allocation, batch size and learning-rate rule.
@@ -243,6 +246,8 @@ def run(
             typer.echo("\n".join(result.sentences))
         return
 
+    if ask_queue:
+        say(found.ask_queue(), err=True)
     answer = found.recommend(**words)
     if as_json:
         about = {"command": "recommend", "run": run_directory, **words}

@@ -8,11 +8,13 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.errors import SpecError
+from scalelab.errors import ClusterError, SpecError
 from scalelab.inputs.document import Scalar
+from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import Call, Option
-from scalelab.kinds.resources import read_limits
+from scalelab.kinds.resources import TIME, read_limits
+from scalelab.records.afterwards.waits import Waits
 from scalelab.session.arguments import (
     FitArguments,
     RecommendArguments,
@@ -20,6 +22,7 @@ from scalelab.session.arguments import (
     whole_job,
 )
 from scalelab.session.asked import AskedRun
+from scalelab.site.batch_site import BatchSite
 
 if TYPE_CHECKING:
     from scalelab.laws.step_time.law import StepTimeLaw
@@ -200,18 +203,7 @@ class RecommendingRun(AskedRun):
         given["job"] = whole_job(job, keys, self.job)
 
         arguments = validated(RecommendArguments, given, source=Call("recommend"))
-        if arguments.no_history and arguments.learn_from:
-            raise SpecError(
-                f"{Option('learn_from')} names what {Option('no_history', True)} "
-                "refuses.",
-                "Give one of the two.",
-            )
-
-        if (arguments.runs is None) != (arguments.pool is None):
-            raise SpecError(
-                f"A campaign needs both {Option('runs', 24)} and {Option('pool', 32)}."
-            )
-
+        _refuse_conflicts(arguments)
         if (result := self.search_result) is not None:
             raise SpecError(
                 f"{' '.join(result.sentences)} {self.name} is a search: it compares "
@@ -220,15 +212,17 @@ class RecommendingRun(AskedRun):
             )
 
         from scalelab.recommend.answer.kept import Question
+        from scalelab.recommend.money.waits import waits_noted
         from scalelab.recommend.question.batches import AskedBatch
         from scalelab.recommend.question.objective import Constraints
         from scalelab.session.answer import Answer
 
+        limits_asked = read_limits(limits, others=RecommendArguments.model_fields)
         quotes = tuple(self.quotes(arguments))
         question = Question(
             job=arguments.job or self.job,
             limits=Constraints(
-                limits=read_limits(limits, others=RecommendArguments.model_fields),
+                limits=limits_asked,
                 target=arguments.target,
                 accept=tuple(map(str, self._reader.conditions)),
                 max_gap=arguments.max_gap,
@@ -273,12 +267,35 @@ class RecommendingRun(AskedRun):
 
         found = answered(question)
         asked = {**given, **limits, "what_if": False, "scaling": False}
-        facts = (*found.facts, next_step(self, found, asked))
+        waits = Waits.read(self.directory) or Waits.of_attempts(self._reader.rows())
+        noted = waits_noted(waits, found.chosen, has_deadline=TIME.name in limits_asked)
+        facts = (*found.facts, *noted, next_step(self, found, asked))
         table = found.what_if and {
             **found.what_if,
             "command": without_limits(self, asked),
         }
         return Answer.of(replace(found, facts=facts, what_if=table), self)
+
+    def ask_queue(self) -> str:
+        """Ask the batch system of the run's site how long jobs waited in its queue.
+
+        What it says is kept in the run's directory, for later answers. Returned is what
+        came of it, in a sentence.
+        """
+        from scalelab.cluster.batch.queue import client_class
+
+        sites = [known.site for known in self.sites.values()]
+        site = next((site for site in sites if isinstance(site, BatchSite)), None)
+        if site is None:
+            return f"Waits are not known: {self.name} ran on no cluster with a queue."
+        try:
+            system = site.batch_system
+            queue = getattr(site, system.queue_noun)
+            jobs = client_class(system).queue_waits(queue)
+        except ClusterError as error:
+            return f"Waits are not known: {error}"
+        Waits.keep(self.directory, str(date.today()), jobs)
+        return f"{counted(len(jobs), 'job')} of 30 days, kept for later answers."
 
     def job_script(self, answer: Recommendation, site: str | None = None) -> str:
         """Return the batch job's script for the recommended allocation.
@@ -318,8 +335,8 @@ class RecommendingRun(AskedRun):
 
         everywhere = self.experiment.resolve_site(site)
         where = with_batch_system(everywhere.in_group(answer.node_group or None))
-        limits_s = [where.walltime, *answer.asked_walltime_s]
-        time = JobTime.of(answer, min(filter(None, limits_s), default=None))
+        limits_asked = [where.walltime, *answer.asked_walltime_s]
+        time = JobTime.of(answer, min(filter(None, limits_asked), default=None))
 
         promise = Promise.of(answer, answer.chosen, self.name)
         recordings = keep_promise(self.directory, promise)
@@ -336,3 +353,15 @@ class RecommendingRun(AskedRun):
         from scalelab.report.figures import Figures
 
         return Figures(self.fit_rows, answer, self.streams)
+
+
+def _refuse_conflicts(arguments: RecommendArguments) -> None:
+    if arguments.no_history and arguments.learn_from:
+        raise SpecError(
+            f"{Option('learn_from')} names what {Option('no_history', True)} refuses.",
+            "Give one of the two.",
+        )
+    if (arguments.runs is None) != (arguments.pool is None):
+        raise SpecError(
+            f"A campaign needs both {Option('runs', 24)} and {Option('pool', 32)}."
+        )

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -147,34 +147,100 @@ def slowed(slurm: ThrowawaySlurm, node: str) -> Iterator[None]:
         thread.join()
 
 
-def test_the_identical_job_has_no_cause(slurm: ThrowawaySlurm, script: str) -> None:
+# How often each is tried; nine of ten must be named
+ROUNDS = 10
+
+
+def kinds(report: dict[str, Any]) -> list[str]:
+    return [cause["kind"] for cause in report["causes"]]
+
+
+def identical(slurm: ThrowawaySlurm, script: str) -> bool:
     report = followed(slurm, submitted(slurm, script))
-    assert report["causes"] == []
     assert report["steps"]["num_steps"] == 100
     assert report["steps"]["global_batch_size"] == 16
+    return not kinds(report)
 
 
-def test_half_the_batch_is_named(slurm: ThrowawaySlurm, script: str) -> None:
+def of_half_the_batch(slurm: ThrowawaySlurm, script: str) -> bool:
     assert "train.py 8 " in script
     half = script.replace("train.py 8 ", "train.py 4 ")
     report = followed(slurm, submitted(slurm, half))
-    (cause,) = report["causes"]
-    assert cause["kind"] == "another_batch"
-    assert cause["values"] == {"true": 8, "asked": 16}
+    return kinds(report) == ["another_batch"]
 
 
-def test_a_slowed_node_is_named(slurm: ThrowawaySlurm, script: str) -> None:
+def on_a_slowed_node(slurm: ThrowawaySlurm, script: str) -> bool:
     with slowed(slurm, "n2"):
-        job = submitted(slurm, script)
-        report = followed(slurm, job)
-    assert report["causes"][0]["kind"] == "slower_node"
-    assert report["causes"][0]["values"]["hosts"] == ["n2"]
+        report = followed(slurm, submitted(slurm, script))
+    # its start-up takes longer, too
+    return kinds(report)[:1] == ["slower_node"] and (
+        report["causes"][0]["values"]["hosts"] == ["n2"]
+    )
 
 
-def test_a_throttled_feed_is_named(slurm: ThrowawaySlurm, script: str) -> None:
+def with_a_throttled_feed(slurm: ThrowawaySlurm, script: str) -> bool:
     (slurm.home / "load").write_text("0.01")
     try:
         report = followed(slurm, submitted(slurm, script))
     finally:
         (slurm.home / "load").write_text("0")
-    assert report["causes"][0]["kind"] == "input"
+    return kinds(report) == ["input"]
+
+
+JOBS = (identical, of_half_the_batch, on_a_slowed_node, with_a_throttled_feed)
+
+
+@pytest.mark.repetition
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("job", JOBS)
+def test_what_differs_is_named_in_nine_of_ten(
+    job: Callable[[ThrowawaySlurm, str], bool], slurm: ThrowawaySlurm, script: str
+) -> None:
+    assert sum(job(slurm, script) for _ in range(ROUNDS)) >= 0.9 * ROUNDS
+
+
+def test_half_the_batch_is_named(slurm: ThrowawaySlurm, script: str) -> None:
+    assert of_half_the_batch(slurm, script)
+
+
+def test_a_throttled_feed_is_among_the_causes_and_the_history_learns(
+    slurm: ThrowawaySlurm, script: str
+) -> None:
+    (slurm.home / "load").write_text("0.02")
+    try:
+        report = followed(slurm, submitted(slurm, script))
+    finally:
+        (slurm.home / "load").write_text("0")
+    assert "input" in kinds(report)
+    assert report["accounted"]["num_gpus"] == 2
+    assert report["accounted"]["memory_used_bytes"] > 2**20
+    code, said = slurm.scalelab("recommend", "runs/answered", "--explain")
+    assert code == 0, said
+    assert "followed on such" in said
+    assert "moved outwards by" in said
+
+
+def test_a_job_of_ones_own_is_imported_and_says_what_it_used(
+    slurm: ThrowawaySlurm, swept: Swept
+) -> None:
+    lines = "for n in $(seq 1 20); do echo step $n samples $((16 * n)) 50 ms/step; done"
+    text = f"#!/bin/bash\n#SBATCH --gres=gpu:1 --mem=1G -t 30 -J mine\n{lines}\nsleep 2"
+    job = submitted(slurm, text)
+    wait_until(lambda: is_accounted(slurm, job), "the job is accounted", within_s=100)
+    code, said = slurm.scalelab("follow", job)
+    assert code == 0, said
+    assert f"Job {job} (mine) on 1 GPU of 1 node: completed." in said
+    assert "of 30 min asked for" in said
+    assert "5 min would do" in said
+    code, said = slurm.scalelab("import", "--sacct", job, "runs/mine")
+    assert code == 0, said
+    assert "1 observation is in" in said
+
+
+def test_the_queue_is_asked_once_and_kept(slurm: ThrowawaySlurm, swept: Swept) -> None:
+    code, said = slurm.scalelab("recommend", "runs/answered", "--ask-queue")
+    assert code == 0, said
+    assert "jobs of 30 days, kept for later answers." in " ".join(said.split())
+    assert "In the queue, as of " in said
+    kept = json.loads((slurm.home / "runs/answered/waits.json").read_text())
+    assert all(job["wait_s"] >= 0 and job["num_devices"] for job in kept["jobs"])

@@ -17,6 +17,7 @@ from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import ClusterError
 from scalelab.inputs.quantities import parse_bytes
 from scalelab.records.afterwards.accounted_job import AccountedJob
+from scalelab.records.afterwards.waits import JobWait
 
 Values = Mapping[str, Any]
 Hosts = Mapping[str, Sequence[Values]]
@@ -144,6 +145,11 @@ class PbsClient:
             for job_id in job_ids
             if full_id.partition(".")[0] == job_id.partition(".")[0]
         }
+
+    @staticmethod
+    def queue_waits(queue: str | None) -> list[JobWait]:
+        """Refuse: PBS keeps no record of all users' jobs that everybody may read."""
+        raise ClusterError("PBS shows no waits of the jobs of all users.")
 
     @staticmethod
     def nodes_may_submit(queue: str | None) -> bool | None:

@@ -24,7 +24,9 @@ class Answer:
 
 
 async def ask(
-    argv: Sequence[str], variables: Mapping[str, str] | None = None
+    argv: Sequence[str],
+    variables: Mapping[str, str] | None = None,
+    timeout_s: float = CALL_TIMEOUT_S,
 ) -> Answer:
     """Run a program of the batch system, with further environment variables.
 
@@ -49,10 +51,10 @@ async def ask(
                 "where it can."
             ) from error
         try:
-            status = await asyncio.wait_for(process.wait(), CALL_TIMEOUT_S)
+            status = await asyncio.wait_for(process.wait(), timeout_s)
         except TimeoutError:
             raise BusyError(
-                f"{argv[0]} did not answer within {CALL_TIMEOUT_S:g} s."
+                f"{argv[0]} did not answer within {timeout_s:g} s."
             ) from None
         finally:
             if process.returncode is None:
@@ -67,10 +69,14 @@ def _text(file: BinaryIO) -> str:
     return file.read().decode()
 
 
-def answered(argv: Sequence[str], variables: Mapping[str, str] | None = None) -> Answer:
+def answered(
+    argv: Sequence[str],
+    variables: Mapping[str, str] | None = None,
+    timeout_s: float = CALL_TIMEOUT_S,
+) -> Answer:
     """Return the answer of a program, also if it failed or cannot be run."""
     try:
-        return asyncio.run(ask(argv, variables))
+        return asyncio.run(ask(argv, variables, timeout_s))
     except ClusterError as error:
         return Answer(1, "", str(error))
 

@@ -14,6 +14,7 @@ from scalelab.errors import BusyError, ClusterError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem
 from scalelab.kinds.registry import imported
 from scalelab.records.afterwards.accounted_job import AccountedJob
+from scalelab.records.afterwards.waits import JobWait
 from scalelab.records.attempt_io import storing
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, DriverRecord
 from scalelab.records.control.lease import LOG
@@ -103,8 +104,7 @@ class BatchJob(Protocol):
 class BatchClient(Protocol):
     """Client of a batch system, whose class a row of ``BATCH_SYSTEMS`` names.
 
-    ``survey``, ``accounted`` and ``nodes_may_submit`` are static: no instance is needed
-    for them.
+    ``survey`` and what stands below it are static: no instance is needed for them.
     """
 
     def job(self, name: str, script: str = "", job_id: str | None = None) -> BatchJob:
@@ -120,6 +120,10 @@ class BatchClient(Protocol):
     @staticmethod
     def accounted(job_ids: Sequence[str]) -> dict[str, AccountedJob]:
         """Return what the batch system accounts for jobs, by id; it knows not all."""
+
+    @staticmethod
+    def queue_waits(queue: str | None) -> list[JobWait]:
+        """Return what the last weeks' jobs of a queue waited, those of all users."""
 
     @staticmethod
     def nodes_may_submit(queue: str | None) -> bool | None:

@@ -8,10 +8,11 @@ from typing import cast
 
 from scalelab.cluster.batch.programs import answered, ask, job_class, said_by
 from scalelab.cluster.batch.queue import BatchJob, EndCause, JobState, JobView, seconds
-from scalelab.cluster.batch.slurm_accounting import accounted_jobs
+from scalelab.cluster.batch.slurm_accounting import accounted_jobs, queue_waits
 from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import ClusterError
 from scalelab.records.afterwards.accounted_job import AccountedJob
+from scalelab.records.afterwards.waits import JobWait
 
 # State, reason, expected start, time left; a name may hold what separates, so it is
 # not among them.
@@ -124,6 +125,11 @@ class SlurmClient:
     def accounted(job_ids: Sequence[str]) -> dict[str, AccountedJob]:
         """Return what ``sacct`` says of jobs; see :class:`BatchClient`."""
         return accounted_jobs(job_ids)
+
+    @staticmethod
+    def queue_waits(queue: str | None) -> list[JobWait]:
+        """Return what ``sacct`` says of a partition; see :class:`BatchClient`."""
+        return queue_waits(queue)
 
     @staticmethod
     def nodes_may_submit(queue: str | None) -> bool | None:

@@ -1,6 +1,7 @@
 """SLURM's accounting: what ``sacct`` says of jobs that run or have ended."""
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -8,12 +9,17 @@ from pathlib import Path
 from scalelab.cluster.batch.programs import answered
 from scalelab.errors import ClusterError
 from scalelab.records.afterwards.accounted_job import AccountedJob
+from scalelab.records.afterwards.waits import JobWait
 
 _FIELDS = (
     *("JobIDRaw", "JobID", "JobName", "State", "NNodes", "AllocCPUS", "AllocTRES"),
     *("TimelimitRaw", "Submit", "Start", "ElapsedRaw", "TotalCPU"),
     *("TRESUsageInTot", "TRESUsageInAve", "WorkDir"),
 )
+_OF_QUEUE = ("State", "ReqCPUS", "ReqTRES", "TimelimitRaw", "Eligible", "Start")
+_SINCE = "now-30days"
+# In which accounting must answer of one job, and of the jobs of all users
+_ANSWER_S, _ANSWER_OF_ALL_S = 60.0, 10.0
 _BETWEEN = "\x1f"  # no name of a job or directory holds it
 _GOING_ON = ("PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED")
 _GPU_TYPE = re.compile(r"gres/gpu:([^=,]+)=")
@@ -29,16 +35,7 @@ def accounted_jobs(job_ids: Sequence[str]) -> dict[str, AccountedJob]:
     ClusterError
         SLURM keeps no accounts, or does not answer.
     """
-    options = ["--parsable2", "--noheader", f"--delimiter={_BETWEEN}"]
-    wanted = [f"--jobs={','.join(job_ids)}", f"--format={','.join(_FIELDS)}"]
-    answer = answered(["sacct", *options, *wanted], {"SLURM_TIME_FORMAT": "%s"})
-    if answer.status:
-        # the last line says why it gave up
-        *_, why = answer.errors.splitlines() or [f"it ended with {answer.status}"]
-        raise ClusterError(f"sacct says nothing of jobs: {why.strip().rstrip('.')}.")
-
-    lines = [line.split(_BETWEEN) for line in answer.output.splitlines()]
-    rows = [dict(zip(_FIELDS, line, strict=True)) for line in lines]
+    rows = _rows([f"--jobs={','.join(job_ids)}"], _FIELDS)
     steps: dict[str, list[Mapping[str, str]]] = {}
     for row in rows:
         job_id, _, step = row["JobIDRaw"].partition(".")
@@ -120,3 +117,51 @@ def _log(job_id: str, directory: str) -> str | None:
     known = _LOG.search(answered(["scontrol", "show", "job", job_id]).output)
     log = known[1] if known else f"{directory}/slurm-{job_id}.out"
     return log if Path(log).is_file() else None
+
+
+def queue_waits(partition: str | None) -> list[JobWait]:
+    """Return what jobs of all users waited in the last thirty days.
+
+    Raises
+    ------
+    ClusterError
+        SLURM keeps no accounts, or does not answer within ten seconds.
+    """
+    options = ["--allusers", "--allocations", f"--starttime={_SINCE}"]
+    if partition is not None:
+        options.append(f"--partition={partition}")
+    now_s, found = time.time(), []
+    for row in _rows(options, _OF_QUEUE, timeout_s=_ANSWER_OF_ALL_S):
+        eligible_s, started_s = _amount(row["Eligible"]), _amount(row["Start"])
+        is_pending = row["State"] == "PENDING"
+        # one that was cancelled before it started says nothing
+        if eligible_s is None or (started_s is None and not is_pending):
+            continue
+        gpus = _amount(_resources(row["ReqTRES"]).get("gres/gpu"))
+        limit = _amount(row["TimelimitRaw"])
+        until_s = now_s if started_s is None or is_pending else started_s
+        found.append(
+            JobWait(
+                num_devices=int(gpus or row["ReqCPUS"]),
+                limit_s=None if limit is None else 60 * limit,
+                submitted_s=eligible_s,
+                wait_s=max(0.0, until_s - eligible_s),
+                has_started=not is_pending,
+            )
+        )
+    return found
+
+
+def _rows(
+    options: Sequence[str], fields: Sequence[str], timeout_s: float = _ANSWER_S
+) -> list[dict[str, str]]:
+    """Return what ``sacct`` lists, by field; times are seconds since 1970."""
+    form = ["--parsable2", "--noheader", f"--delimiter={_BETWEEN}"]
+    argv = ["sacct", *form, *options, f"--format={','.join(fields)}"]
+    answer = answered(argv, {"SLURM_TIME_FORMAT": "%s"}, timeout_s)
+    if answer.status:
+        # the last line says why it gave up
+        *_, why = answer.errors.splitlines() or [f"it ended with {answer.status}"]
+        raise ClusterError(f"sacct says nothing of jobs: {why.strip().rstrip('.')}.")
+    lines = [line.split(_BETWEEN) for line in answer.output.splitlines()]
+    return [dict(zip(fields, line, strict=True)) for line in lines]

@@ -1,6 +1,6 @@
 """The log of a whole job: its steps, and the step time and batch that it prints."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -80,17 +80,15 @@ def read_job_log(
     )
 
 
-def _meant(possible: Iterable[float], whole_s: float | None) -> float | None:
+def _meant(possible: Collection[float], whole_s: float | None) -> float | None:
     """Return the one step time that agrees with the time of the whole job per step.
 
     The latter holds start-up and pauses, too. None where several may be meant.
     """
-    agreeing = [
-        time_s
-        for time_s in possible
-        if whole_s is None or whole_s / _MOST_BESIDE <= time_s <= whole_s * _ROUNDING
-    ]
-    return agreeing[0] if len(agreeing) == 1 else None
+    if whole_s is not None:
+        least_s = whole_s / _MOST_BESIDE if len(possible) > 1 else 0.0
+        possible = [s for s in possible if least_s <= s <= whole_s * _ROUNDING]
+    return next(iter(possible)) if len(possible) == 1 else None
 
 
 def _reports(

@@ -169,3 +169,26 @@ def smallest_in_one(kind: Mapping[str, Any]) -> str:
         return f"On no count that is listed does one job suffice ({sure} sure)."
     count = counted(kind["smallest"], word)
     return f"{count}: the fewest on which one job suffices ({sure} sure)."
+
+
+def queue_wait(note: Mapping[str, Any], device_word: str) -> str:
+    """Say what jobs like the chosen one waited in the queue."""
+    started, count = note["num_started"], counted(note["world_size"], device_word)
+    jobs = f"{counted(started, 'job') if started else 'no job'} of about {count}"
+    if not started:
+        largest = counted(note["largest"], device_word)
+        known = f"has started, so its wait is not known (the largest had {largest})"
+    elif note["median_s"] is None and note["most_s"] is None:
+        shortest, longest = map(duration, note["seen_s"])
+        known = f"waited {shortest} to {longest}, too few to say more"
+    else:
+        half, most = (
+            duration(note[name]) if note[name] is not None else "longer than any so far"
+            for name in ("median_s", "most_s")
+        )
+        known = f"waited {half} (median), eight of ten at most {most}"
+
+    limits = " of any time limit" if note["is_of_any_limit"] and started else ""
+    beside = "; --max-time does not include that" if note["has_deadline"] else ""
+    asked = f", as of {note['date']}" if note["date"] else ""
+    return f"In the queue{asked}: {jobs}{limits} {known}{beside}."

@@ -23,6 +23,7 @@ def first_lines(result: Recommendation, width: int) -> list[str]:
         " ".join(texts(sentences_of, "unmet", "nearest")),
         ", ".join(texts(sentences_of, "use", "settings")),
         ".  ".join(texts(sentences_of, "takes", "chance")),
+        *texts(sentences_of, "queue"),
         *texts(sentences_of, "why_not"),
     ]
 

@@ -22,8 +22,6 @@ from scalelab.recommend.answer.comparing_words import (
 from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.records.columns import OPTION_PREFIX
 
-_GIB = 2**30
-
 
 class _Note(NamedTuple):
     values: Mapping[str, Any]
@@ -96,7 +94,7 @@ _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     "percent": percent,
     "number": number,
     "below": lambda share: f"{min(int(100 * share), 99)}%",
-    "gib": lambda size: number(size / _GIB),
+    "gib": lambda size: number(size / 2**30),
     "list": ", ".join,
     "then": lambda settings: "".join(
         f", {words}" for words in settings_in_words(settings)
@@ -436,6 +434,7 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "{is_price:{spot_price}|{spot}} says it.",
     "electricity": _electricity,
     "chained_jobs": lambda note: ending_words.chained(note.values),
+    "queue_wait": lambda n: ending_words.queue_wait(n.values, n.device_word),
     "by_time_alone": "Devices are compared by time alone: no price is known of "
     "{devices:list}. {price} says one.",
     "old_price": "The price of {name} is of {date}, {days:n day} ago: look it up "

@@ -54,7 +54,7 @@ _REMARKS = (
 )
 _HEAD = (
     *("campaign", "unmet", "nearest", "use", "settings", "takes", "chance"),
-    *("why_not", "rests_on", "next_step"),
+    *("queue", "why_not", "rests_on", "next_step"),
 )
 
 

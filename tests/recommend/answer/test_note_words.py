@@ -108,6 +108,18 @@ FOUR: dict[str, Any] = {
     "side_by_side": 8,
     "basis": "measured",
 }
+WAIT: dict[str, Any] = {
+    "date": "2026-11-28",
+    "world_size": 8,
+    "largest": 4,
+    "has_deadline": True,
+    "num_started": 34,
+    "num_waiting": 3,
+    "median_s": 7200.0,
+    "most_s": 32400.0,
+    "seen_s": (60.0, 10800.0),
+    "is_of_any_limit": False,
+}
 PAYS: dict[str, Any] = {
     "name": "p2",
     "device_word": "GPU",
@@ -874,6 +886,33 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "Chance of meeting < 8 h: 97%. Instead, one after another on 32: 6 h [5-7], "
         "190 GPU-h; as many as fit, on 1: 6 h [5-7], 190 GPU-h. No plan takes less "
         "than 5 h. All that follows is about one run.",
+    ),
+    (
+        "queue_wait",
+        WAIT,
+        "In the queue, as of 2026-11-28: 34 jobs of about 8 GPUs waited 2 h (median), "
+        "eight of ten at most 9 h; --max-time does not include that.",
+    ),
+    (
+        "queue_wait",
+        WAIT
+        | {
+            "date": "",
+            "num_started": 4,
+            "median_s": None,
+            "most_s": None,
+            "is_of_any_limit": True,
+            "has_deadline": False,
+        },
+        "In the queue: 4 jobs of about 8 GPUs of any time limit waited 60 s to 3 h, "
+        "too few to say more.",
+    ),
+    (
+        "queue_wait",
+        WAIT | {"num_started": 0, "median_s": None, "most_s": None, "seen_s": None},
+        "In the queue, as of 2026-11-28: no job of about 8 GPUs has started, so its "
+        "wait is not known (the largest had 4 GPUs); --max-time does not include "
+        "that.",
     ),
     (
         "by_time_alone",
