@@ -49,7 +49,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 }
 _DETAILS = (
     *("accuracy", "choice", "failed", "knee", "granting", "elsewhere", "price"),
-    *("spot", "electricity", "chained", "rule", "sweep_cost"),
+    *("spot", "electricity", "chained", "campaign", "queue", "rule", "sweep_cost"),
 )
 
 

@@ -26,13 +26,14 @@ class Answer:
 async def ask(
     argv: Sequence[str],
     variables: Mapping[str, str] | None = None,
-    timeout_s: float = CALL_TIMEOUT_S,
+    timeout_s: float | None = None,
 ) -> Answer:
     """Run a program of the batch system, with further environment variables.
 
     It is over when the program has ended, even if a process that it started in the
     background keeps its output open. Where the caller gives up first, it is killed.
     """
+    limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
     with (
         open(os.memfd_create("output"), "w+b") as output,
         open(os.memfd_create("errors"), "w+b") as errors,
@@ -51,11 +52,9 @@ async def ask(
                 "where it can."
             ) from error
         try:
-            status = await asyncio.wait_for(process.wait(), timeout_s)
+            status = await asyncio.wait_for(process.wait(), limit_s)
         except TimeoutError:
-            raise BusyError(
-                f"{argv[0]} did not answer within {timeout_s:g} s."
-            ) from None
+            raise BusyError(f"{argv[0]} did not answer within {limit_s:g} s.") from None
         finally:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
@@ -72,7 +71,7 @@ def _text(file: BinaryIO) -> str:
 def answered(
     argv: Sequence[str],
     variables: Mapping[str, str] | None = None,
-    timeout_s: float = CALL_TIMEOUT_S,
+    timeout_s: float | None = None,
 ) -> Answer:
     """Return the answer of a program, also if it failed or cannot be run."""
     try:

@@ -18,8 +18,7 @@ _FIELDS = (
 )
 _OF_QUEUE = ("State", "ReqCPUS", "ReqTRES", "TimelimitRaw", "Eligible", "Start")
 _SINCE = "now-30days"
-# In which accounting must answer of one job, and of the jobs of all users
-_ANSWER_S, _ANSWER_OF_ALL_S = 60.0, 10.0
+_ANSWER_OF_ALL_S = 10.0  # in which accounting must answer for the jobs of all users
 _BETWEEN = "\x1f"  # no name of a job or directory holds it
 _GOING_ON = ("PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED")
 _GPU_TYPE = re.compile(r"gres/gpu:([^=,]+)=")
@@ -153,7 +152,7 @@ def queue_waits(partition: str | None) -> list[JobWait]:
 
 
 def _rows(
-    options: Sequence[str], fields: Sequence[str], timeout_s: float = _ANSWER_S
+    options: Sequence[str], fields: Sequence[str], timeout_s: float | None = None
 ) -> list[dict[str, str]]:
     """Return what ``sacct`` lists, by field; times are seconds since 1970."""
     form = ["--parsable2", "--noheader", f"--delimiter={_BETWEEN}"]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from fake_programs import FakePrograms
 
-from scalelab.cluster.batch.slurm_accounting import accounted_jobs
+from scalelab.cluster.batch import slurm_accounting
+from scalelab.cluster.batch.slurm_accounting import accounted_jobs, queue_waits
 from scalelab.errors import ClusterError
 
 ROWS = (
@@ -76,3 +77,34 @@ def test_a_cluster_without_accounts_says_so(programs: FakePrograms) -> None:
     programs.says("sacct", errors="Slurm accounting storage is disabled", status=1)
     with pytest.raises(ClusterError, match=r"Slurm accounting storage is disabled\.$"):
         accounted_jobs(["5"])
+
+
+def test_waits_are_of_jobs_that_have_started_and_of_pending_ones(
+    programs: FakePrograms,
+) -> None:
+    rows = [
+        "COMPLETED|16|cpu=16,gres/gpu=4|60|1000|1600",
+        "RUNNING|8|cpu=8|UNLIMITED|2000|2000",
+        "PENDING|16|cpu=16,gres/gpu=4|60|3000|Unknown",
+        "PENDING|16|cpu=16|60|Unknown|Unknown",  # it depends on another job
+        "CANCELLED by 7|16|cpu=16|60|3000|None",  # before it started
+    ]
+    asked = programs.says("sacct", "\n".join(rows).replace("|", "\x1f"))
+    started, running, pending = queue_waits("gpu")
+    assert (started.num_devices, started.limit_s, started.wait_s) == (4, 3600, 600)
+    assert started.has_started
+    assert (running.num_devices, running.limit_s, running.wait_s) == (8, None, 0)
+    assert not pending.has_started
+    assert pending.wait_s > 10**9
+    words = asked.read_text()
+    assert "--allusers" in words
+    assert "--partition=gpu" in words
+
+
+def test_accounting_that_does_not_answer_is_given_up(
+    programs: FakePrograms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_accounting, "_ANSWER_OF_ALL_S", 0.2)
+    programs.does("sacct", "exec /bin/sleep 30")
+    with pytest.raises(ClusterError, match=r"sacct did not answer within 0\.2 s"):
+        queue_waits(None)

@@ -446,3 +446,46 @@ def test_a_workload_has_no_command_to_start(
     lines = script(own, folder, "slurm", one_node)
     assert lines[-1].startswith("# Start your training here: ")
     assert "ranks, local batch" in lines[-1]
+
+
+def test_a_job_records_its_steps_where_the_answer_is_kept(
+    run: Run, folder: Path, one_node: Recommendation
+) -> None:
+    lines = script(run, folder, "slurm", one_node)
+    (probe,) = [line for line in lines if "SCALELAB_PROBE=" in line]
+    (path,) = [line for line in lines if line.startswith("export PYTHONPATH=")]
+    done = subprocess.run(
+        ["bash", "-c", f"{probe}; {path}; echo $SCALELAB_PROBE; echo $PYTHONPATH"],
+        env={"SLURM_JOB_ID": "17", "PYTHONPATH": "/mine"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    steps, inside = done.stdout.split()
+    job = Path(steps).parent
+    assert (Path(steps).name, job.name) == ("steps", "17")
+    assert job.parents[1] == run.directory / "jobs"
+    kept = json.loads((job.parent / "answer.json").read_text())
+    assert kept["world_size"] == one_node.chosen.world_size
+    assert kept["time_s"]["value"] == one_node.chosen.time_s.value
+    first, last = inside.split(":")
+    assert (Path(first) / "sitecustomize.py").is_file()
+    assert last == "/mine"
+
+
+def test_without_the_probe_nothing_is_recorded(folder: Path, tmp_path: Path) -> None:
+    bare = asked(tmp_path, "python train.py", "code:", "probe: none\ncode:")
+    lines = script(bare, folder, "slurm", load(folder / "run").recommend())
+    assert not any("SCALELAB_PROBE" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_the_walltime_that_was_asked_makes_a_chain(run: Run, folder: Path) -> None:
+    whole = run.recommend(max_time="30d")
+    lines = script(run, folder, "slurm", whole)
+    assert not any("one after the other" in line for line in lines)
+    half = f"{whole.chosen.time_s.value / 2:.0f}s"
+    chained = run.recommend(max_time="30d", walltime=half, checkpoint="1s")
+    assert chained.chained_jobs[0]["rows"][0]["num_jobs"] >= 2
+    lines = script(run, folder, "slurm", chained)
+    assert any("jobs, one after the other" in line for line in lines)

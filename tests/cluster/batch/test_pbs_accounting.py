@@ -1,0 +1,65 @@
+"""What ``qstat -x -f`` prints of a job that has ended, read: as OpenPBS prints it."""
+
+from pathlib import Path
+
+import pytest
+from fake_programs import FakePrograms
+
+from scalelab.cluster.batch.pbs import PbsClient
+from scalelab.errors import ClusterError
+
+ENDED = """Job Id: 17.server
+    Job_Name = vit
+    resources_used.cput = 08:00:00
+    resources_used.mem = 2097152kb
+    resources_used.walltime = 01:00:00
+    job_state = F
+    ctime = Fri Nov 20 03:00:00 2026
+    stime = Fri Nov 20 03:10:00 2026
+    Output_Path = login:{log}
+    Exit_status = 0
+    Resource_List.mem = 16gb
+    Resource_List.ncpus = 16
+    Resource_List.ngpus = 8
+    Resource_List.nodect = 2
+    Resource_List.walltime = 02:00:00
+    Variable_List = PBS_O_HOME=/home/me,PBS_O_WORKDIR=/home/me/vit,
+\tPBS_O_HOST=login
+"""
+
+
+def test_a_job_of_the_history_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = FakePrograms(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(programs.folder))
+    log = tmp_path / "vit.o17"
+    log.write_text("step 1")
+    asked = programs.says("qstat", ENDED.format(log=log))
+    job = PbsClient.accounted(["17"])["17"]
+    assert asked.read_text().split() == ["-x", "-f", "17"]
+    assert (job.job_id, job.name, job.num_nodes) == ("17.server", "vit", 2)
+    assert (job.num_cores, job.num_gpus) == (16, 8)
+    assert (job.elapsed_s, job.limit_s, job.queue_wait_s) == (3600, 7200, 600)
+    assert (job.cpu_s, job.memory_asked_bytes) == (28800, 16 * 2**30)
+    assert job.memory_used_bytes == 2 * 2**30
+    assert job.has_ended
+    assert job.did_complete
+    assert (job.directory, job.log) == ("/home/me/vit", str(log))
+
+    programs.says("qstat", ENDED.replace("Exit_status = 0", "Exit_status = 271"))
+    failed = PbsClient.accounted(["17.server"])["17.server"]
+    assert not failed.did_complete
+    assert failed.state == "ended with status 271"
+    assert failed.log is None
+
+
+def test_a_job_that_the_server_does_not_know_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = FakePrograms(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(programs.folder))
+    programs.says("qstat", errors="qstat: Unknown Job Id 17.server", status=153)
+    assert PbsClient.accounted(["17.server"]) == {}
+    with pytest.raises(ClusterError, match="shows no waits"):
+        PbsClient.queue_waits(None)
