@@ -32,11 +32,19 @@ from scalelab.recommend.afterwards.kept_promises import promise_of, recording_of
 from scalelab.recommend.afterwards.promise import Promise
 from scalelab.recommend.afterwards.words import followed_lines, usage_lines
 from scalelab.recommend.answer.rows import plain_values
+from scalelab.recommend.question.devices import has_value
 from scalelab.records.afterwards.accounted_job import AccountedJob
-from scalelab.records.afterwards.followed import KeptJob, KeptValue, keep_followed
+from scalelab.records.afterwards.followed import (
+    STEP_TIME,
+    KeptJob,
+    KeptValue,
+    followed_jobs,
+    keep_followed,
+)
 from scalelab.records.afterwards.job_steps import JobSteps
 from scalelab.records.attempt import AttemptSpec
 from scalelab.records.attempt_io import storing, write_atomically
+from scalelab.records.columns import OPTION_PREFIX
 from scalelab.records.plain_files import parse_json, read_file
 
 if TYPE_CHECKING:
@@ -135,6 +143,8 @@ def follow_job(
     if not is_log:
         try:
             accounted = accounted_jobs([job])[job]
+            # a task of an array has a number of its own in its environment
+            recording = recording_of(run.directory, accounted.job_id)
         except ClusterError as error:
             if recording is None and log is None:
                 raise
@@ -263,13 +273,18 @@ def _trial(promise: Promise) -> Trial:
 def _trials_alike(run: RecommendingRun, promise: Promise) -> Iterator[JobSteps]:
     """Yield what was seen of the trials that are most like a job.
 
-    They have its local batch, and of the measured numbers of devices the nearest.
+    They have its local batch and settings, and of the measured numbers of devices the
+    nearest.
     """
     rows = run.observations
     alike = rows[
         rows["outcome"].eq(Outcome.COMPLETED)
         & rows["local_batch_size"].eq(promise.local_batch_size)
     ]
+    for name, value in promise.settings.items():
+        column = name if name in alike.columns else OPTION_PREFIX + name
+        if column in alike.columns:
+            alike = alike[has_value(alike, column, value)]
     distances = (alike["world_size"].astype(float) / promise.world_size).map(log).abs()
     nearest = alike[distances == distances.min()]
     for name, number in zip(nearest["trial_id"], nearest["attempt"], strict=True):
@@ -289,7 +304,7 @@ def _kept(run: RecommendingRun, job: str, followed: FollowedJob) -> list[str]:
         value = KeptValue(predicted=ends.value, lo=ends.lo, hi=hi, true=compared.true)
         values[compared.name] = value
 
-    if "step_time_s" not in values:
+    if STEP_TIME not in values:
         return []
 
     kept = KeptJob(
@@ -304,6 +319,8 @@ def _kept(run: RecommendingRun, job: str, followed: FollowedJob) -> list[str]:
         values=values,
         causes=tuple(cause.kind for cause in followed.causes),
     )
+    if any(_is_same(kept, known) for known in followed_jobs(run.history_directory)):
+        return []
     try:
         path = keep_followed(run.history_directory, kept)
     except StoreError as error:
@@ -312,6 +329,12 @@ def _kept(run: RecommendingRun, job: str, followed: FollowedJob) -> list[str]:
     if not followed.was_as_asked:
         learns = "It teaches later answers nothing, as it was another job"
     return [f"{learns}: {path}"]
+
+
+def _is_same(job: KeptJob, known: KeptJob) -> bool:
+    # its answer may be less sure by now, for the job itself
+    true, known_true = (j.values[STEP_TIME].true for j in (job, known))
+    return (job.run, job.job, true) == (known.run, known.job, known_true)
 
 
 def write_jobs_table(
@@ -393,7 +416,7 @@ def _row_of(
 
     return {
         "job": job.job_id,
-        "workload": job.name,
+        "name": job.name,
         "device_type": "cuda" if job.num_gpus else "cpu",
         "device_name": job.gpu_type or "",
         "world_size": size,

@@ -16,12 +16,11 @@ import numpy as np
 
 from scalelab.laws.interval import central
 from scalelab.recommend.answer.facts import Fact
-from scalelab.records.afterwards.followed import KeptJob, KeptValue
+from scalelab.records.afterwards.followed import STEP_TIME, KeptJob, KeptValue
 
 # From so many jobs of so many configurations on, intervals may become narrower
 _ENOUGH_JOBS, _ENOUGH_CONFIGURATIONS = 10, 3
 _NARROWEST = 0.5  # share that is left of an interval
-_QUANTITY = "step_time_s"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,11 +49,11 @@ class Calibration:
 
         ``mass`` is that of the interval that is to hold.
         """
-        known = [job for job in jobs if job.was_as_asked and _QUANTITY in job.values]
+        known = [job for job in jobs if job.was_as_asked]
         if not known:
             return cls()
 
-        outside = sorted(_outside(j.values[_QUANTITY]) + j.widened_by for j in known)
+        outside = sorted(_outside(j.values[STEP_TIME]) + j.widened_by for j in known)
         rank = min(math.ceil(mass * (len(known) + 1)), len(known))
         widened_by = outside[rank - 1]
 
@@ -64,7 +63,7 @@ class Calibration:
         )
         return cls(
             num_jobs=len(known),
-            num_held=sum(_outside(job.values[_QUANTITY]) <= 0 for job in known),
+            num_held=sum(_outside(job.values[STEP_TIME]) <= 0 for job in known),
             num_configurations=len(configurations),
             widened_by=widened_by if may_narrow else max(widened_by, 0.0),
         )

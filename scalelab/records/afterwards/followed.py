@@ -15,6 +15,7 @@ from pathlib import Path
 from scalelab.records.attempt_io import storing
 from scalelab.records.plain_files import checked, open_to_append, parse_json, read_file
 
+STEP_TIME = "step_time_s"  # the quantity without which a job teaches nothing
 _FILE = "followed.jsonl"
 
 
@@ -73,7 +74,8 @@ def followed_jobs(folder: str | Path) -> tuple[KeptJob, ...]:
         for line in read_file(Path(folder, _FILE)).splitlines():
             with suppress(ValueError):
                 job = checked(parse_json(line), KeptJob)
-                if all(value.is_sound for value in job.values.values()):
+                is_sound = all(value.is_sound for value in job.values.values())
+                if is_sound and STEP_TIME in job.values:
                     found[job.run, job.job] = job
     return tuple(found.values())
 
