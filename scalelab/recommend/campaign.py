@@ -43,8 +43,9 @@ def campaign_of(
     rows = outlook.take(fits)
     interval = considered.limits.interval
     expected_s = knowledge.calibration.applied(rows.expected_s, interval)
+    ends_s = np.where(np.isfinite(rows.spent.time_s), rows.spent.time_s, np.nan)
     of_one_run, shared = (
-        np.log(draws).var(axis=0) for draws in (rows.spent.time_s, expected_s)
+        np.nanvar(np.log(draws), axis=0) for draws in (ends_s, expected_s)
     )
     campaign = Campaign(
         num_runs=num_runs,
@@ -58,7 +59,14 @@ def campaign_of(
     nodes = rows.frame["num_nodes"].to_numpy(float)
     of_run = whole.spending(expected_s, rows.sizes, nodes)
     basis = dict(zip(campaign.sizes.tolist(), rows.frame["support"], strict=True))
-    taken = partial(_taken, campaign, limits=whole, of_run=of_run, basis=basis)
+    taken = partial(
+        _taken,
+        campaign,
+        limits=whole,
+        of_run=of_run,
+        reached=rows.reached,
+        basis=basis,
+    )
     plans = [taken(plan) for plan in campaign.plans()]
     held = [plan for plan in plans if plan["probability"] >= whole.confidence]
     chosen = min(plans, key=lambda p: (-p["probability"], p["time_s"]["value"]))
@@ -88,13 +96,14 @@ def _taken(
     plan: Mapping[int, int],
     limits: Constraints,
     of_run: Spending,
+    reached: np.ndarray,
     basis: Mapping[int, str],
 ) -> dict[str, Any]:
     """Return what a plan takes, by the fields of resources, and its chance."""
     counts = np.array([plan.get(int(size), 0) for size in campaign.sizes])
     amounts = {name: draws @ counts for name, draws in of_run.amounts.items()}
     amounts[TIME.name] = campaign.makespan_s(plan)
-    held = limits.held(Spending(amounts))
+    held = limits.held(Spending(amounts)) & reached[:, counts > 0].all(axis=1)
     return {
         "shares": [
             {

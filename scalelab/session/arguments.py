@@ -106,7 +106,7 @@ _Count = Annotated[int, Field(strict=True, ge=1, le=_MOST_DEVICES)]
 _Batch = Annotated[
     Annotated[Count, Field(le=10**9)] | None, BeforeValidator(plain_value)
 ]
-_Runs = Annotated[int, Field(strict=True, ge=1, le=10_000)]
+_Runs = Annotated[int, Field(strict=True, ge=1, le=1000)]
 _Gap = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 

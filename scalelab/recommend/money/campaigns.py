@@ -76,7 +76,7 @@ class Campaign:
         It is simulated: the longest runs first, each as soon as devices are free.
         """
         rng, num_draws = np.random.default_rng(SEED + 17), len(self.time_s)
-        grain = gcd(self.pool, *plan)
+        grain = gcd(*plan)  # devices that are always held together
         free_s = np.zeros((num_draws, self.pool // grain))
 
         medians = dict(zip(self.sizes, np.median(self.time_s, axis=0), strict=True))
