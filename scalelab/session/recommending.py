@@ -212,7 +212,6 @@ class RecommendingRun(AskedRun):
             )
 
         from scalelab.recommend.answer.kept import Question
-        from scalelab.recommend.money.waits import waits_noted
         from scalelab.recommend.question.batches import AskedBatch
         from scalelab.recommend.question.objective import Constraints
         from scalelab.session.answer import Answer
@@ -268,8 +267,13 @@ class RecommendingRun(AskedRun):
         found = answered(question)
         asked = {**given, **limits, "what_if": False, "scaling": False}
         waits = Waits.read(self.directory) or Waits.of_attempts(self._reader.rows())
-        noted = waits_noted(waits, found.chosen, has_deadline=TIME.name in limits_asked)
-        facts = (*found.facts, *noted, next_step(self, found, asked))
+        facts = (*found.facts, next_step(self, found, asked))
+        if waits.jobs:  # what looks at them takes longer to load than a kept answer
+            from scalelab.recommend.money.waits import wait_noted
+
+            has_deadline = TIME.name in limits_asked
+            noted = wait_noted(waits, found.chosen, has_deadline=has_deadline)
+            facts = (*facts, noted)
         table = found.what_if and {
             **found.what_if,
             "command": without_limits(self, asked),

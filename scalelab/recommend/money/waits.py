@@ -118,16 +118,13 @@ def _by_week(jobs: Sequence[JobWait]) -> Iterator[list[JobWait]]:
             yield week
 
 
-def waits_noted(known: Waits, row: OutlookRow, *, has_deadline: bool) -> Iterator[Fact]:
+def wait_noted(known: Waits, row: OutlookRow, *, has_deadline: bool) -> Fact:
     """Note what jobs of about the devices and the time of a row waited."""
-    sizes = [job.num_devices for job in known.jobs]
-    if not sizes:
-        return
-    yield Fact.of(
+    return Fact.of(
         "queue_wait",
         date=known.date,
         world_size=row.world_size,
-        largest=max(sizes),
+        largest=max(job.num_devices for job in known.jobs),
         has_deadline=has_deadline,
         **asdict(QueueWait.of(known.jobs, row.world_size, row.time_s.hi)),
     )
