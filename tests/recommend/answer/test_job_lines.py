@@ -473,9 +473,11 @@ def test_a_job_records_its_steps_where_the_answer_is_kept(
     assert last == "/mine"
 
 
-def test_without_the_probe_nothing_is_recorded(folder: Path, tmp_path: Path) -> None:
+def test_without_the_probe_nothing_is_recorded(
+    folder: Path, one_node: Recommendation, tmp_path: Path
+) -> None:
     bare = asked(tmp_path, "python train.py", "code:", "probe: none\ncode:")
-    lines = script(bare, folder, "slurm", load(folder / "run").recommend())
+    lines = script(bare, folder, "slurm", one_node)
     assert not any("SCALELAB_PROBE" in line for line in lines)
 
 
