@@ -11,7 +11,7 @@ import typer
 
 from scalelab.cli.answering import print_json
 from scalelab.cli.arguments import flag, option
-from scalelab.cli.recommend_command import asked
+from scalelab.cli.recommend_command import said_beyond_defaults
 from scalelab.errors import SLOWER, SpecError
 from scalelab.inputs.numerals import probability
 
@@ -82,13 +82,6 @@ def run(
     if fail_if_slower is not None:
         if any(comparison.is_slower_by(fail_if_slower) for comparison in found):
             raise typer.Exit(SLOWER)
-
-
-def said_beyond_defaults(question: dict[str, Any]) -> dict[str, Any]:
-    """Return what a question says beyond the defaults."""
-    usual = asked()
-    words = asked(**question).items()
-    return {n: value for n, value in words if value and value != usual.get(n)}
 
 
 def _verdicts(found: Sequence[Comparison], share: float) -> list[str]:

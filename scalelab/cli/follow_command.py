@@ -9,7 +9,7 @@ import typer
 
 from scalelab.cli.answering import print_json
 from scalelab.cli.arguments import flag, option
-from scalelab.cli.compare_command import said_beyond_defaults
+from scalelab.cli.recommend_command import said_beyond_defaults
 from scalelab.errors import SpecError
 
 

@@ -204,6 +204,13 @@ def asked(
     )
 
 
+def said_beyond_defaults(question: dict[str, Any]) -> dict[str, Any]:
+    """Return what a question says beyond the defaults."""
+    usual = asked()
+    words = asked(**question).items()
+    return {n: value for n, value in words if value and value != usual.get(n)}
+
+
 def run(
     run_directory: RunDirectory,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
@@ -234,7 +241,7 @@ def run(
     found = load(run_directory)
     words = asked(**question)
 
-    asks_more = sbatch or any(v and v != asked().get(n) for n, v in words.items())
+    asks_more = sbatch or said_beyond_defaults(question)
     if (result := found.search_result) and not asks_more:
         if as_json:
             print_json(

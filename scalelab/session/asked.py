@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SpecError, StoreError
 from scalelab.records.afterwards.followed import KeptJob, followed_jobs
+from scalelab.records.afterwards.waits import Waits, waits_state
 from scalelab.records.history import HistoryFolder
 from scalelab.session.arguments import RecommendArguments
 from scalelab.session.records import RunRecords
@@ -33,6 +34,7 @@ class AskedRun(RunRecords):
         kept = KeptAnswers(self.directory / "cache" / "answers.json", self.state)
 
         states: list[Any] = [RunRecords.open(r).state for r in question.learn_from]
+        states.append(waits_state(self.directory))
         if question.history:
             states += [HistoryFolder(question.history).state, self._followed(question)]
 
@@ -54,6 +56,7 @@ class AskedRun(RunRecords):
         from scalelab.laws.convergence.metric_curves import answering
         from scalelab.recommend.answer.facts import Fact
         from scalelab.recommend.by_device import answer
+        from scalelab.recommend.money.waits import waits_noted
 
         frame, target = self.observations, question.limits.target
         if target is not None:  # read from the curves of its metric
@@ -75,9 +78,11 @@ class AskedRun(RunRecords):
             Fact("import_doubted", {"doubt": doubt}) for doubt in self.import_doubts
         )
         left_out = (Fact.of("history_not_read", run=name) for name in unread)
+        waits = Waits.read(self.directory) or Waits.of_attempts(self._reader.rows())
+        noted = waits_noted(waits, found.chosen, question.limits)
         return replace(
             found,
-            facts=(*self._before(question), *found.facts, *left_out, *doubts),
+            facts=(*self._before(question), *found.facts, *left_out, *doubts, *noted),
         )
 
     def quotes(self, arguments: RecommendArguments) -> Iterator[Quote]:

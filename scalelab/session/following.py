@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -13,7 +10,9 @@ from math import isfinite, log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.cluster.batch.queue import client_class
+import pandas as pd
+
+from scalelab.cluster.batch.queue import client_class, system_here
 from scalelab.errors import ClusterError, SpecError, StoreError
 from scalelab.experiment.measure import DEFAULT_METRICS
 from scalelab.experiment.trial import Trial, TrialKind
@@ -24,7 +23,6 @@ from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
-from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.launch.command.probe.job_steps import read_job_steps
 from scalelab.reading.logs.job_log import read_job_log
 from scalelab.recommend.afterwards.comparing import FollowedJob, compare_job
@@ -43,9 +41,10 @@ from scalelab.records.afterwards.followed import (
 )
 from scalelab.records.afterwards.job_steps import JobSteps
 from scalelab.records.attempt import AttemptSpec
-from scalelab.records.attempt_io import storing, write_atomically
+from scalelab.records.attempt_io import storing
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.records.plain_files import parse_json, read_file
+from scalelab.session.export import write_rows
 
 if TYPE_CHECKING:
     from scalelab.session.recommending import RecommendingRun
@@ -155,7 +154,7 @@ def follow_job(
     steps = _steps(run, promise, recording, log, accounted)
     if steps is None:
         where = f" in {printed}" if printed else ""
-        notes.append(f"No steps of it were seen{where}. Name its log with --log.")
+        notes.append(f"No steps of it were seen{where}. Name its {Option('log')}.")
     elif steps.step_time_s is None:
         notes.append(
             "Its log tells no step time, or one that may be of one rank or of all."
@@ -219,14 +218,7 @@ def accounted_jobs(job_ids: Sequence[str]) -> dict[str, AccountedJob]:
     ClusterError
         There is none here, or it does not know one of them.
     """
-    system = next((s for s in BATCH_SYSTEMS if shutil.which(s.survey_program)), None)
-    if system is None:
-        programs = " nor ".join(system.survey_program for system in BATCH_SYSTEMS)
-        raise ClusterError(
-            f"No batch system is here to ask: neither {programs} can be run. Log in to "
-            "the cluster."
-        )
-
+    system = system_here()
     found = client_class(system).accounted(job_ids)
     unknown = [job_id for job_id in job_ids if job_id not in found]
     if unknown:
@@ -372,14 +364,9 @@ def write_jobs_table(
             f"{Option('constant', 64, key='local_batch_size')} says."
         )
 
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*rows[0]])
-    writer.writeheader()
-    writer.writerows(rows)
     with storing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text.getvalue().encode())
-    return path
+    return write_rows(pd.DataFrame(rows), path)
 
 
 def _stated(constant: Mapping[str, Scalar], name: str) -> int | None:

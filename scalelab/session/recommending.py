@@ -13,7 +13,7 @@ from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import Call, Option
-from scalelab.kinds.resources import TIME, read_limits
+from scalelab.kinds.resources import read_limits
 from scalelab.records.afterwards.waits import Waits
 from scalelab.session.arguments import (
     FitArguments,
@@ -216,12 +216,11 @@ class RecommendingRun(AskedRun):
         from scalelab.recommend.question.objective import Constraints
         from scalelab.session.answer import Answer
 
-        limits_asked = read_limits(limits, others=RecommendArguments.model_fields)
         quotes = tuple(self.quotes(arguments))
         question = Question(
             job=arguments.job or self.job,
             limits=Constraints(
-                limits=limits_asked,
+                limits=read_limits(limits, others=RecommendArguments.model_fields),
                 target=arguments.target,
                 accept=tuple(map(str, self._reader.conditions)),
                 max_gap=arguments.max_gap,
@@ -266,14 +265,7 @@ class RecommendingRun(AskedRun):
 
         found = answered(question)
         asked = {**given, **limits, "what_if": False, "scaling": False}
-        waits = Waits.read(self.directory) or Waits.of_attempts(self._reader.rows())
         facts = (*found.facts, next_step(self, found, asked))
-        if waits.jobs:  # what looks at them takes longer to load than a kept answer
-            from scalelab.recommend.money.waits import wait_noted
-
-            has_deadline = TIME.name in limits_asked
-            noted = wait_noted(waits, found.chosen, has_deadline=has_deadline)
-            facts = (*facts, noted)
         table = found.what_if and {
             **found.what_if,
             "command": without_limits(self, asked),
@@ -293,9 +285,8 @@ class RecommendingRun(AskedRun):
         if site is None:
             return f"Waits are not known: {self.name} ran on no cluster with a queue."
         try:
-            system = site.batch_system
-            queue = getattr(site, system.queue_noun)
-            jobs = client_class(system).queue_waits(queue)
+            client = client_class(site.batch_system)
+            jobs = client.queue_waits(site.queue_name)
         except ClusterError as error:
             return f"Waits are not known: {error}"
         Waits.keep(self.directory, str(date.today()), jobs)
@@ -339,8 +330,8 @@ class RecommendingRun(AskedRun):
 
         everywhere = self.experiment.resolve_site(site)
         where = with_batch_system(everywhere.in_group(answer.node_group or None))
-        limits_asked = [where.walltime, *answer.asked_walltime_s]
-        time = JobTime.of(answer, min(filter(None, limits_asked), default=None))
+        limits_s = filter(None, (where.walltime, answer.asked_walltime_s))
+        time = JobTime.of(answer, min(limits_s, default=None))
 
         promise = Promise.of(answer, answer.chosen, self.name)
         recordings = keep_promise(self.directory, promise)

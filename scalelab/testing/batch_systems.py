@@ -78,7 +78,7 @@ class BatchSystemContract(RowContract):
         assert found.queue_name == "fast"
         client = client_class(row)
         assert inspect.iscoroutinefunction(client.look)
-        for name in ("survey", "nodes_may_submit"):
+        for name in ("survey", "accounted", "queue_waits", "nodes_may_submit"):
             assert isinstance(inspect.getattr_static(client, name), staticmethod)
 
     def test_asks_for_all_that_is_set(self, row: BatchSystem) -> None:

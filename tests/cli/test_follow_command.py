@@ -127,7 +127,7 @@ def test_without_a_batch_system_a_job_cannot_be_asked_for(
 ) -> None:
     monkeypatch.setenv("PATH", "")
     assert run(["follow", "17"]) == 3
-    assert "neither sinfo nor pbsnodes can be run" in capsys.readouterr().err
+    assert "Neither sinfo nor pbsnodes can be run" in capsys.readouterr().err
 
 
 def test_a_job_that_slurm_knows_alone_says_what_it_used(

@@ -54,7 +54,7 @@ def test_finished_jobs_become_a_run_that_answers(
 
 def test_a_batch_that_is_stated_counts(jobs: dict[int, int], tmp_path: Path) -> None:
     log = tmp_path / "slurm-11.out"
-    log.write_text(log.read_text().replace("samples", "items"))
+    log.write_text(log.read_text().replace("samples", "things"))
     words = ["import", "--sacct", "11", "runs/one"]
     assert run(words) == 2
     assert not Path("runs").exists()

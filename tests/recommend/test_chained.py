@@ -66,7 +66,7 @@ def test_the_limit_of_the_site_counts_where_it_makes_several_jobs(
     assert not asked(frame, site=f"{2 * slowest_s + 300:.0f}s").chained_jobs
     short = asked(frame, site=f"{slowest_s / 2:.0f}s")
     assert short.chained_jobs
-    assert short.asked_walltime_s == ()
+    assert short.asked_walltime_s is None
     assert any("Chained jobs of at most" in t for t in sentences(short)["chained"])
     # the chosen row ends within one job, so its table is read on request
     chosen = {r["world_size"]: r for r in short.chained_jobs[0]["rows"]}
@@ -77,7 +77,7 @@ def test_the_limit_of_the_site_counts_where_it_makes_several_jobs(
 
 def test_what_is_asked_counts_for_more_than_the_site(frame: pd.DataFrame) -> None:
     found = asked(frame, site="1d", walltime_s=1e9)
-    assert found.asked_walltime_s == (1e9,)
+    assert found.asked_walltime_s == 1e9
     assert {row["num_jobs"] for row in found.chained_jobs[0]["rows"]} == {1}
     assert "one job suffices" in answer_text(found)
 

@@ -227,12 +227,10 @@ def _accounted(job_id: str, job: Mapping[str, str]) -> AccountedJob:
     log = job.get("Output_Path", "").partition(":")[2]
     has_ended = job.get("job_state") in ("F", "X")
     used_s = seconds(job.get("resources_used.walltime", "")) or 0.0
-    directory = re.search(r"PBS_O_WORKDIR=([^,]+)", job.get("Variable_List", ""))
     return AccountedJob(
         job_id=job_id,
         name=job.get("Job_Name", ""),
         state=f"ended with status {status}" if has_ended else "not ended",
-        has_ended=has_ended,
         did_complete=status == "0",
         num_nodes=int(job.get("Resource_List.nodect", 1)),
         num_cores=int(job.get("Resource_List.ncpus", 1)),
@@ -246,7 +244,6 @@ def _accounted(job_id: str, job: Mapping[str, str]) -> AccountedJob:
         memory_asked_bytes=size("Resource_List.mem"),
         memory_used_bytes=size("resources_used.mem"),
         gpu_utilization=None,
-        directory=directory[1] if directory else None,
         log=log if Path(log).is_file() else None,
     )
 

@@ -145,13 +145,22 @@ def survey(system: BatchSystem | None = None) -> Inventory:
 
     By default, the one whose programs can be run here.
     """
-    for batch_system in [system] if system else BATCH_SYSTEMS:
-        if system or shutil.which(batch_system.survey_program):
-            return client_class(batch_system).survey()
-    *others, last = (batch_system.survey_program for batch_system in BATCH_SYSTEMS)
+    by_hand = ", or write the profile by hand: docs/clusters.md"
+    return client_class(system or system_here(by_hand)).survey()
+
+
+def system_here(instead: str = "") -> BatchSystem:
+    """Return the batch system whose programs can be run here.
+
+    Where there is none, the error says what to do ``instead`` of logging in.
+    """
+    for system in BATCH_SYSTEMS:
+        if shutil.which(system.survey_program):
+            return system
+    *others, last = (system.survey_program for system in BATCH_SYSTEMS)
     raise ClusterError(
         f"Neither {', '.join(others)} nor {last} can be run here. Log in to the "
-        "cluster, or write the profile by hand: docs/clusters.md."
+        f"cluster{instead}."
     )
 
 

@@ -20,7 +20,6 @@ _OF_QUEUE = ("State", "ReqCPUS", "ReqTRES", "TimelimitRaw", "Eligible", "Start")
 _SINCE = "now-30days"
 _ANSWER_OF_ALL_S = 10.0  # in which accounting must answer for the jobs of all users
 _BETWEEN = "\x1f"  # no name of a job or directory holds it
-_GOING_ON = ("PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED")
 _GPU_TYPE = re.compile(r"gres/gpu:([^=,]+)=")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _LOG = re.compile(r"^ +StdOut=(.+)$", re.MULTILINE)
@@ -62,7 +61,6 @@ def _job(row: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> Accounte
         job_id=row["JobIDRaw"],
         name=row["JobName"],
         state=state,
-        has_ended=state not in _GOING_ON,
         did_complete=state == "COMPLETED",
         num_nodes=int(row["NNodes"]),
         num_cores=int(row["AllocCPUS"]),
@@ -76,7 +74,6 @@ def _job(row: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> Accounte
         memory_asked_bytes=_amount(held.get("mem")),
         memory_used_bytes=max(peaks, default=None),
         gpu_utilization=max(busy) / 100 if busy else None,
-        directory=row["WorkDir"] or None,
         log=_log(row["JobIDRaw"], row["WorkDir"]),
     )
 

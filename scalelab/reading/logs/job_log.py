@@ -11,11 +11,12 @@ from scalelab.experiment.trial import Trial
 from scalelab.reading.logs.doubt import LogWitness
 from scalelab.reading.logs.lines import Report, ReportReader
 from scalelab.reading.logs.match import match
+from scalelab.reading.vocabulary import SAMPLES
 from scalelab.records.afterwards.job_steps import JobSteps
 from scalelab.records.plain_files import opened
 
 _MOST_BYTES = 2**30
-_SAMPLES = r"\b(?:samples|examples|images)(?: seen)?[ :=]+(?P<samples>\d+)\b(?! */)"
+_SAMPLES = rf"\b(?:{'|'.join(SAMPLES)})[ :=]+(?P<samples>\d+)\b(?! */)"
 # of the time of its steps, that of a whole job; and how exact both are
 _MOST_BESIDE, _ROUNDING = 1.8, 1.1
 
@@ -64,13 +65,13 @@ def read_job_log(
             "Give the log of a job that prints its steps, or the job's id.",
         )
 
-    witness, after_steps = LogWitness(trial), min(trial.measurement.warmup_steps, 1)
+    witness = LogWitness(trial)
     for report in reports:
         witness.take(report, report.step if report.step is not None else steps[0] + 1)
 
     step_time_s = _by_clock(reports)
     if step_time_s is None:
-        possible = witness.possible_step_times_s(after_steps=after_steps)
+        possible = witness.possible_step_times_s(after_steps=1)
         whole_s = None if elapsed_s is None else elapsed_s / _made(steps)
         step_time_s = _meant(possible, whole_s)
     return JobSteps(

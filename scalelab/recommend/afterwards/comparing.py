@@ -85,10 +85,6 @@ class FollowedJob:
         others = ("another_batch", "other_devices", "other_code")
         return not any(cause.kind in others for cause in self.causes)
 
-    def of(self, name: str) -> Compared | None:
-        """Return one quantity; None where it could not be compared."""
-        return next((c for c in self.compared if c.name == name), None)
-
 
 def compare_job(
     promise: Promise,

@@ -12,6 +12,8 @@ from scalelab.inputs.numerals import (
     percent,
     probability,
 )
+from scalelab.inputs.wording import Option
+from scalelab.kinds.resources import TIME
 
 _PARTS = {"checkpoint": "a checkpoint", "restart": "a restart", "wait": "a new node"}
 _DOUBLED = {
@@ -189,6 +191,7 @@ def queue_wait(note: Mapping[str, Any], device_word: str) -> str:
         known = f"waited {half} (median), eight of ten at most {most}"
 
     limits = " of any time limit" if note["is_of_any_limit"] and started else ""
-    beside = "; --max-time does not include that" if note["has_deadline"] else ""
+    limit = Option(TIME.limit)
+    beside = f"; {limit} does not include that" if note["has_deadline"] else ""
     asked = f", as of {note['date']}" if note["date"] else ""
     return f"In the queue{asked}: {jobs}{limits} {known}{beside}."

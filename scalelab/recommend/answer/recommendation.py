@@ -315,10 +315,10 @@ class Recommendation(BasisPart, ChosenPart, AskedPart):
         return self.meets_constraints and all(campaigns)
 
     @property
-    def asked_walltime_s(self) -> tuple[float, ...]:
-        """The longest time of a job that was asked; empty: none was."""
-        kinds = self.chained_jobs
-        return tuple(kind["limit_s"] for kind in kinds[:1] if kind["is_asked"])
+    def asked_walltime_s(self) -> float | None:
+        """The longest time of a job that was asked; None: none was."""
+        asked_s = (k["limit_s"] for k in self.chained_jobs if k["is_asked"])
+        return next(asked_s, None)
 
     @property
     def next_command(self) -> tuple[str, str]:

@@ -391,7 +391,7 @@ def _chains(
     result: Recommendation, width: int, *, explain: bool
 ) -> Iterator[list[str]]:
     """Yield the tables of chained jobs: if asked, or if the chosen row is of them."""
-    chosen, was_asked = result.chosen, bool(result.asked_walltime_s)
+    chosen, was_asked = result.chosen, result.asked_walltime_s is not None
     for kind in result.chained_jobs:
         is_of_chosen = kind["name"] in ("", chosen.device) and any(
             row["world_size"] == chosen.world_size and row["num_jobs"] > 1

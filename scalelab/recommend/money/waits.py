@@ -13,8 +13,10 @@ from typing import Self
 import numpy as np
 from scipy.stats import CensoredData, ecdf
 
+from scalelab.kinds.resources import TIME
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.rows import OutlookRow
+from scalelab.recommend.question.objective import Constraints
 from scalelab.records.afterwards.waits import JobWait, Waits
 
 FEWEST = 10  # jobs that have started, without which no quantile is said
@@ -118,13 +120,14 @@ def _by_week(jobs: Sequence[JobWait]) -> Iterator[list[JobWait]]:
             yield week
 
 
-def wait_noted(known: Waits, row: OutlookRow, *, has_deadline: bool) -> Fact:
-    """Note what jobs of about the devices and the time of a row waited."""
-    return Fact.of(
-        "queue_wait",
-        date=known.date,
-        world_size=row.world_size,
-        largest=max(job.num_devices for job in known.jobs),
-        has_deadline=has_deadline,
-        **asdict(QueueWait.of(known.jobs, row.world_size, row.time_s.hi)),
-    )
+def waits_noted(known: Waits, row: OutlookRow, limits: Constraints) -> Iterator[Fact]:
+    """Note what jobs of about the devices and the time of a row waited, if any did."""
+    if known.jobs:
+        yield Fact.of(
+            "queue_wait",
+            date=known.date,
+            world_size=row.world_size,
+            largest=max(job.num_devices for job in known.jobs),
+            has_deadline=TIME.name in limits.limits,
+            **asdict(QueueWait.of(known.jobs, row.world_size, row.time_s.hi)),
+        )

@@ -13,8 +13,6 @@ class AccountedJob:
         As the batch system numbers it; of an array, of one of its tasks.
     state
         In the words of the batch system, such as ``COMPLETED`` or ``TIMEOUT``.
-    has_ended
-        Else what it used is what it has used so far.
     did_complete
         Whether it ended by itself, and well.
     num_gpus
@@ -32,8 +30,6 @@ class AccountedJob:
     gpu_utilization
         Mean share of time in which its devices computed, in [0, 1]; None: the batch
         system does not know.
-    directory
-        Where it was submitted.
     log
         What it printed; None: not known.
     """
@@ -41,7 +37,6 @@ class AccountedJob:
     job_id: str
     name: str
     state: str
-    has_ended: bool
     did_complete: bool
     num_nodes: int
     num_cores: int
@@ -55,18 +50,12 @@ class AccountedJob:
     memory_asked_bytes: float | None
     memory_used_bytes: float | None
     gpu_utilization: float | None
-    directory: str | None
     log: str | None
 
     @property
     def num_devices(self) -> int:
         """GPUs; where there are none, cores."""
         return self.num_gpus or self.num_cores
-
-    @property
-    def device_hours(self) -> float:
-        """Hours of all its devices together."""
-        return self.elapsed_s * self.num_devices / 3600
 
     @property
     def queue_wait_s(self) -> float | None:

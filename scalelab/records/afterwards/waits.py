@@ -28,6 +28,13 @@ class JobWait:
     has_started: bool
 
 
+def waits_state(run_directory: Path) -> int | None:
+    """Return what changes with the kept waits of a run; None: none are kept."""
+    with suppress(OSError):
+        return (run_directory / _FILE).stat().st_mtime_ns
+    return None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waits:
     """The jobs of the last weeks, and the date on which they were asked for."""

@@ -891,7 +891,7 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "queue_wait",
         WAIT,
         "In the queue, as of 2026-11-28: 34 jobs of about 8 GPUs waited 2 h (median), "
-        "eight of ten at most 9 h; --max-time does not include that.",
+        "eight of ten at most 9 h; max_time does not include that.",
     ),
     (
         "queue_wait",
@@ -911,7 +911,7 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "queue_wait",
         WAIT | {"num_started": 0, "median_s": None, "most_s": None, "seen_s": None},
         "In the queue, as of 2026-11-28: no job of about 8 GPUs has started, so its "
-        "wait is not known (the largest had 4 GPUs); --max-time does not include "
+        "wait is not known (the largest had 4 GPUs); max_time does not include "
         "that.",
     ),
     (

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +15,8 @@ from scalelab.errors import ClusterError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.fields import Word
 from scalelab.kinds.batch_systems import BatchSystem
+from scalelab.records.afterwards.accounted_job import AccountedJob
+from scalelab.records.afterwards.waits import JobWait
 from scalelab.site.batch_site import BatchSite, DriverJob, clock, mebibytes
 from scalelab.site.node_settings import BatchNodeSettings, GroupName
 
@@ -108,6 +110,14 @@ class ToyClient:
         hosts = NodeGroup(**json.loads(said_by(["toyhosts"])))
         lane = Queue(name="fast", groups=(hosts,), is_default=True)
         return Inventory(scheduler="toy", cluster_name="toyland", queues=(lane,))
+
+    @staticmethod
+    def accounted(job_ids: Sequence[str]) -> dict[str, AccountedJob]:
+        return {}  # it forgets jobs that have ended
+
+    @staticmethod
+    def queue_waits(queue: str | None) -> list[JobWait]:
+        raise ClusterError("toyland shows no waits of the jobs of all users.")
 
     @staticmethod
     def nodes_may_submit(queue: str | None) -> bool | None:
