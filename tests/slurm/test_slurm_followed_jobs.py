@@ -117,7 +117,13 @@ def followed(slurm: ThrowawaySlurm, job: str) -> dict[str, Any]:
 
 
 def is_accounted(slurm: ThrowawaySlurm, job: str) -> bool:
-    return "COMPLETED" in slurm.run(["sacct", "-X", "-n", "-o", "State", "-j", job])
+    """Tell whether all of a job is in the accounts.
+
+    Where its end comes before its start is written, it is called "allocation" first.
+    """
+    asked = ["sacct", "-X", "-n", "-o", "State,JobName", "-j", job]
+    known = slurm.run(asked).split()
+    return known[:1] == ["COMPLETED"] and known[1:] != ["allocation"]
 
 
 @contextmanager
