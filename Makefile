@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests share the cores; the threads of small matrices would only wait for each other.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: sweep test test-ci test-all test-faults test-slurm test-recipes check bench bench-slurm docs \
+.PHONY: sweep wheel test test-ci test-all test-faults test-slurm test-recipes check bench bench-slurm docs \
 	notebooks clean
 
 sweep: $(INSTALLED)
@@ -69,7 +69,7 @@ bench-slurm: $(INSTALLED)
 # The documentation as a site, .site/html: links between pages hold here and there.
 docs: $(INSTALLED)
 	rm -rf .site && mkdir -p .site/pages
-	cp -r README.md CHANGELOG.md CONTRIBUTING.md docs analysis experiments benchmarks .site/pages
+	cp -r README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE docs analysis experiments benchmarks .site/pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # The notebooks anew, with the outputs they are shipped with; needs Chrome or Chromium.
@@ -79,8 +79,19 @@ notebooks: $(INSTALLED)
 		--NotebookClient.record_timing=False analysis/*.ipynb
 	$(BIN)/ruff format analysis
 
+# A wheel, installed alone: it answers a table.
+wheel: $(INSTALLED)
+	rm -rf .wheel
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir .wheel .
+	$(PYTHON) -m venv .wheel/venv
+	.wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+		--constraint constraints.txt .wheel/scalelab-*.whl
+	cd .wheel && venv/bin/scalelab import ../experiments/cpu_or_gpu.csv answered \
+		--column final_metric=val_acc
+	cd .wheel && venv/bin/scalelab recommend answered --epochs 10 --samples-per-epoch 54305
+
 clean:
-	rm -rf $(VENV) .recipes .site .cache .mypy_cache .pytest_cache .ruff_cache .coverage*
+	rm -rf .wheel $(VENV) .recipes .site .cache .mypy_cache .pytest_cache .ruff_cache .coverage*
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -47,7 +47,7 @@ from imported_tables import COLUMNS
 from scipy.optimize import minimize
 from scipy.special import expit, logit
 
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.recommend.answer.recommendation import Recommendation
 
 CONFIDENCES = (0.5, 0.95)

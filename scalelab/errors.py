@@ -102,6 +102,23 @@ class SchemaError(StoreError):
     kind = "schema"
 
 
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra from where ScaleLab came from.
+
+    That is a checkout or a wheel on this machine, else a package index.
+    """
+    import json
+    from importlib.metadata import distributions
+    from urllib.parse import unquote, urlsplit
+
+    known = (d.read_text("direct_url.json") for d in distributions(name="scalelab"))
+    came_from = json.loads(next(filter(None, known), "{}"))
+    url = urlsplit(came_from.get("url", ""))
+    place = unquote(url.path) if url.scheme == "file" else "scalelab"
+    is_editable = came_from.get("dir_info", {}).get("editable")
+    return f"pip install {'-e ' if is_editable else ''}'{place}[{extra}]'"
+
+
 class MissingExtraError(ScaleLabError):
     """An optional dependency is not installed."""
 
@@ -110,7 +127,7 @@ class MissingExtraError(ScaleLabError):
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(
             f"{feature} needs packages that are not installed.",
-            f"Install them with: pip install 'scalelab[{extra}]'",
+            f"Install them with: {install_command(extra)}",
         )
 
 

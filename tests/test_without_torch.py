@@ -12,6 +12,7 @@ from measured_runs import EMULATED, measured_run
 
 import scalelab
 from scalelab.cli import main
+from scalelab.errors import install_command
 
 # No finder finds torch, as where it is not installed.
 SITE_CUSTOMIZE = """
@@ -107,7 +108,7 @@ def test_what_needs_torch_says_so_without_it(
     assert refused.returncode == 2
     said = " ".join(refused.stderr.split())
     assert "workload=emulated needs packages that are not installed." in said
-    assert "pip install 'scalelab[train]'" in said
+    assert install_command("train") in said
 
 
 @pytest.mark.slow

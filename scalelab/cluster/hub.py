@@ -20,10 +20,14 @@ from scalelab.cluster.node_options import (
     write_tls_files,
 )
 from scalelab.errors import ClusterError
+from scalelab.inputs.plain_files import (
+    last_log_lines,
+    make_folder,
+    open_to_append,
+)
 from scalelab.kinds.batch_systems import held_allocation
 from scalelab.records.attempt_io import storing
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
-from scalelab.records.plain_files import last_log_lines
 from scalelab.site.job_script import node_script, options_file, script_file
 from scalelab.site.profile import AllocationSite, RemoteSite
 
@@ -78,7 +82,7 @@ class HubCluster(DaskNodes):
             ) from error
 
         with storing(self._directory):
-            self._directory.mkdir(parents=True, exist_ok=True)
+            make_folder(self._directory, below=self._directory.parent)
 
         tls_files = write_tls_files(security, self._directory)
         for file in tls_files.values():
@@ -128,7 +132,8 @@ class AllocationNodes(HubCluster):
             in_held_job=True,
         )
         with storing(self._log):
-            output = self._stack.enter_context(self._log.open("ab"))
+            output = open_to_append(self._log, below=self._directory.parent)
+        self._stack.callback(os.close, output)
 
         launcher = subprocess.Popen(
             ["bash", "-c", command],

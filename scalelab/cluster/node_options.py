@@ -1,7 +1,6 @@
 """How nodes join the driver: the credentials of a run, and a private file for each."""
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +13,8 @@ from cryptography.x509.oid import NameOID
 from distributed.security import Security
 from pydantic import TypeAdapter
 
-from scalelab.records.attempt_io import storing
+from scalelab.inputs.plain_files import read_file
+from scalelab.records.attempt_io import write_atomically
 
 _NAME = "scalelab-run"
 # Before and after now. What ends a run's credentials is that nobody keeps them; a
@@ -74,7 +74,7 @@ class NodeOptions:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a file that :meth:`write` has written."""
-        return TypeAdapter(cls).validate_json(path.read_bytes())
+        return TypeAdapter(cls).validate_json(read_file(path, below=path.parent.parent))
 
     def write(self, path: Path) -> None:
         """Write the file."""
@@ -82,12 +82,9 @@ class NodeOptions:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its user may read."""
-    with storing(path):
-        path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
+    """Write a file of a run's cluster folder that only its user may read."""
+    content, run = text.encode(), path.parent.parent
+    write_atomically(path, content, below=run, durable=False, permissions=0o600)
 
 
 def write_tls_files(security: Security, directory: Path) -> dict[str, str]:

@@ -189,7 +189,8 @@ def prune_attempt(spec_json: str, reason: str) -> None:
     if isinstance(spec.program, CommandProgram):
         _plugin().agent.cancel(spec.attempt_id, reason, Outcome.PRUNED, saves=True)
     else:
-        write_atomically(spec.files.prune, reason.encode(), durable=False)
+        files = spec.files
+        write_atomically(files.prune, reason.encode(), below=files.run, durable=False)
 
 
 def _plugin() -> NodePlugin:

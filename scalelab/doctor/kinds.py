@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from scalelab.doctor.machine import Finding, broken, note, ok
-from scalelab.errors import SpecError
+from scalelab.errors import SpecError, install_command
 from scalelab.kinds.registry import Registry, imported
 
 _REGISTRIES = {
@@ -40,7 +40,7 @@ def _examined(subject: str, registry: Registry[Any], name: str) -> Finding:
     except ImportError as error:
         if not is_built_in and not origin.startswith("scalelab."):
             return broken(subject, f"{origin}: {error}. {_MEND}")
-        install = f"pip install 'scalelab[{getattr(row, 'extra', '') or 'run'}]'"
+        install = install_command(getattr(row, "extra", "") or "run")
         return note(subject, f"{origin}; {error}. To use it: {install}")
 
     return ok(subject, origin)

@@ -13,7 +13,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 
 from scalelab.cluster.batch.programs import answered
-from scalelab.errors import LaunchError, ScaleLabError
+from scalelab.errors import LaunchError, ScaleLabError, install_command
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
@@ -96,7 +96,7 @@ def _package(name: str, extra: str, *, is_needed: bool) -> Finding:
     try:
         import_module(name)
     except ImportError as error:
-        install = f"pip install 'scalelab[{extra}]'"
+        install = install_command(extra)
         if is_needed or not isinstance(error, ModuleNotFoundError):
             return broken(name, f"{error}. Sweeps need it: {install}")
         return note(

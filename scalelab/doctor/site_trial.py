@@ -29,9 +29,9 @@ from scalelab.doctor.machine import Finding, broken, note, ok
 from scalelab.doctor.site import clock_finding, of_groups
 from scalelab.errors import ClusterError, ScaleLabError, SpecError
 from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.plain_files import last_log_lines, parse_json, read_file
 from scalelab.records.attempt_io import encode_json, existing_place, write_atomically
 from scalelab.records.control.job_list import DriverRecord
-from scalelab.records.plain_files import last_log_lines
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.job_script import job_script, refuse_log_directory
 from scalelab.site.node_settings import DeviceType
@@ -185,7 +185,7 @@ def _answer(
 
         time.sleep(_LOOK_AGAIN_S)
 
-    found = json.loads((folder / ANSWER).read_bytes())
+    found = parse_json(read_file(folder / ANSWER))
     return {**found, "queued_s": queued_s, "job_id": record.job_id}
 
 

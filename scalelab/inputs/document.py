@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NoReturn
 import yaml
 
 from scalelab.errors import SpecError
+from scalelab.inputs.plain_files import opened_by_name
 
 Scalar = str | int | float | bool  # a plain value of YAML or JSON
 
@@ -107,16 +108,11 @@ _Loader.yaml_constructors = {
 def read_document(path: Path) -> str:
     """Return the text of a file the user wrote."""
     try:
-        content = path.read_bytes() if path.stat().st_size <= MAX_BYTES else None
+        with opened_by_name(path, MAX_BYTES) as file:
+            content = file.read()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise paragraph(f"{path} cannot be read: {reason}. Check the path.") from error
-
-    if content is None:
-        raise paragraph(
-            f"{path} is larger than {MAX_BYTES} bytes and cannot be a file written by "
-            "hand. Check the path."
-        )
 
     try:
         return content.decode("utf-8-sig")

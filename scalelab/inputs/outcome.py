@@ -1,3 +1,5 @@
+"""How an attempt ended, and the basis of a prediction."""
+
 from enum import StrEnum
 
 
@@ -37,3 +39,16 @@ class Outcome(StrEnum):
     def is_retried(self) -> bool:
         """The outcome is no fault of the configuration; the trial runs again."""
         return self in (Outcome.PREEMPTED, Outcome.NODE_FAIL, Outcome.CANCELLED)
+
+
+class Support(StrEnum):
+    """The basis of a prediction: what was measured of its configuration.
+
+    A prediction that is *not measured here* needs a cost that no row of the curve, and
+    no related curve of the same machine, contains, such as that of a second node.
+    """
+
+    MEASURED = "measured"
+    INTERPOLATED = "interpolated"
+    EXTRAPOLATED = "extrapolated"
+    NOT_MEASURED = "not measured here"

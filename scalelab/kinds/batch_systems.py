@@ -55,6 +55,8 @@ class BatchSystem(ABC):
         submitted from there must not inherit; and variables that it must.
     task_prefixes
         Prefixes of the variables that say to a program that it is one task of several.
+    job_id_form
+        Matches the ids of its jobs.
     """
 
     name: str
@@ -73,6 +75,7 @@ class BatchSystem(ABC):
     job_prefixes: tuple[str, ...] = ()
     kept_variables: tuple[str, ...] = ()
     task_prefixes: tuple[str, ...] = ()
+    job_id_form: re.Pattern[str] = re.compile(r"\d+")
 
     @abstractmethod
     def log_options(self, log: Path) -> tuple[str, ...]:
@@ -232,6 +235,8 @@ class _Slurm(BatchSystem):
     refused_in_logs = re.compile(r"[%\\\n]")
     job_variable = "SLURM_JOB_ID"
     job_prefixes = ("SLURM_", "SBATCH_")
+    # with a task of an array, or a component
+    job_id_form = re.compile(r"\d+(?:[_+]\d+)?")
     kept_variables = ("SLURM_CONF",)
     task_prefixes = (
         "SBATCH_",
@@ -300,6 +305,8 @@ class _Pbs(BatchSystem):
         r"-[qANroejJ]\b|-l (select|nodes|walltime|place|ngpus|ncpus|mem)\b"
     )
     refused_in_logs = re.compile(r"[\s'\"\\]|[^\x00-\x7f]")
+    # with a task of an array, and its server
+    job_id_form = re.compile(r"\d+(?:\[\d*\])?(?:\.[\w.-]+)?")
     job_variable = "PBS_JOBID"
     passes_environment = False
 

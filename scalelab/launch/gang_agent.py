@@ -15,6 +15,7 @@ from pathlib import Path
 from scalelab.errors import DiskFullError, LaunchError, SpecError, StoreError
 from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.plain_files import make_folder
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.results import refused
 from scalelab.launch.command.watch import watch_of
@@ -253,7 +254,7 @@ class NodeAgent:
         cancellation: Cancellation,
         timing: Timing,
     ) -> AttemptResult:
-        Path(spec.directory).mkdir(parents=True, exist_ok=True)
+        make_folder(Path(spec.directory), below=spec.files.run)
         if spec.device_type != self._device_type:
             return AttemptResult(
                 outcome=Outcome.REFUSED,
@@ -344,8 +345,10 @@ class NodeAgent:
             self._ports.release(spec.attempt_id)
 
         # Any node may be the first to write there.
-        command.output_directory.mkdir(exist_ok=True)
-        (spec.files.probe / str(command.node_rank)).mkdir(parents=True, exist_ok=True)
+        streams = spec.files.probe / str(command.node_rank)
+        for folder in (command.output_directory, streams):
+            make_folder(folder, below=spec.files.run)
+
         return command.requests(meeting, address), partial(watch_of, command, meeting)
 
 

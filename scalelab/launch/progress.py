@@ -10,8 +10,9 @@ import statistics
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from scalelab.inputs.plain_files import open_to_append
 from scalelab.records.attempt_io import append_all
 
 _STEP, _LAST, _STEP_AT, _READY, _NUM_INTERVALS, _INTERVALS = range(6)
@@ -108,7 +109,9 @@ class StreamWriter:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._file = None if path is None else path.open("ab", buffering=0)
+        self._file: BinaryIO | None = None
+        if path is not None:
+            self._file = os.fdopen(open_to_append(path), "ab", buffering=0)
         self._lines: list[str] = []
         self._written_at = time.monotonic()
 

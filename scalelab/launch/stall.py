@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.plain_files import opened
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.timing import Limits
 from scalelab.records.attempt import AttemptResult
@@ -204,7 +205,7 @@ class StallWatch:
 
 
 def _read(log: Path, offset: int) -> str:
-    try:
-        return log.read_bytes()[offset:].decode(errors="replace")
-    except OSError:
-        return ""
+    with suppress(OSError), opened(log) as file:
+        file.seek(offset)
+        return file.read().decode(errors="replace")
+    return ""

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from scalelab.inputs.numerals import counted
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.laws.step_time.physics import Configurations
 
 _INTRA = ("intra_node_latency", "intra_node_transfer")

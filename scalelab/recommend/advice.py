@@ -16,8 +16,8 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
 from scalelab.inputs.numerals import counted
+from scalelab.inputs.outcome import Support
 from scalelab.inputs.placeholders import Untold
-from scalelab.inputs.support import Support
 from scalelab.kinds.resources import Units
 from scalelab.laws.convergence.time_to_target import (
     Factorisation,
@@ -30,7 +30,12 @@ from scalelab.laws.support import Gap
 from scalelab.recommend.afterwards.calibration import Calibration
 from scalelab.recommend.answer.evidence import RateRow
 from scalelab.recommend.answer.facts import Fact
-from scalelab.recommend.answer.failures import failures, limits_of_memory, why_no_answer
+from scalelab.recommend.answer.failures import (
+    divergence,
+    failures,
+    limits_of_memory,
+    why_no_answer,
+)
 from scalelab.recommend.answer.recommendation import (
     AskedPart,
     BasisPart,
@@ -372,6 +377,7 @@ class Considered:
         yield from why_not(comparison, rows, rule, beside, units)
         yield from grounds(knowledge, comparison, config)
         yield from failures(measured)
+        yield from divergence(measured)
 
         if knowledge.compares_counts:
             yield from against_cheapest(rows)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.kinds.resources import Units
 from scalelab.recommend.answer.facts import Fact, WhyNot
 from scalelab.recommend.answer.rows import OutlookRow

@@ -20,8 +20,7 @@ from scalelab.recommend.advice import Considered, consider
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.kept import Question
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.recommend.campaign import campaign_of
-from scalelab.recommend.chained import chained
+from scalelab.recommend.chained import campaign_of, chained
 from scalelab.recommend.joint import Joint
 from scalelab.recommend.knowledge import History, refuse_several, selected
 from scalelab.recommend.money.power import power_of

@@ -9,7 +9,7 @@ import numpy as np
 
 from scalelab.errors import SpecError
 from scalelab.inputs.numerals import counted
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.inputs.wording import Option
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.notes import Named

@@ -13,7 +13,7 @@ from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
 from scalelab.inputs.numerals import counted, device_words
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.rows import RATE_SETTINGS, is_equal
 from scalelab.laws.convergence.time_to_target import Factorisation

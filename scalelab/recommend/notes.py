@@ -9,8 +9,8 @@ import pandas as pd
 from scalelab.experiment.job import Job
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.links import Link
+from scalelab.inputs.outcome import Support
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
-from scalelab.inputs.support import Support
 from scalelab.kinds.resources import TIME, Units
 from scalelab.kinds.strategies import strategy_of
 from scalelab.laws.convergence.rows import RATE_SETTINGS

@@ -191,6 +191,12 @@ class AttemptFiles:
         # steps.
         self.probe = directory / "probe"
 
+    @property
+    def run(self) -> Path:
+        """The directory of the run; outside of a run, the folder above the attempt."""
+        trials = self.directory.parent.parent
+        return trials.parent if trials.name == "trials" else self.directory.parent
+
     def log(self, rank: int) -> Path:
         """Return the file of a rank's standard output and error."""
         return self.directory / f"rank-{rank}.log"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from scalelab.errors import DiskFullError, StoreError
+from scalelab.inputs.plain_files import make_folder, parse_json, plain_folder, read_file
 from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
-from scalelab.records.plain_files import parse_json, read_file
 
 T = TypeVar("T")
 
@@ -62,6 +62,18 @@ def reading(path: Path) -> Iterator[None]:
             f"{path} cannot be read: {error.strerror or error}. Give yourself read "
             "permission or check the file system."
         ) from error
+
+
+def names_in(directory: Path, run: Path) -> list[str]:
+    """Return the names in a folder of a run; a link or a file has no names."""
+    with suppress(FileNotFoundError), reading(directory):
+        try:
+            with plain_folder(directory, below=run) as folder:
+                return os.listdir(folder)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
+    return []
 
 
 def existing_place(path: Path) -> Path:
@@ -125,31 +137,53 @@ def decode_json(content: bytes, *, is_compared: bool = False) -> Any:
 
 
 def write_atomically(
-    path: Path, content: bytes, *, durable: bool = True, permissions: int = 0o644
+    path: Path,
+    content: bytes,
+    *,
+    below: Path | None = None,
+    durable: bool = True,
+    permissions: int = 0o644,
 ) -> None:
     """Write a whole file or none: a hidden sibling first, then a rename.
+
+    ``below`` is the directory of the run, as in :func:`opened`.
 
     If ``durable``, the bytes are on the disk before the rename, so that after a power
     cut the file is old or new, never empty. The directory is not flushed as well: that
     would be a second journal commit, and all it saves is the newest name.
     """
-    sibling = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with storing(path):
+    sibling = f".{path.name}.{uuid.uuid4().hex}"
+    below = below or path.parent
+    with storing(path), plain_folder(path.parent, below=below) as folder:
         try:
-            write_new(sibling, content, durable=durable, permissions=permissions)
-            os.replace(sibling, path)
+            write_new(
+                sibling,
+                content,
+                folder=folder,
+                durable=durable,
+                permissions=permissions,
+            )
+            os.replace(sibling, path.name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError:
             with suppress(OSError):
-                sibling.unlink()
+                os.unlink(sibling, dir_fd=folder)
             raise
 
 
 def write_new(
-    path: Path, content: bytes, *, durable: bool = False, permissions: int = 0o644
+    path: str | Path,
+    content: bytes,
+    *,
+    folder: int | None = None,
+    durable: bool = False,
+    permissions: int = 0o644,
 ) -> None:
-    """Write a file that must not exist yet; ``OSError`` passes through."""
+    """Write a file that must not exist yet; ``OSError`` passes through.
+
+    ``folder`` is the descriptor of the folder that ``path`` is relative to.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    descriptor = os.open(path, flags, permissions)
+    descriptor = os.open(path, flags, permissions, dir_fd=folder)
     try:
         write_all(descriptor, content)
         if durable:
@@ -184,7 +218,7 @@ def write_spec(files: AttemptFiles, content: bytes) -> None:
     directory = files.directory
     with storing(directory):
         try:
-            directory.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(directory.parent, below=files.run)
             directory.mkdir()
         except FileExistsError:
             raise StoreError(
@@ -207,27 +241,34 @@ def write_result(
     runs twice, changes nothing.
     """
     with storing(files.result):
-        content, is_there = encode_json(result.to_json()), files.result.exists()
-        if not is_there or (replace and files.result.read_bytes() != content):
-            write_atomically(files.result, content)
+        content, present = encode_json(result.to_json()), None
+        with suppress(FileNotFoundError):
+            present = read_file(files.result, below=files.run)
+        if present is None or (replace and present != content):
+            write_atomically(files.result, content, below=files.run)
 
 
 def read_result(files: AttemptFiles) -> AttemptResult | None:
     """Read the result of an attempt; None while there is none."""
-    return _read(files.result, AttemptResult.from_json)
+    return _read(files, files.result, AttemptResult.from_json)
 
 
 def read_spec(files: AttemptFiles) -> AttemptSpec | None:
     """Read the specification of an attempt; None where it was never written."""
-    return _read(files.spec, AttemptSpec.from_json, is_compared=True)
+    return _read(files, files.spec, AttemptSpec.from_json, is_compared=True)
 
 
 def _read(
-    path: Path, made_of: Callable[[Any], T], *, is_compared: bool = False
+    files: AttemptFiles,
+    path: Path,
+    made_of: Callable[[Any], T],
+    *,
+    is_compared: bool = False,
 ) -> T | None:
     try:
         with reading(path):
-            return made_of(decode_json(read_file(path), is_compared=is_compared))
+            content = read_file(path, below=files.run)
+            return made_of(decode_json(content, is_compared=is_compared))
     except FileNotFoundError:
         return None
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from scalelab.inputs.plain_files import make_folder, opened, parse_json
 from scalelab.records.attempt_io import storing, write_atomically
 from scalelab.records.columns import COLUMNS
-from scalelab.records.plain_files import opened, parse_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,17 +46,16 @@ def write_table(
 
 
 def write_cache(path: Path, content: bytes) -> None:
-    """Write a file into the cache of a run."""
+    """Write a file into the cache, a folder of a run."""
+    run = path.parent.parent
     with storing(path):
-        path.parent.mkdir(exist_ok=True)
-        if path.parent.is_symlink():
-            raise OSError(errno.ELOOP, "its folder is a link")
-    write_atomically(path, content, durable=False)
+        make_folder(path.parent, below=run)
+    write_atomically(path, content, below=run, durable=False)
 
 
 def own_file(path: Path) -> BinaryIO:
     """Open a file of the cache that this user has written; others may be made up."""
-    file = opened(path)
+    file = opened(path, below=path.parent.parent)
     if os.fstat(file.fileno()).st_uid != os.geteuid():
         file.close()
         raise OSError(errno.EPERM, "it is somebody else's", str(path))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
+from scalelab.inputs.plain_files import make_folder
 from scalelab.inputs.problems import did_you_mean
 from scalelab.records.attempt_io import storing
 
@@ -47,10 +48,10 @@ def snapshot_code(
     making = destination / f".{uuid.uuid4().hex}"
     with storing(destination):
         try:
-            making.mkdir(parents=True)
+            make_folder(making, below=destination.parent)
             digest = _copy(files, making, instead or {})
             directory = destination / digest
-            if directory.exists():
+            if directory.is_dir() and not directory.is_symlink():
                 shutil.rmtree(making)
             else:
                 making.rename(directory)

@@ -116,6 +116,7 @@ COLUMNS = (
     _text("metric_mode", "min or max."),
     _number("target_value", "Threshold of the target."),
     _flag("reached_target", "The metric reached the target."),
+    _flag("diverged", "The target metric, or else the loss, ended as nan or inf."),
     _integer("steps_to_target", "Optimiser steps until then."),
     _integer("samples_to_target", "Training samples until then."),
     _number("time_to_target_s", "Training seconds until then, evaluation excluded."),

@@ -24,11 +24,11 @@ from scalelab.experiment.fingerprint import of_programs, program_key
 from scalelab.experiment.hidden import is_hidden, is_recorded_as, recorded_as
 from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.document import with_values
+from scalelab.inputs.plain_files import harmless_text, read_file
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.records.attempt import AttemptSpec
 from scalelab.records.attempt_io import decode_json, encode_json, write_atomically
 from scalelab.records.columns import SCHEMA_VERSION
-from scalelab.records.plain_files import harmless_text, read_file
 from scalelab.site.profile import affinity, cpu_name
 
 _PACKAGES = (

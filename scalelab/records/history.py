@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import StoreError
+from scalelab.inputs.plain_files import parse_json
 from scalelab.plan.source import Observation
 from scalelab.records.attempt_io import encode_json
 from scalelab.records.cache import own_file, write_cache
-from scalelab.records.plain_files import parse_json
 from scalelab.records.store import RunReader
 from scalelab.site.choice import cache_directory
 

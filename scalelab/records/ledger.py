@@ -17,6 +17,12 @@ from typing import Any
 
 from scalelab.errors import StoreError
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.plain_files import (
+    harmless,
+    open_to_append,
+    parse_json,
+    read_file,
+)
 from scalelab.inputs.target import Condition, hold
 from scalelab.plan.source import Observation
 from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
@@ -25,6 +31,7 @@ from scalelab.records.attempt_io import (
     append_all,
     decode_json,
     encode_json,
+    names_in,
     read_result,
     read_spec,
     reading,
@@ -35,7 +42,6 @@ from scalelab.records.attempt_io import (
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.control.lease import LEASE
 from scalelab.records.observations import check_row, check_types, row
-from scalelab.records.plain_files import harmless, open_to_append, parse_json, read_file
 
 # The names that write_atomically and snapshot_code give to what is not whole yet.
 _HALF = re.compile(r"\.(.+\.)?[0-9a-f]{32}")
@@ -150,22 +156,18 @@ def attempt_directory(trials: Path, trial_id: str, number: int) -> Path:
 
 def attempts_on_disk(trials: Path) -> Iterator[tuple[AttemptKey, AttemptFiles]]:
     """Yield every attempt that has a directory, by trial id and number."""
-    for trial_id in _entries(trials):
-        for number in sorted(_entries(trials / trial_id)):
+    run = trials.parent
+    for trial_id in names_in(trials, run):
+        for number in sorted(names_in(trials / trial_id, run)):
             if number.isdecimal():
                 files = AttemptFiles(trials / trial_id / number)
                 yield (trial_id, int(number)), files
 
 
-def _entries(directory: Path) -> list[str]:
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return os.listdir(directory)
-    return []
-
-
 def last_number(trial_directory: Path) -> int:
     """Return the highest attempt number of a trial; 0 if it was never tried."""
-    numbers = [name for name in _entries(trial_directory) if name.isdecimal()]
+    run = trial_directory.parent.parent
+    numbers = [name for name in names_in(trial_directory, run) if name.isdecimal()]
     return max(map(int, numbers), default=0)
 
 
@@ -176,13 +178,13 @@ def recover(ledger: Ledger, trials: Path) -> list[Observation]:
     """
     run = trials.parent
     with suppress(OSError, StoreError):  # the folder may be somebody else's
-        discard_halves(run.parent, run.name, may_be_written=True)
+        discard_halves(run.parent, run.parent, run.name, may_be_written=True)
 
     for directory in (run, run / "experiments", run / "code", run / "cache"):
-        discard_halves(directory)
+        discard_halves(directory, run)
 
-    discard_halves(run / CLUSTER_DIRECTORY, "jobs.json")
-    discard_halves(run / CLUSTER_DIRECTORY, may_be_written=True)
+    discard_halves(run / CLUSTER_DIRECTORY, run, "jobs.json")
+    discard_halves(run / CLUSTER_DIRECTORY, run, may_be_written=True)
     content = ledger.read()
     on_disk = dict(attempts_on_disk(trials))
     known = {key: content.ended[key] for key in content.ended if key in on_disk}
@@ -204,10 +206,10 @@ def recover(ledger: Ledger, trials: Path) -> list[Observation]:
 
 
 def discard_halves(
-    directory: Path, mark: str = "", *, may_be_written: bool = False
+    directory: Path, run: Path, mark: str = "", *, may_be_written: bool = False
 ) -> None:
-    """Delete what killed processes left half-written in a directory."""
-    for name in [] if directory.is_symlink() else _entries(directory):
+    """Delete what killed processes left half-written in a folder of a run."""
+    for name in names_in(directory, run):
         if mark and not name.startswith(f".{mark}."):
             continue
         if may_be_written and not _is_old(directory / name):
@@ -219,7 +221,7 @@ def discard_halves(
             not name.startswith(f".{LEASE}.") or _is_old(path)
         ):
             with storing(path):
-                if path.is_dir():
+                if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
                 else:
                     path.unlink(missing_ok=True)
@@ -266,7 +268,7 @@ def _settled(key: AttemptKey, files: AttemptFiles) -> Observation | None:
         return None
 
     try:
-        discard_halves(files.directory)
+        discard_halves(files.directory, files.run)
         if (result := read_result(files)) is not None:
             return _row_at(key, spec, result)
         result = _ABANDONED

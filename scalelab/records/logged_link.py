@@ -12,23 +12,25 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from scalelab.errors import StoreError
 from scalelab.inputs.links import Link
-from scalelab.records.plain_files import opened
+from scalelab.inputs.plain_files import opened
+from scalelab.records.ledger import attempts_on_disk
 
 _ADAPTER = re.compile(rb"NCCL INFO NET/IB: \[\d+\] (\S+) [^\n]*?\bspeed=(\d{1,9})\b")
-_LATEST, _HEAD_BYTES = 5, 1 << 20  # trials that are asked, and of a log its beginning
+_LATEST, _HEAD_BYTES = 5, 1 << 20  # attempts to look at, and bytes of each log
 
 
 def logged_link(trials: Path) -> Link | None:
-    """Return the link that the log of a late trial names, in the folder of a run."""
+    """Return the link that the log of a late attempt names, in the trials of a run."""
     ages = {}
-    with suppress(OSError):
-        for trial in trials.iterdir():
-            ages[trial] = -trial.stat().st_mtime_ns
+    with suppress(OSError, StoreError):
+        for _, files in attempts_on_disk(trials):
+            ages[files] = -files.directory.stat().st_mtime_ns
 
-    late = sorted(ages, key=lambda trial: ages[trial])[:_LATEST]
-    for log in (log for trial in late for log in trial.glob("*/rank-0.log")):
-        with suppress(OSError), opened(log) as file:
+    for files in sorted(ages, key=lambda files: ages[files])[:_LATEST]:
+        log = files.log(0)
+        with suppress(OSError), opened(log, below=trials.parent) as file:
             adapters = dict(_ADAPTER.findall(file.read(_HEAD_BYTES)))
             if adapters and (mbit_per_s := sum(map(int, adapters.values()))):
                 return Link(

@@ -1,20 +1,6 @@
 """The records of a run: a reader, and a store for the one driver that writes them.
 
-::
-
-    NAME/run.json                       name, schema version, fingerprint, provenance
-    NAME/experiments/0001.yaml, ...     the experiment as written, and its extensions
-    NAME/env.json                       values of its variables, for the user alone
-    NAME/ledger.jsonl                   which attempts began and ended; an index
-    NAME/events.jsonl                   what goes on in its sweeps; see control.events
-    NAME/driver.lease                   which driver runs the sweep at the moment
-    NAME/code/<hash>/                   snapshots of the user's code
-    NAME/trials/<trial_id>/001/         one attempt; see AttemptFiles
-    NAME/imported.jsonl                 rows of a foreign table, instead of trials;
-                                        or of another run that this one started from
-    NAME/cache/                         may be deleted at any time
-
-Reading the directory of a run unpickles nothing and executes nothing in it.
+:mod:`~scalelab.records.layout` lists the files of its directory.
 """
 
 from __future__ import annotations
@@ -32,6 +18,7 @@ from scalelab.errors import StoreError
 from scalelab.experiment.fingerprint import ACCEPT
 from scalelab.inputs.links import Link
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.plain_files import read_file
 from scalelab.inputs.target import Condition
 from scalelab.plan.source import Observation
 from scalelab.records import cache
@@ -73,7 +60,6 @@ from scalelab.records.observations import (
     frame,
     row,
 )
-from scalelab.records.plain_files import read_file
 from scalelab.records.streams import Streams, read_lines
 from scalelab.records.taken_over import IMPORTED, on_known_devices
 
@@ -135,7 +121,7 @@ class RunReader:
         """The experiment in its latest version, as written but for hidden values."""
         path = self.directory / "experiments" / self._header.versions[-1]["experiment"]
         try:
-            return read_file(path).decode(errors="replace")
+            return read_file(path, below=self.directory).decode(errors="replace")
         except OSError as error:
             raise StoreError(
                 f"{path} cannot be read: {error.strerror}. Restore it or run anew."
@@ -284,7 +270,9 @@ class RunStore(RunReader):
 
         making = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
         with storing(directory):
-            discard_halves(directory.parent, directory.name, may_be_written=True)
+            discard_halves(
+                directory.parent, directory.parent, directory.name, may_be_written=True
+            )
             try:
                 (making / "experiments").mkdir(parents=True)
                 write_new(making / "experiments" / "0001.yaml", text.encode())
@@ -326,7 +314,7 @@ class RunStore(RunReader):
             recorded, site, source=source, superseded=attempts
         )
         experiment = self.directory / "experiments" / header.versions[-1]["experiment"]
-        write_atomically(experiment, text.encode())
+        write_atomically(experiment, text.encode(), below=self.directory)
         write_values(self.directory, fingerprint, recorded)
         write_atomically(self.directory / "run.json", header.encode())
         self._header = header

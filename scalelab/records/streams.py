@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import StoreError
+from scalelab.inputs.plain_files import opened, parse_json
 from scalelab.records import cache
 from scalelab.records.attempt import AttemptFiles
 from scalelab.records.attempt_io import reading
 from scalelab.records.ledger import attempts_on_disk
-from scalelab.records.plain_files import opened, parse_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,17 +29,17 @@ _SAMPLED_ROWS = 1 << 16
 _ROWS_PER_VALUE = 8
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read JSON lines; none where the file is not there.
+def read_lines(path: Path, *, below: Path | None = None) -> list[dict[str, Any]]:
+    """Read JSON lines of a run, the directory ``below``; none if there is no file.
 
     What follows the last line end is a line being written, or torn by the end of its
     writer, and is left out. NaN, which foreign writers may have left, is missing.
     """
-    return _rows(path, _content(path, 0))
+    return _rows(path, _content(path, 0, below))
 
 
-def _content(path: Path, start: int) -> bytes:
-    with suppress(FileNotFoundError), reading(path), opened(path) as file:
+def _content(path: Path, start: int, below: Path | None) -> bytes:
+    with suppress(FileNotFoundError), reading(path), opened(path, below=below) as file:
         file.seek(start)
         return file.read()
     return b""
@@ -75,22 +75,23 @@ def _rows(path: Path, content: bytes) -> list[dict[str, Any]]:
 class FollowedStream:
     """Reads the lines that a file has gained since the last call, once it exists."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, below: Path | None = None) -> None:
+        self._path, self._below = path, below
         self._num_read = 0
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the whole lines since the last call."""
-        content = _content(self._path, self._num_read)
+        content = _content(self._path, self._num_read, self._below)
         whole = content[: content.rfind(b"\n") + 1]
         self._num_read += len(whole)
         return _rows(self._path, whole)
 
 
-def _table(name: str, path: Path) -> pa.Table:
+def _table(name: str, trials: Path) -> pa.Table:
     import pyarrow as pa
 
-    rows = read_lines(path)
+    path = AttemptFiles(trials / name).stream
+    rows = read_lines(path, below=trials.parent)
     trial_id, number = name.split("/")
     index = pa.array([0] * len(rows), pa.int32())
     key = {
@@ -186,13 +187,13 @@ class Streams:
             if stands and name in compacted:
                 continue
             try:
-                tables.append(_table(name, AttemptFiles(self._trials / name).stream))
+                tables.append(_table(name, self._trials))
             except StoreError as error:
                 if unreadable is None:
                     raise
                 unreadable[name] = str(error)
 
-        tables = tables or [_table("none/0", self._trials / "none")]
+        tables = tables or [_table("none/0", self._trials)]
         return pa.concat_tables(tables, promote_options="permissive")
 
 

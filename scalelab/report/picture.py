@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scalelab.inputs.numerals import duration, duration_ends, number, percent
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.kinds.resources import (
     DEVICE_HOURS,
     MONEY,

@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from scalelab.inputs.numerals import Interval, counted, estimate, number, percent
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.report.style import (
     BLUE,

@@ -18,12 +18,12 @@ from scalelab.inputs.numerals import (
     percent,
 )
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.plain_files import parse_json
 from scalelab.laws.rows import curve_label, invalid_reasons
 from scalelab.recommend.answer.evidence import WholeRun
 from scalelab.recommend.answer.failures import of_any_rank
 from scalelab.recommend.answer.reasons import in_words
 from scalelab.records.attempt import AttemptResult
-from scalelab.records.plain_files import parse_json
 from scalelab.report.subject import ReportSubject
 
 _MAX_ROWS = 200

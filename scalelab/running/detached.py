@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalelab.errors import ClusterError, LeaseError, ScaleLabError
+from scalelab.inputs.plain_files import last_log_lines, open_to_append
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS, system_of_job
 from scalelab.plan.tracked import source_of
+from scalelab.records.attempt_io import storing
 from scalelab.records.control.job_list import DriverRecord
 from scalelab.records.control.lease import LEASE, LOG, Lease, read_holder
-from scalelab.records.plain_files import last_log_lines
 from scalelab.site.batch_site import driver_job_of
 
 if TYPE_CHECKING:
@@ -86,22 +87,27 @@ def waiting_driver_text(run: Path) -> str | None:
     return None if found is None else _described(*found)
 
 
-def _detach_process(run: Path, arguments: Sequence[str]) -> Detached:
-    log = run / LOG
-    start = log.stat().st_size if log.exists() else 0
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+def _log_of(run: Path) -> int:
+    """Return the descriptor of the log of a run's drivers, to append to."""
+    with storing(run / LOG):
+        return open_to_append(run / LOG)
 
+
+def _detach_process(run: Path, arguments: Sequence[str]) -> Detached:
+    log, output = run / LOG, _log_of(run)
+    start = os.fstat(output).st_size
     pid = os.posix_spawn(
         sys.executable,
         [sys.executable, "-m", "scalelab", *arguments],
         os.environ,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(log), flags, 0o644),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
+            (os.POSIX_SPAWN_DUP2, output, 1),
+            (os.POSIX_SPAWN_DUP2, output, 2),
         ],
         setsid=True,
     )
+    os.close(output)
     try:
         while not (
             (holder := read_holder(run / LEASE))
@@ -135,8 +141,9 @@ def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
         submit_driver,
     )
 
-    log = run / LOG
-    start = log.stat().st_size if log.exists() else 0
+    log, output = run / LOG, _log_of(run)
+    start = os.fstat(output).st_size
+    os.close(output)
     record = submit_driver(asked.site, run, [*arguments, "--as-driver-job"])
     job = f"job {record.job_id} ({record.name})"
     deadline_s = time.monotonic() + QUEUED_S

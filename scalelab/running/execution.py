@@ -257,7 +257,8 @@ def _nodes(
 class _Events:
     """Records each event, shows it, and stops at an error in the user's input.
 
-    One of several programs ends its own trials alone: the others may be right. What
+    A refused trial stops the sweep only if no trial was measured: one of several
+    programs ends its own trials alone, and a program that was measured is right. What
     first trials show is said by their check.
     """
 
@@ -288,6 +289,7 @@ class _Events:
             isinstance(event, TrialEnded)
             and event.input_error is not None
             and event.program is None
+            and event.progress.num_done <= event.progress.num_failed
             and not self._first.includes(event.trial_id)
             and self.input_error is None
         ):

@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from scalelab.errors import SpecError, StoreError
 from scalelab.experiment.fingerprint import words_of_run
@@ -12,6 +13,7 @@ from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import is_canary
 from scalelab.inputs.numerals import DeviceWords
 from scalelab.inputs.outcome import Outcome
+from scalelab.plan.diverged import diverged_runs
 from scalelab.plan.inquiry import Inquiry
 from scalelab.plan.memory_limits import MemoryLimit, memory_limits
 from scalelab.plan.source import Observation
@@ -53,6 +55,7 @@ class RunStatus:
     unreadable: str = ""  # why nothing else is known of the last sweep
     has_canaries: bool = False
     memory_limits: tuple[MemoryLimit, ...] = ()
+    diverged: Mapping[str, Any] = field(default_factory=dict)  # see diverged_runs
     inquiry: Inquiry | None = None  # what a source is to find out, and how far it is
 
 
@@ -93,6 +96,8 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
         unreadable=unreadable,
         has_canaries=any(is_canary(row["repeat"]) for row in finished),
         memory_limits=memory_limits(here),
+        # a search counts them among its own trials
+        diverged={} if experiment and experiment.tune else diverged_runs(here),
         inquiry=inquiry,
     )
 

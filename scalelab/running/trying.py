@@ -129,7 +129,7 @@ def read_first_trials(sweep: Sweep, rows: Sequence[Observation] | None = None) -
     for row in rows:
         files = AttemptFiles(reader.attempt_directory(row["trial_id"], row["attempt"]))
         name = row.get(f"options.{PROGRAM}")
-        program, steps = programs.get(name), read_lines(files.stream)
+        program, steps = programs.get(name), read_lines(files.stream, below=files.run)
         losses = _losses(steps)
         metrics = program.metrics if isinstance(program, CommandProgram) else None
 

@@ -33,7 +33,7 @@ class Pruning:
     def follow(self, spec: AttemptSpec) -> None:
         """Read from now on what an attempt reports, if the source wants to know."""
         if self._source.wants_progress:
-            stream = FollowedStream(spec.files.stream)
+            stream = FollowedStream(spec.files.stream, below=spec.files.run)
             self._followed[spec.attempt_id] = spec.trial, stream
 
     def forget(self, attempt_id: str) -> None:

@@ -4,6 +4,7 @@ The journal is a cache: what counts is what the attempts have left. It is made a
 them where it is missing, cannot be read, or says something else.
 """
 
+import json
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,15 +22,18 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.storages import InMemoryStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.storages.journal import BaseJournalBackend
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from scalelab.experiment.tuning import Objective, TunedValues, TuneKeys
 from scalelab.inputs.document import Scalar
+from scalelab.inputs.plain_files import open_to_append, opened
+from scalelab.records.attempt_io import append_all, storing
 
 JOURNAL = "optuna.journal"
 _DEFINITION = "scalelab"  # attribute of a study: what is tuned, and what is best
+_COMPACT = (",", ":")  # as Optuna writes it
 _TRIAL_ID = "trial_id"  # attribute of a study's trial
 
 Settings = dict[str, Scalar]
@@ -72,13 +76,41 @@ class Ending:
         )
 
 
-class _Leased(JournalFileOpenLock):
-    # The run's lease stands for a lock of the file, and cannot be left by who died.
-    def acquire(self) -> bool:
-        return True
+class _Journal(BaseJournalBackend):
+    """Optuna's journal in the directory of a run, which one driver writes.
 
-    def release(self) -> None:
-        pass
+    The run's lease stands for a lock of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._logs: list[dict[str, Any]] = []
+        self._num_read = 0
+
+    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+        """Return the logs from a number on, of whole lines."""
+        with suppress(FileNotFoundError), opened(self._path) as file:
+            file.seek(self._num_read)
+            content = file.read()
+            whole = content[: content.rfind(b"\n") + 1]
+            self._logs += map(json.loads, whole.splitlines())
+            self._num_read += len(whole)
+        return self._logs[log_number_from:]
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Append logs as lines, after the last whole line."""
+        content = "".join(
+            f"{json.dumps(log, separators=_COMPACT)}\n" for log in logs
+        ).encode()
+        self.read_logs(0)
+        with storing(self._path):
+            descriptor = open_to_append(self._path)
+            try:
+                os.ftruncate(descriptor, self._num_read)
+                append_all(descriptor, content)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 class KeptStudy:
@@ -133,8 +165,9 @@ class KeptStudy:
             journal = directory / JOURNAL
             study = _read(journal, _definition(keys, objectives))
             if study is None or not _agrees(study, endings):
-                journal.unlink(missing_ok=True)
                 study = None
+                with storing(journal):
+                    journal.unlink(missing_ok=True)
             storage = _storage(journal)
 
         if study is None:
@@ -243,16 +276,11 @@ def _quiet() -> Iterator[None]:
 
 
 def _storage(journal: Path) -> JournalStorage:
-    return JournalStorage(JournalFileBackend(str(journal), _Leased(str(journal))))
+    return JournalStorage(_Journal(journal))
 
 
 def _read(journal: Path, definition: Mapping[str, Any]) -> Study | None:
     """Return the study that a journal holds; None: none, or one of something else."""
-    if not journal.exists():
-        return None
-    content = journal.read_bytes()
-    # What is appended after a torn line would break the journal for good.
-    os.truncate(journal, content.rfind(b"\n") + 1)
     with suppress(Exception), _quiet():  # whatever is wrong, it is made anew
         study = optuna.load_study(study_name=None, storage=_storage(journal))
         if study.user_attrs[_DEFINITION] == definition:

@@ -18,7 +18,7 @@ from scalelab.laws.convergence.rows import ALIKE
 
 STEP = math.sqrt(2.0)
 _WIDTH = 2  # places from the middle of a bracket to its ends: a factor of 2
-_FARTHEST = 16  # places from the beginning: a factor of 256
+FARTHEST = 16  # places from the beginning: a factor of 256
 _GOLDEN = 0.382
 
 Costs = Mapping[int, Sequence[float]]
@@ -37,14 +37,13 @@ def wanted_runs(costs: Costs, num_seeds: int) -> list[tuple[int, int]]:
     They are none where the rate is found: its neighbours cost more, or as much as far
     as all seeds can tell, and it was run with every seed.
     """
-    first = [place for place in (0, -_WIDTH, _WIDTH) if place not in costs]
-    if first:
+    if first := _first_places(costs):
         return [(place, 0) for place in first]
 
     best = best_place(costs)
     for side in (-1, 1):
         outer = best + side * (2 * _WIDTH + max(_gaps(costs, best, side), default=0))
-        if _is_open(costs, best, side) and abs(outer) <= _FARTHEST:
+        if _is_open(costs, best, side) and abs(outer) <= FARTHEST:
             return [(outer, 0)]
 
     gaps = {side: min(_gaps(costs, best, side), default=0) for side in (-1, 1)}
@@ -61,6 +60,14 @@ def wanted_runs(costs: Costs, num_seeds: int) -> list[tuple[int, int]]:
         return [(best + side * max(1, round(_GOLDEN * gaps[side])), 0)]
 
     return [(best, seed) for seed in range(len(costs[best]), num_seeds)]
+
+
+def _first_places(costs: Costs) -> list[int]:
+    """Return the places to begin with; a lower one while all runs cost infinitely."""
+    first = [place for place in (0, -_WIDTH, _WIDTH) if place not in costs]
+    if not first and math.isinf(median(costs[best_place(costs)])):
+        first = [min(costs) - 2 * _WIDTH]
+    return first
 
 
 def _gaps(costs: Costs, best: int, side: int) -> list[int]:

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from scalelab.experiment.keys import ExperimentKeys
@@ -11,6 +11,7 @@ from scalelab.experiment.tuning import RATE, Objective, TunedValues
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
+from scalelab.plan.diverged import diverged_in_words, diverged_runs
 from scalelab.plan.source import Observation
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.records.ledger import final_metrics
@@ -79,6 +80,7 @@ class SearchResult:
     num_trials: int  # that the search is to have
     outcomes: Mapping[str, int]  # of those that have ended
     best: Sequence[TunedTrial]
+    diverged: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, experiment: ExperimentKeys, rows: Iterable[Observation]) -> Self:
@@ -86,11 +88,12 @@ class SearchResult:
         target = experiment.job.target if experiment.job else None
         objectives = experiment.objectives(target)
 
-        outcomes, completed = Counter[str](), []
+        outcomes, completed, tried = Counter[str](), [], list[Observation]()
         for row in rows:
             settings = settings_of(row, experiment.tune)
             if settings is None:
                 continue
+            tried.append(row)
             outcomes[str(row["outcome"])] += 1
             results = results_of(row, objectives)
             if results is not None:
@@ -113,6 +116,7 @@ class SearchResult:
             objectives=objectives,
             num_trials=experiment.num_trials,
             outcomes=outcomes,
+            diverged=diverged_runs(tried),
             best=front if len(objectives) > 1 else front[:1],
         )
 
@@ -133,6 +137,8 @@ class SearchResult:
         ended = f"{counted(self.num_ended, 'trial')} ended ({ends or 'none'}){to_come}"
 
         lines = [f"Search for {' and '.join(map(str, self.objectives))}: {ended}."]
+        if self.diverged:
+            lines.append(diverged_in_words(**self.diverged))
         if not self.best:
             return (*lines, "No trial has completed, so none is the best yet.")
 
@@ -173,6 +179,7 @@ class SearchResult:
             "num_trials": self.num_trials,
             "num_ended": self.num_ended,
             "outcomes": dict(self.outcomes),
+            "diverged": dict(self.diverged),
         }
         return [ended, *best]
 

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from scalelab.experiment.spec import Experiment
@@ -12,7 +13,13 @@ from scalelab.laws.convergence.rows import run_cost
 from scalelab.plan.expand import plan
 from scalelab.plan.planned import PlannedTrials
 from scalelab.plan.source import Observation, TrialSource
-from scalelab.search.rate_search import best_place, first_rate, rate_at, wanted_runs
+from scalelab.search.rate_search import (
+    FARTHEST,
+    best_place,
+    first_rate,
+    rate_at,
+    wanted_runs,
+)
 from scalelab.site.profile import Site
 
 
@@ -98,8 +105,11 @@ class TunedRates(TrialSource):
                 cost = run_cost(self._told[run.trial_id])
                 costs.setdefault(place, []).append(cost)
 
-            if all(math.isinf(cost) for every in costs.values() for cost in every):
-                return [], None
+            if all(map(math.isinf, chain(*costs.values()))):
+                diverged = all(self._told[run.trial_id].get("diverged") for run in runs)
+                if not diverged or min(costs) <= -FARTHEST:
+                    return [], None
+
         return [], rate_at(first, best_place(costs))
 
 

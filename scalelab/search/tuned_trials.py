@@ -228,7 +228,7 @@ class TunedTrials(TrialSource):
         values = results_of(row, self.objectives)
         if values is not None:
             state = TrialState.COMPLETE
-        elif outcome is Outcome.PRUNED or outcome in _INFEASIBLE:
+        elif row.get("diverged") or outcome in (Outcome.PRUNED, *_INFEASIBLE):
             state = TrialState.PRUNED
 
         return Ending(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -18,11 +18,12 @@ from scalelab.experiment.measure import DEFAULT_METRICS
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
-from scalelab.inputs.lines import between_words
+from scalelab.inputs.lines import between_words, one_line
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem
 from scalelab.launch.command.probe.job_steps import read_job_steps
 from scalelab.reading.logs.job_log import read_job_log
 from scalelab.recommend.afterwards.comparing import FollowedJob, compare_job
@@ -40,10 +41,8 @@ from scalelab.records.afterwards.followed import (
     keep_followed,
 )
 from scalelab.records.afterwards.job_steps import JobSteps
-from scalelab.records.attempt import AttemptSpec
-from scalelab.records.attempt_io import storing
+from scalelab.records.attempt_io import read_spec, storing
 from scalelab.records.columns import OPTION_PREFIX
-from scalelab.records.plain_files import parse_json, read_file
 from scalelab.session.export import write_rows
 
 if TYPE_CHECKING:
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
 
 
 _WIDTH = 100
-# of SLURM, with a task of an array or a component; of PBS, with its server
-_JOB_ID = re.compile(r"\d+(?:[_+]\d+|\[\d*\])?(?:\.[\w.-]+)?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +90,7 @@ class JobReport:
         words = [self.job]
         if job is not None:
             devices = counted(job.num_devices, "GPU" if job.num_gpus else "core")
-            name = f" ({job.name})" if job.name else ""
+            name = f" ({one_line(job.name)})" if job.name else ""
             state = job.state.lower().replace("_", " ")
             where = f"{devices} of {counted(job.num_nodes, 'node')}"
             words = [f"Job {self.job}{name} on {where}: {state}"]
@@ -128,7 +125,7 @@ def used_by(job: str) -> JobReport:
             f"{job} is a file. A log is held against the answer of a run: "
             f"scalelab follow RUN {job}."
         )
-    return JobReport(job=job, accounted=accounted_jobs([job])[job], followed=None)
+    return JobReport(job=job, accounted=_accounted([job])[job], followed=None)
 
 
 def follow_job(
@@ -141,7 +138,9 @@ def follow_job(
     accounted, notes = None, list[str]()
     if not is_log:
         try:
-            accounted = accounted_jobs([job])[job]
+            site = run.batch_site
+            system = None if site is None else site.batch_system
+            accounted = _accounted([job], system)[job]
             # a task of an array has a number of its own in its environment
             recording = recording_of(run.directory, accounted.job_id)
         except ClusterError as error:
@@ -168,10 +167,13 @@ def follow_job(
 
 
 def _is_log(job: str) -> bool:
-    """Tell whether a job is named by what it has printed; else it must be an id."""
-    if Path(job).is_file():
+    """Tell whether a job is named by its log; else it must be an id.
+
+    A number is an id, also where a file has that name.
+    """
+    if not job.isdecimal() and os.path.isfile(job):
         return True
-    if not _JOB_ID.fullmatch(job):
+    if not any(system.job_id_form.fullmatch(job) for system in BATCH_SYSTEMS):
         raise SpecError(
             f"{shown(job)} is neither a file nor the id of a job, such as 4711 or "
             "4711_3."
@@ -210,15 +212,19 @@ def _steps(
         return None  # one that nobody named may tell nothing
 
 
-def accounted_jobs(job_ids: Sequence[str]) -> dict[str, AccountedJob]:
-    """Return what the batch system of this machine accounts for jobs, by id.
+def _accounted(
+    job_ids: Sequence[str], system: BatchSystem | None = None
+) -> dict[str, AccountedJob]:
+    """Return what a batch system accounts for jobs, by id.
+
+    By default the batch system that is here and has ids of their form.
 
     Raises
     ------
     ClusterError
         There is none here, or it does not know one of them.
     """
-    system = system_here()
+    system = system or system_here(job_ids=job_ids)
     found = client_class(system).accounted(job_ids)
     unknown = [job_id for job_id in job_ids if job_id not in found]
     if unknown:
@@ -281,9 +287,9 @@ def _trials_alike(run: RecommendingRun, promise: Promise) -> Iterator[JobSteps]:
     nearest = alike[distances == distances.min()]
     for name, number in zip(nearest["trial_id"], nearest["attempt"], strict=True):
         files = run.attempt_files(name, number)
-        with suppress(OSError, ValueError, LookupError, TypeError):
-            spec = AttemptSpec.from_json(parse_json(read_file(files.spec)))
-            if steps := read_job_steps(files.probe, spec.trial):
+        with suppress(StoreError):
+            spec = read_spec(files)
+            if spec and (steps := read_job_steps(files.probe, spec.trial)):
                 yield steps
 
 
@@ -300,7 +306,7 @@ def _kept(run: RecommendingRun, job: str, followed: FollowedJob) -> list[str]:
         return []
 
     kept = KeptJob(
-        job=str(Path(job).resolve()) if Path(job).is_file() else job,
+        job=str(Path(job).resolve()) if _is_log(job) else job,
         run=run.name,
         workload=promise.workload,
         device_name=promise.device_name,
@@ -351,7 +357,7 @@ def write_jobs_table(
 
     batches = [_stated(constant, n) for n in ("local_batch_size", "global_batch_size")]
     rows, problems = [], []
-    for job_id, job in accounted_jobs(job_ids).items():
+    for job_id, job in _accounted(job_ids).items():
         try:
             rows.append(_row_of(job, *batches))
         except SpecError as error:

@@ -1,32 +1,40 @@
-"""A run that fits laws to its measurements and recommends."""
+"""A run that fits laws to its measurements and answers questions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.errors import ClusterError, SpecError
+from scalelab.errors import ClusterError, SpecError, StoreError
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import Call, Option
 from scalelab.kinds.resources import read_limits
-from scalelab.records.afterwards.waits import Waits
+from scalelab.records.afterwards.followed import KeptJob, followed_jobs
+from scalelab.records.afterwards.waits import Waits, waits_state
+from scalelab.records.history import HistoryFolder
 from scalelab.session.arguments import (
     FitArguments,
     RecommendArguments,
     read_words,
     whole_job,
 )
-from scalelab.session.asked import AskedRun
+from scalelab.session.records import RunRecords
 from scalelab.site.batch_site import BatchSite
 
 if TYPE_CHECKING:
     from scalelab.laws.step_time.law import StepTimeLaw
+    from scalelab.recommend.answer.facts import Fact
+    from scalelab.recommend.answer.kept import Question
     from scalelab.recommend.answer.recommendation import Recommendation
+    from scalelab.recommend.knowledge import History
+    from scalelab.recommend.money.prices import Quote
+    from scalelab.recommend.question.candidates import UntoldByProgram
     from scalelab.report.figures import Figures
     from scalelab.session.answer import Answer
 
@@ -35,8 +43,8 @@ ByDevice = float | str | Mapping[str, float | str] | Sequence[str] | None
 _LAW = FitArguments.model_fields["law"].default
 
 
-class RecommendingRun(AskedRun):
-    """A run that fits laws to its measurements and recommends."""
+class RecommendingRun(RunRecords):
+    """A run that fits laws to its measurements and answers questions."""
 
     def fit(
         self,
@@ -272,6 +280,12 @@ class RecommendingRun(AskedRun):
         }
         return Answer.of(replace(found, facts=facts, what_if=table), self)
 
+    @property
+    def batch_site(self) -> BatchSite | None:
+        """The site of the run if it has a batch system; of several, the first."""
+        sites = (known.site for known in self.sites.values())
+        return next((site for site in sites if isinstance(site, BatchSite)), None)
+
     def ask_queue(self) -> str:
         """Ask the batch system of the run's site how long jobs waited in its queue.
 
@@ -280,8 +294,7 @@ class RecommendingRun(AskedRun):
         """
         from scalelab.cluster.batch.queue import client_class
 
-        sites = [known.site for known in self.sites.values()]
-        site = next((site for site in sites if isinstance(site, BatchSite)), None)
+        site = self.batch_site
         if site is None:
             return f"Waits are not known: {self.name} ran on no cluster with a queue."
         try:
@@ -348,6 +361,138 @@ class RecommendingRun(AskedRun):
         from scalelab.report.figures import Figures
 
         return Figures(self.fit_rows, answer, self.streams)
+
+    def _asked(self, question: Question) -> Recommendation:
+        # The kept answer to a question about the same records, or a new one.
+        from scalelab.recommend.answer.kept import KeptAnswers
+
+        kept = KeptAnswers(self.directory / "cache" / "answers.json", self.state)
+
+        states: list[Any] = [RunRecords.open(r).state for r in question.learn_from]
+        states.append(waits_state(self.directory))
+        if question.history:
+            states += [HistoryFolder(question.history).state, self._followed(question)]
+
+        words = repr((question, self.experiment_text, self.sites, states))
+        is_more = question.asks_what_if or question.asks_scaling
+        if not is_more and (found := kept.find(words)) is not None:
+            return found
+
+        answer = self._answered(question)
+        if not self._reader.running():
+            with suppress(StoreError):  # a reader may lack the right, or the room
+                kept.keep(words, answer)
+
+        return answer
+
+    def _answered(self, question: Question) -> Recommendation:
+        from threadpoolctl import threadpool_limits
+
+        from scalelab.laws.convergence.metric_curves import answering
+        from scalelab.recommend.answer.facts import Fact
+        from scalelab.recommend.by_device import answer
+        from scalelab.recommend.money.waits import waits_noted
+
+        frame, target = self.observations, question.limits.target
+        if target is not None:  # read from the curves of its metric
+            frame = answering(frame, self._reader.streams, target)
+
+        # Matrices of dozens of rows: threads on every core of a login node would wait.
+        with threadpool_limits(limits=1, user_api="blas"):
+            history, unread = self._history(question.learn_from, question.history)
+            found = answer(
+                question,
+                self.fit_rows if frame is self.observations else frame,
+                self.sites,
+                history,
+                self._untold(),
+                self._followed(question),
+            )
+
+        doubts = (
+            Fact("import_doubted", {"doubt": doubt}) for doubt in self.import_doubts
+        )
+        left_out = (Fact.of("history_not_read", run=name) for name in unread)
+        waits = Waits.read(self.directory) or Waits.of_attempts(self._reader.rows())
+        noted = waits_noted(waits, found.chosen, question.limits)
+        return replace(
+            found,
+            facts=(*self._before(question), *found.facts, *left_out, *doubts, *noted),
+        )
+
+    def quotes(self, arguments: RecommendArguments) -> Iterator[Quote]:
+        """Yield the prices that are said elsewhere than by the site's own keys."""
+        from scalelab.recommend.money.prices import GIVEN, TABLE, Quote, quotes_in
+        from scalelab.site.prices import PriceEntry
+
+        for entry in arguments.quoted():
+            yield Quote(entry=entry, rank=GIVEN, said_by="as given")
+
+        of_site = [run_site.site.prices for run_site in self.sites.values()]
+        if named := arguments.prices or next(filter(None, of_site), None):
+            yield from quotes_in(Path(named))
+
+        for columns in self.table_prices:
+            entry = PriceEntry.model_validate(columns)
+            yield Quote(entry=entry, rank=TABLE, said_by="by the table")
+
+    def _has_history(self, question: Question) -> bool:
+        return any(
+            terms and terms.history
+            for terms in (
+                question.spot,
+                *(quote.entry.spot for quote in question.quotes),
+                *(known.site.spot for known in self.sites.values()),
+            )
+        )
+
+    def _followed(self, question: Question) -> tuple[KeptJob, ...]:
+        return followed_jobs(question.history) if question.history else ()
+
+    def _untold(self) -> UntoldByProgram:
+        if self.experiment is None:
+            return {}
+        from scalelab.experiment.command_values import untold_batches
+
+        return untold_batches(self.experiment)
+
+    def _before(self, question: Question) -> Iterator[Fact]:
+        from scalelab.recommend.answer.facts import Fact
+
+        # an imported table has no trials to come
+        if self.experiment and (missing := self.status().num_missing):
+            yield Fact("incomplete_sweep", {"num_trials": missing})
+        if self.acceptance is not None:
+            yield Fact("accepted", self.acceptance)
+
+        other = None if question.job == self.job else question.job
+        target, batch = question.limits.target, question.batches.global_batch_size
+        batch = batch or (other.global_batch_size if other else None)
+        job = [str(other)] if other else []
+        job += [f"the target {target}"] if target else []
+
+        job += [f"a global batch of {batch:,}"] if batch else []
+        if job:
+            yield Fact.of("asked_job", job=job, has_own=self.job is not None)
+
+    def _history(
+        self, learn_from: Sequence[str | Path], folder: str = ""
+    ) -> tuple[History | None, Sequence[str]]:
+        # other runs, and the names of those in the folder that cannot be read
+        from scalelab.recommend.knowledge import History
+        from scalelab.records.observations import frame
+
+        if folder:
+            known, unread = HistoryFolder(folder).runs(self._reader)
+            named = [(name, frame(rows)) for name, rows in known.items()]
+            return History.of(named, is_asked=False), unread
+
+        others = {r.directory.resolve(): r for r in map(RunRecords.open, learn_from)}
+        if self.directory.resolve() in others:
+            raise SpecError(f"{self.name} knows its own rows. Learn from other runs.")
+
+        named = [(r.hashed_name, r.observations) for r in others.values()]
+        return History.of(named), ()
 
 
 def _refuse_conflicts(arguments: RecommendArguments) -> None:

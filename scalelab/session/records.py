@@ -13,12 +13,12 @@ from scalelab.experiment.job import Job
 from scalelab.inputs.guessed import Guided, ShownText, by_guess
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.plain_files import last_log_lines
 from scalelab.kinds.sources import SOURCES
 from scalelab.records.attempt import AttemptFiles, AttemptResult
 from scalelab.records.attempt_io import read_result
 from scalelab.records.history import digest
 from scalelab.records.observations import counting_rows, frame
-from scalelab.records.plain_files import last_log_lines
 from scalelab.records.store import RunReader
 from scalelab.site.choice import history_directory
 
@@ -367,7 +367,8 @@ class RunRecords(Guided):
             files = AttemptFiles(self._reader.attempt_directory(*key))
             result = None if row["outcome"] == Outcome.COMPLETED else read_result(files)
             if result and result.log and not result.traceback:
-                left = last_log_lines(files.directory / result.log, 20)
+                log = files.directory / Path(result.log).name
+                left = last_log_lines(log, 20, below=files.run)
                 result = replace(result, traceback=left)
             if result:
                 results[key] = result

@@ -22,6 +22,7 @@ def status_lines(status: RunStatus, directory: Path, also: Iterable[str]) -> lis
     also
         Sentences on acceptance and on the search of the run.
     """
+    from scalelab.plan.diverged import diverged_in_words
     from scalelab.plan.memory_limits import limits_in_words
     from scalelab.records.control.lease import LOG
     from scalelab.running.detached import waiting_driver_text
@@ -36,6 +37,7 @@ def status_lines(status: RunStatus, directory: Path, also: Iterable[str]) -> lis
         f"{directory}: {counted(sum(status.outcomes.values()), 'trial')} ended",
         *(f"  {count:>6,}  {outcome}" for outcome, count in status.outcomes.items()),
         *(f"  {text}" for text in limits_in_words(status.memory_limits)),
+        f"  {diverged_in_words(**status.diverged)}" if status.diverged else "",
         f"Device time: {used}",
         f"Driver: {driver or 'none; the sweep is not running'}",
         f"  log: {log}" if status.driver and log.exists() else "",

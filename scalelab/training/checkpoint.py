@@ -1,5 +1,6 @@
 """Checkpoints of a trial: written atomically, read without running code."""
 
+import math
 import os
 import re
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 import torch
 
+from scalelab.inputs.plain_files import make_folder, opened
+from scalelab.records.attempt import AttemptFiles
 from scalelab.records.observations import ENGINE_REVISION, FIRST_WITHOUT_MEETINGS
 from scalelab.training.context import RankContext
 from scalelab.training.seeds import random_state, restore_random_state
@@ -22,10 +25,11 @@ def write(context: RankContext, state: dict[str, Any], rank_state: Any) -> None:
         return
 
     directory = context.checkpoint_directory
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory, below=AttemptFiles(context.directory).run)
 
     unfinished = directory / f"{FILE_NAME}.unfinished"
-    with unfinished.open("wb") as file:
+    unfinished.unlink(missing_ok=True)
+    with unfinished.open("xb") as file:
         saved = {"state": state, "ranks": ranks, "engines": ENGINE_REVISION}
         torch.save(saved, file)
         file.flush()
@@ -36,7 +40,9 @@ def write(context: RankContext, state: dict[str, Any], rank_state: Any) -> None:
 
 def read(context: RankContext, directory: Path) -> tuple[dict[str, Any], Any] | None:
     """Read a checkpoint and restore this rank's random generators."""
-    saved = torch.load(directory / FILE_NAME, map_location="cpu", weights_only=True)
+    run = AttemptFiles(directory.parent).run
+    with opened(directory / FILE_NAME, math.inf, below=run) as file:
+        saved = torch.load(file, map_location="cpu", weights_only=True)
     if context.servers and saved.get("engines", 1) < FIRST_WITHOUT_MEETINGS:
         return None
     rank = saved["ranks"][context.rank]

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from scalelab.errors import LaunchError
+from scalelab.inputs.plain_files import read_file
 from scalelab.launch.progress import StreamWriter
 from scalelab.launch.protocol import RankIdentity
 from scalelab.records.attempt import AttemptFiles
@@ -70,8 +71,10 @@ class RankContext:
 
     def prune_reason(self) -> str | None:
         """Return why the source of trials ends this attempt; None: it does not."""
-        file = AttemptFiles(self.directory).prune
-        return file.read_text() if file.exists() else None
+        files = AttemptFiles(self.directory)
+        with suppress(OSError):
+            return read_file(files.prune, below=files.run).decode(errors="replace")
+        return None
 
     def is_out_of_time(self) -> bool:
         """Tell whether the attempt's time is up."""

@@ -219,8 +219,9 @@ class Loop:
             if matrix is not None:
                 found |= class_figures(matrix, self._class_names)
 
-            path = AttemptFiles(self._context.directory).evaluation
-            write_atomically(path, encode_json(found), durable=False)
+            files, content = AttemptFiles(self._context.directory), encode_json(found)
+            path = files.evaluation
+            write_atomically(path, content, below=files.run, durable=False)
             row = {"event": "evaluation", **now, **metrics}
             self._context.stream.append(row | {"evaluation_s": seconds})
             self._context.stream.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -112,14 +113,16 @@ def target_columns(
     target = trial.measurement.target
     metric = target.metric if target else default_metric
     # Where training diverged after them, they are those of no model.
-    is_lost = tally.ending is Ending.DIVERGED
+    last = tally.metrics.get(metric)
+    is_lost = tally.ending is Ending.DIVERGED or not math.isfinite(last or 0.0)
     metrics = dict.fromkeys(tally.metrics) if is_lost else tally.metrics
     step = tally.target_step
 
     return {
         "evaluation_s": tally.evaluation_s,
         "evaluation_interval_samples": trial.measurement.evaluate_every_samples,
-        "final_metric": tally.metrics.get(metric),
+        "diverged": is_lost,
+        "final_metric": None if is_lost else last,
         "final_metrics": encode_json(metrics).decode() if metrics else None,
         "reached_target": step is not None if target else None,
         "steps_to_target": step,

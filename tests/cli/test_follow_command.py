@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from fake_programs import FakePrograms
+from measured_runs import EMULATED, measured_run
 
 from scalelab.cli.main import run
 from scalelab.records.afterwards.followed import followed_jobs
@@ -105,7 +106,7 @@ def test_a_rate_that_may_be_of_one_rank_is_no_step_time(
         (["runs/p2", "no.log"], "'no.log' is neither a file nor the id of a job"),
         (["runs/p2", "a", "b"], "follow takes a run and a job, or a job alone"),
         (["17", "--epochs", "3"], "Without a run there is no answer"),
-        (["runs/p2", "empty.log", *OF_P2], "'empty.log' is empty."),
+        (["runs/p2", "empty.log", *OF_P2], "No steps are found in empty.log."),
         (["runs/p2", "17", "--log", "no.log", *OF_P2], "no.log cannot be read"),
     ],
 )
@@ -128,6 +129,49 @@ def test_without_a_batch_system_a_job_cannot_be_asked_for(
     monkeypatch.setenv("PATH", "")
     assert run(["follow", "17"]) == 3
     assert "Neither sinfo nor pbsnodes can be run" in capsys.readouterr().err
+
+
+ENDED = """Job Id: 17.server
+    Job_Name = vit
+    resources_used.mem = 0kb
+    resources_used.walltime = 00:00:00
+    job_state = F
+    Exit_status = 3
+    Resource_List.ncpus = 2
+    Resource_List.nodect = 1
+"""
+
+
+def test_the_batch_system_is_that_of_the_site_or_has_such_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    programs = FakePrograms(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(programs.folder))
+    for name in ("sinfo", "pbsnodes"):  # both clients are installed
+        programs.says(name)
+    programs.says("qstat", ENDED)
+    programs.says("sacct", errors="no such cluster", status=1)
+    assert run(["follow", "17"]) == 3  # SLURM has such ids too
+    assert run(["follow", "17.server"]) == 0
+    assert "ended with status 3" in capsys.readouterr().out
+
+    site = "site: {name: hpc, scheduler: pbs, device_type: cpu, gpus_per_node: 2}"
+    text = "\n".join([*EMULATED.splitlines()[:-1], site, ""])
+    measured_run(tmp_path / "runs" / "small", text)
+    assert run(["follow", "runs/small", "17"]) == 0
+    assert "ended with status 3" in capsys.readouterr().out
+
+
+def test_a_number_is_a_job_and_a_path_a_file(
+    history: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(log(480.0)).rename("17")
+    assert asked("./17", capsys=capsys)["job"] == "./17"
+    monkeypatch.setenv("PATH", "")
+    assert run(["follow", "runs/p2", "17", *OF_P2]) == 3
+    assert "Neither sinfo nor pbsnodes can be run" in capsys.readouterr().err
+    assert run(["follow", "runs/p2", "9" * 300, *OF_P2]) == 3
 
 
 def test_a_job_that_slurm_knows_alone_says_what_it_used(

@@ -19,6 +19,8 @@ from scalelab import __main__ as entry
 from scalelab import errors
 from scalelab.cli import init_command, main, progress
 
+MISSING = errors.MissingExtraError("A sweep", "train")
+
 
 @pytest.mark.parametrize("name", main.COMMANDS)
 @pytest.mark.parametrize("flag", ["-h", "--help"])
@@ -96,7 +98,11 @@ def raising(error: BaseException) -> typer.Typer:
     [
         (errors.SpecError("wrong\n  input"), 2, "Error: wrong input\n"),
         (errors.StoreError("no run"), 2, "Error: no run\n"),
-        (errors.MissingExtraError("A sweep", "train"), 2, "pip install 'scalelab["),
+        (
+            errors.MissingExtraError("A sweep", "train"),
+            2,
+            errors.install_command("train"),
+        ),
         (errors.ClusterError("no node"), 3, "Error: no node\n"),
         (errors.LaunchError("no rank"), 3, "Error: no rank\n"),
         (errors.NotIdentifiableError("x", "Measure."), 2, "x is not identifiable."),

@@ -9,7 +9,7 @@ from fake_programs import FakePrograms
 from scalelab.cli import main
 from scalelab.doctor import machine as doctor
 from scalelab.doctor.machine import Finding, Health, examine
-from scalelab.errors import LaunchError
+from scalelab.errors import LaunchError, install_command
 from scalelab.inputs.outcome import Outcome
 from scalelab.kinds.trainers import TRAINERS, Trainer
 from scalelab.launch.gang_agent import NodeAgent
@@ -99,7 +99,7 @@ class TestWhatIsMissing:
         monkeypatch.setattr(doctor, "import_module", refuse)
         finding = found(tmp_path, package)
         assert finding.health is health
-        assert f"pip install 'scalelab[{extra}]'" in finding.text
+        assert install_command(extra) in finding.text
 
     def test_a_framework(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         why = "Horovod 0.28.1 cannot be built on torch 2.13"

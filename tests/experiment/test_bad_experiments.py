@@ -57,7 +57,7 @@ def test_a_file_that_is_no_text_is_refused_in_one_paragraph(tmp_path: Path) -> N
     ("name", "rule"),
     [
         ("absent.yaml", "cannot be read: No such file or directory"),
-        (".", "cannot be read: Is a directory"),
+        (".", "cannot be read: it is a directory"),
         ("nul\0.yaml", "cannot be read"),
         ("long" * 200, "cannot be read: File name too long"),
     ],

@@ -103,7 +103,7 @@ def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_bytes(b" " * 300_000)
 
-    with pytest.raises(SpecError, match="is larger than 262144 bytes"):
+    with pytest.raises(SpecError, match="it has more than 262,144 bytes"):
         read_document(path)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from full_files import make_full
 from waiting import DEADLINE_S
 from watching import ENTRY, STAND_IN, core_ids, is_running, read_pid
 
@@ -510,13 +511,12 @@ def test_full_disk_under_the_log_is_no_fault_of_the_trial(
     agent: NodeAgent, make_spec: Callable[..., Any]
 ) -> None:
     spec = make_spec("fill_the_log", ranks=1)
-    Path(spec.directory).mkdir()
-    spec.files.log(0).symlink_to("/dev/full")
+    make_full(spec.files.log(0))
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.NODE_FAIL
     assert result.outcome.is_retried
     assert result.reason.startswith("rank 0 raised OSError at ")
-    assert "[Errno 28] No space left" in result.reason
+    assert "File too large" in result.reason
 
 
 def test_log_that_cannot_be_opened_is_a_failure(

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from scalelab.errors import FitError
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 

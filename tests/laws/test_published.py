@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.laws.published import LAWS, law_named
 from scalelab.laws.step_time.law import StepTimeLaw
 

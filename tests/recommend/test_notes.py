@@ -11,7 +11,7 @@ from made_up_sweeps import sweep
 
 from scalelab.experiment.job import Job
 from scalelab.inputs.numerals import Interval
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.laws.rows import configurations, step_time_rows
 from scalelab.laws.support import Gap
 from scalelab.recommend.advice import recommend

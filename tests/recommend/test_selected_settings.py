@@ -6,7 +6,7 @@ import pytest
 from made_up_sweeps import convergence, sweep
 
 from scalelab.experiment.job import Job
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import weakest

@@ -183,7 +183,9 @@ def test_what_stands_is_not_read_again(
     read: list[Path] = []
     read_lines = streams.read_lines
     monkeypatch.setattr(
-        streams, "read_lines", lambda path: (read.append(path), read_lines(path))[1]
+        streams,
+        "read_lines",
+        lambda path, **kw: (read.append(path), read_lines(path, **kw))[1],
     )
     store.compact()
     assert read == [attempt(1).stream]

@@ -7,7 +7,7 @@ import pytest
 from made_up_runs import planned, recommendation, strong_scaling
 
 from scalelab.inputs.numerals import Interval
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.records.observations import frame

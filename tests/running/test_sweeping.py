@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,13 @@ from measured_runs import COMMAND, EMULATED, completed, end_trial, failed, measu
 from planned_trials import planned_trials
 
 from scalelab.cluster.local import LocalNodes
-from scalelab.errors import LeaseError, MissingExtraError, SpecError, StoreError
+from scalelab.errors import (
+    LeaseError,
+    MissingExtraError,
+    SpecError,
+    StoreError,
+    install_command,
+)
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult
@@ -186,7 +193,7 @@ def test_what_is_not_installed_is_named_before_anything_starts(
         return None if name == package else find_spec(name)
 
     monkeypatch.setattr(module, "find_spec", find)
-    with pytest.raises(MissingExtraError, match=rf"pip install 'scalelab\[{extra}\]'"):
+    with pytest.raises(MissingExtraError, match=re.escape(install_command(extra))):
         Sweep.read(write()).prepared()
 
 
@@ -323,6 +330,15 @@ def test_a_rank_that_finds_the_input_wrong_ends_the_sweep(
         run_sweep(Sweep.read(write()).prepared(), on_event=events.append)
     assert sum(isinstance(event, TrialEnded) for event in events) == 3
     assert conductor.made[0].num_drained == 1
+
+
+def test_a_refused_trial_ends_no_sweep_in_which_others_were_measured(
+    here: Path, conductor: type[Conductor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conductor, "input_errors", ("width=0 is wrong.",))
+    monkeypatch.setattr(conductor, "num_done", 2)  # the refused one among them
+    run_sweep(Sweep.read(write()).prepared())
+    assert conductor.made[0].num_drained == 0
 
 
 @pytest.mark.slow

@@ -46,6 +46,7 @@ def test_text_and_facts_agree() -> None:
         "num_trials": 12,
         "num_ended": 5,
         "outcomes": {"out_of_memory": 1, "pruned": 1, "completed": 3},
+        "diverged": {},
     }
     assert best["results"] == {"val_acc": found.best[0].results[0]}
     assert best["trial_id"] in found.sentences[1]

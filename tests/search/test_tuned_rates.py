@@ -54,6 +54,24 @@ def swept(
     return ended
 
 
+def test_where_all_rates_diverge_lower_ones_are_tried() -> None:
+    def end(trial: Trial) -> dict[str, Any]:
+        assert trial.learning_rate is not None
+        if trial.learning_rate.value > 1:
+            return {"outcome": "target_not_reached", "diverged": True}
+        return reached(trial)
+
+    ended = swept(source(TEXT.replace("base: 0.1", "base: 10")), end)
+    found = rates(ended)
+    assert min(found[32]) < 1 < max(found[32])
+
+
+def test_where_no_rate_is_low_enough_the_search_ends() -> None:
+    lost = {"outcome": "target_not_reached", "diverged": True}
+    ended = swept(source(), lambda trial: dict(lost), most=200)
+    assert len(ended) < 200
+
+
 def rates(ended: list[tuple[Trial, Observation]]) -> dict[int, list[float]]:
     found: dict[int, list[float]] = {}
     for trial, _ in ended:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections import Counter
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,6 +62,16 @@ def test_whole_numbers_are_few_settings_too() -> None:
     source = search("tune: {dropout: [0.0, 0.1], loader_workers: {int: [0, 2]}}\n")
     assert source.total == 6
     assert len(swept(source)) == 6
+
+
+def test_a_diverged_run_is_worse_than_all_others(tmp_path: Path) -> None:
+    source = search()
+    lost = {"outcome": "target_not_reached", "diverged": True}
+    ends = [lost, {"outcome": "failed"}]
+    swept(source, lambda trial: dict(ends.pop(0)) if ends else completed(trial), most=4)
+    states = Counter(trial.state.name for trial in source.study(tmp_path).trials)
+    assert states["PRUNED"] == 1  # the sampler learns from it, not from a failure
+    assert states["FAIL"] == 1
 
 
 def test_a_hopeless_trial_is_pruned() -> None:

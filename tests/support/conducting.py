@@ -33,6 +33,8 @@ class Conductor:
         All that were made.
     input_errors
         One failed attempt of the first trial is reported for each.
+    num_done
+        How many trials have ended by then, of which one failed.
     meanwhile
         Called while the sweep runs.
     num_failed, stopped
@@ -41,6 +43,7 @@ class Conductor:
 
     made: ClassVar[list["Conductor"]] = []
     input_errors: ClassVar[tuple[str | None, ...]] = ()
+    num_done: ClassVar[int] = 1
     meanwhile: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
     num_failed: ClassVar[int] = 0
     stopped: ClassVar[str | None] = None
@@ -64,7 +67,7 @@ class Conductor:
     def run(self) -> SweepSummary:
         trial = self.source.ask()
         for error in self.input_errors:
-            self.on_event(_failed(trial, error))
+            self.on_event(_failed(trial, error, self.num_done))
         type(self).meanwhile()
         tally = SweepSummary(stopped=self.stopped)
         for index in range(self.num_failed):
@@ -78,7 +81,7 @@ class Conductor:
         return tally
 
 
-def _failed(trial: Trial, input_error: str | None) -> TrialEnded:
+def _failed(trial: Trial, input_error: str | None, num_done: int) -> TrialEnded:
     return TrialEnded(
         trial_id=trial.trial_id,
         attempt=1,
@@ -90,7 +93,7 @@ def _failed(trial: Trial, input_error: str | None) -> TrialEnded:
         log=None,
         runs_again=False,
         progress=Progress(
-            num_done=0,
+            num_done=num_done,
             num_failed=1,
             num_running=0,
             num_waiting=7,

@@ -67,6 +67,26 @@ __attribute__((destructor)) static void say(void) {
 OPENS(open)
 OPENS(open64)
 
+/* Tell whether a name in an open folder is below the folder. */
+static int is_at_below(int folder, const char *path) {
+    return path[0] == '/' ? is_below(path) : is_open_below(folder);
+}
+
+#define OPENS_AT(name)                                                            \
+    int name(int folder, const char *path, int flags, ...) {                      \
+        mode_t mode = 0;                                                          \
+        if (flags & (O_CREAT | O_TMPFILE)) {                                      \
+            va_list rest;                                                         \
+            va_start(rest, flags);                                                \
+            mode = va_arg(rest, mode_t);                                          \
+            va_end(rest);                                                         \
+        }                                                                         \
+        if (flags & (O_CREAT | O_TRUNC) && is_at_below(folder, path)) count();    \
+        return REAL(name)(folder, path, flags, mode);                             \
+    }
+OPENS_AT(openat)
+OPENS_AT(openat64)
+
 ssize_t write(int descriptor, const void *bytes, size_t size) {
     if (!is_open_below(descriptor)) return REAL(write)(descriptor, bytes, size);
     int dies = is_last();
@@ -83,6 +103,12 @@ ssize_t write(int descriptor, const void *bytes, size_t size) {
     }
 CHANGES(rename, (const char *old, const char *new), (old, new), is_below(new))
 CHANGES(link, (const char *old, const char *new), (old, new), is_below(new))
+CHANGES(renameat, (int from, const char *old, int to, const char *new),
+        (from, old, to, new), is_at_below(to, new))
+CHANGES(mkdirat, (int folder, const char *path, mode_t mode), (folder, path, mode),
+        is_at_below(folder, path))
+CHANGES(unlinkat, (int folder, const char *path, int flags), (folder, path, flags),
+        is_at_below(folder, path))
 CHANGES(mkdir, (const char *path, mode_t mode), (path, mode), is_below(path))
 CHANGES(rmdir, (const char *path), (path), is_below(path))
 CHANGES(unlink, (const char *path), (path), is_below(path))

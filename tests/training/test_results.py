@@ -100,6 +100,7 @@ def test_target_columns_of_a_reached_target() -> None:
     assert target_columns(tally, TRIAL, "val_acc") == {
         "evaluation_s": 0.5,
         "evaluation_interval_samples": None,
+        "diverged": False,
         "final_metric": 0.4,
         "final_metrics": '{"val_loss":0.4}',
         "reached_target": True,
@@ -121,6 +122,8 @@ def test_what_diverged_after_its_last_evaluation_has_no_metrics() -> None:
     tally = StepTally(step=9, metrics={"val_acc": 0.95}, ending=Ending.DIVERGED)
     columns = target_columns(tally, TRIAL, "val_acc")
     assert columns["final_metrics"] == '{"val_acc":null}'
+    assert columns["final_metric"] is None
+    assert columns["diverged"] is True
 
 
 @pytest.mark.parametrize(

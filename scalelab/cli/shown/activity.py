@@ -38,7 +38,8 @@ class Activity:
                 self._since_s = now_s
                 self._frameworks = event.frameworks
             case TrialStarted() if self._trial is None:
-                self._trial = FollowedStream(AttemptFiles(Path(event.directory)).stream)
+                files = AttemptFiles(Path(event.directory))
+                self._trial = FollowedStream(files.stream, below=files.run)
                 self._trial_since_s = now_s
             case TrialEnded():
                 self.is_over = True

@@ -22,8 +22,8 @@ from scalelab.cluster.batch.queue import (
 from scalelab.cluster.hub import HubCluster
 from scalelab.cluster.survey.inventory import asked_queue, why_no_node_fits
 from scalelab.errors import BusyError, ClusterError
+from scalelab.inputs.plain_files import last_log_lines
 from scalelab.records.control.job_list import JobLine, JobList
-from scalelab.records.plain_files import last_log_lines
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.job_script import node_job_script
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 from scalelab.cluster.batch.programs import answered, ask, job_class, said_by
 from scalelab.cluster.batch.queue import BatchJob, EndCause, JobState, JobView, seconds
 from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
-from scalelab.errors import ClusterError
+from scalelab.errors import ClusterError, SpecError
 from scalelab.inputs.quantities import parse_bytes
 from scalelab.records.afterwards.accounted_job import AccountedJob
 from scalelab.records.afterwards.waits import JobWait
@@ -221,7 +221,10 @@ def _view(job: Mapping[str, str]) -> JobView:
 
 def _accounted(job_id: str, job: Mapping[str, str]) -> AccountedJob:
     def size(name: str) -> float | None:
-        return parse_bytes(_binary(job[name])) if name in job else None
+        # a job that ended before it was looked at used 0kb
+        with suppress(KeyError, SpecError):
+            return parse_bytes(_binary(job[name]))
+        return None
 
     started_s, status = _moment(job.get("stime", "")), job.get("Exit_status")
     log = job.get("Output_Path", "").partition(":")[2]

@@ -11,6 +11,7 @@ from typing import Protocol, cast
 
 from scalelab.cluster.survey.inventory import Inventory
 from scalelab.errors import BusyError, ClusterError
+from scalelab.inputs.plain_files import make_folder
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem
 from scalelab.kinds.registry import imported
 from scalelab.records.afterwards.accounted_job import AccountedJob
@@ -149,13 +150,14 @@ def survey(system: BatchSystem | None = None) -> Inventory:
     return client_class(system or system_here(by_hand)).survey()
 
 
-def system_here(instead: str = "") -> BatchSystem:
-    """Return the batch system whose programs can be run here.
+def system_here(instead: str = "", job_ids: Sequence[str] = ()) -> BatchSystem:
+    """Return the batch system whose programs can be run here, and that has such ids.
 
     Where there is none, the error says what to do ``instead`` of logging in.
     """
     for system in BATCH_SYSTEMS:
-        if shutil.which(system.survey_program):
+        is_here = shutil.which(system.survey_program)
+        if is_here and all(map(system.job_id_form.fullmatch, job_ids)):
             return system
     *others, last = (system.survey_program for system in BATCH_SYSTEMS)
     raise ClusterError(
@@ -211,7 +213,7 @@ def submit_driver(
     name = f"{run.name}-driver-{number}"
 
     with storing(run / CLUSTER_DIRECTORY):
-        (run / CLUSTER_DIRECTORY).mkdir(exist_ok=True)
+        make_folder(run / CLUSTER_DIRECTORY, below=run)
 
     script = driver_job_script(
         site,

@@ -19,7 +19,7 @@ _FIELDS = (
 _OF_QUEUE = ("State", "ReqCPUS", "ReqTRES", "TimelimitRaw", "Eligible", "Start")
 _SINCE = "now-30days"
 _ANSWER_OF_ALL_S = 10.0  # in which accounting must answer for the jobs of all users
-_BETWEEN = "\x1f"  # no name of a job or directory holds it
+_BETWEEN = "\x1f"
 _GPU_TYPE = re.compile(r"gres/gpu:([^=,]+)=")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _LOG = re.compile(r"^ +StdOut=(.+)$", re.MULTILINE)
@@ -159,5 +159,13 @@ def _rows(
         # the last line says why it gave up
         *_, why = answer.errors.splitlines() or [f"it ended with {answer.status}"]
         raise ClusterError(f"sacct says nothing of jobs: {why.strip().rstrip('.')}.")
-    lines = [line.split(_BETWEEN) for line in answer.output.splitlines()]
-    return [dict(zip(fields, line, strict=True)) for line in lines]
+
+    lines = list[str]()
+    for line in answer.output.split("\n"):
+        if lines and lines[-1].count(_BETWEEN) < len(fields) - 1:
+            lines[-1] += f"\n{line}"  # the name of a job may hold a line end
+        else:
+            lines.append(line)
+
+    rows = (line.split(_BETWEEN) for line in lines)
+    return [dict(zip(fields, r, strict=True)) for r in rows if len(r) == len(fields)]

@@ -15,6 +15,7 @@ from typing import Any
 from scalelab.cluster.devices import granted_devices
 from scalelab.cluster.network import address_of_node, link_to_nodes, listening
 from scalelab.errors import ScaleLabError
+from scalelab.inputs.plain_files import parse_json, read_file
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.records.attempt_io import encode_json, write_atomically
 
@@ -26,7 +27,7 @@ _EMPTY_JOB = "#!/bin/sh\ntrue\n"
 
 def visit(folder: Path) -> Task:
     """Run the checks that a task file asks for, and return the findings."""
-    task = json.loads((folder / TASK).read_bytes())
+    task = parse_json(read_file(folder / TASK))
     found: Task = {
         "host": socket.gethostname(),
         "python": sys.executable,

@@ -107,7 +107,8 @@ class Stream:
             self._path = os.path.join(self._folder, name)
             self._flush_at_end()
 
-        opened = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+        flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
+        opened = os.open(self._path, flags, 0o644)
         self._descriptor = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, _LEAST_DESCRIPTOR)
         os.close(opened)
         self._identity = _identity(self._descriptor)

@@ -92,6 +92,7 @@ def completed(log: StepLog, trial: Trial) -> AttemptResult:
         "num_steps": log.intervals.num_steps,
         "versions": _versions(),
         "first_losses": log.first_losses,
+        "diverged": bool(log.diverged),
     }
     if trial.kind is not TrialKind.THROUGHPUT:
         columns |= _target_columns(log, trial)
@@ -114,26 +115,32 @@ def _at_end_of_training(log: StepLog, trial: Trial) -> AttemptResult:
             reason = f"{key} metric {missing[0]!r} was never reported by the command."
             return refused(SpecError(f"{reason} It reported these metrics: {known}."))
 
-    result = completed(log, trial)
-    if target is None or log.reached_after_steps is not None:
+    result, samples = completed(log, trial), log.num_seen * trial.global_batch_size
+    if log.reached_after_steps is not None or not (target or log.diverged):
         return result
 
-    reason = (
-        f"{target} was not reached after {log.num_seen * trial.global_batch_size} "
-        f"samples; the last value is {log.metrics[target.metric]:.4g}."
+    reason = " ".join(
+        f"Diverged: {name} was {value} after {samples} samples."
+        for name, value in log.diverged.items()
     )
+    if target is not None and not reason:
+        reason = (
+            f"{target} was not reached after {samples} samples; the last value is "
+            f"{log.metrics[target.metric]:.4g}."
+        )
     return replace(result, outcome=Outcome.TARGET_NOT_REACHED, reason=reason)
 
 
 def _target_columns(log: StepLog, trial: Trial) -> dict[str, Any]:
     target, columns = trial.measurement.target, dict[str, Any]()
     if log.metrics:
-        columns["final_metrics"] = encode_json(log.metrics).decode()
+        metrics = dict.fromkeys(log.metrics) if log.diverged else log.metrics
+        columns["final_metrics"] = encode_json(metrics).decode()
     if target is None:
         return columns
 
     columns["reached_target"] = log.reached_after_steps is not None
-    if target.metric in log.metrics:
+    if target.metric in log.metrics and not log.diverged:
         columns["final_metric"] = log.metrics[target.metric]
     if (steps := log.reached_after_steps) is not None:
         samples = steps * trial.global_batch_size

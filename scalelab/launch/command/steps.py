@@ -6,6 +6,7 @@ interval cannot be told apart. Intervals in which an evaluation wrote a line are
 apart.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -187,6 +188,17 @@ class StepLog:
         return " ".join(map(str, self._losses)) if is_told else None
 
     @property
+    def diverged(self) -> dict[str, float]:
+        """The target metric, or without a target the loss, if it ended as no number."""
+        target = self._trial.measurement.target
+        if target is None:
+            losses = [name for name in self.metrics if "loss" in name.lower()]
+        else:
+            losses = [name for name in self.metrics if name == target.metric]
+        last = {name: self.metrics[name] for name in losses[:1]}
+        return {name: last[name] for name in last if not math.isfinite(last[name])}
+
+    @property
     def num_seen(self) -> int:
         """Optimiser steps done, those before the first report included."""
         return 0 if self.last_step is None else self._num_seen_at(self.last_step)
@@ -353,7 +365,8 @@ class StepLog:
         self._rows.append(row)
         if event == "step" and len(self._losses) < _FIRST:
             named = (name for name in report.metrics if "loss" in name.lower())
-            self._losses += [report.metrics[name] for name in named][:1]
+            losses = [report.metrics[name] for name in named][:1]
+            self._losses += filter(math.isfinite, losses)
         self.metrics |= report.metrics
         return row
 
@@ -415,7 +428,7 @@ class StepLog:
         if value is None or self.reached_after_steps is not None or num_seen <= 0:
             return
 
-        if target.is_reached_by(value):
+        if math.isfinite(value) and target.is_reached_by(value):
             self.reached_after_steps = num_seen
             if self._last is not None and self._began_s is not None:
                 self._reached_s = self._last.time_s - self._began_s

@@ -7,6 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.plain_files import log_tail
 from scalelab.launch.verdict import (
     TRACEBACK_START,
     RankFailure,
@@ -16,7 +17,6 @@ from scalelab.launch.verdict import (
     meaning_of_text,
     num_lines,
 )
-from scalelab.records.plain_files import log_tail
 
 _TAIL_BYTES = 1 << 17
 _LAST_WORDS = 4096

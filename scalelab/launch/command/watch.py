@@ -75,13 +75,15 @@ class _CommandWatch(Watch):
         self._logs = [spec.files.log(rank) for rank in ranks]
         self._awaited = {0} if attempt.launcher.ends_with_rank_0 else set(ranks)
         path = attempt.metrics_path or spec.files.log(0)
+        within = spec.files.directory
         self._file: FollowedFile | EventFiles
 
         if source.tensorboard is not None:
-            self._file = EventFiles(path)
+            self._file = EventFiles(path, within=within)
             self._watch = FileWatch(self._logs, [path, spec.files.probe])
         else:
-            self._file = FollowedFile(path, is_table=source.csv is not None)
+            is_table = source.csv is not None
+            self._file = FollowedFile(path, is_table=is_table, within=within)
             self._watch = FileWatch([path, *self._logs], [spec.files.probe])
 
         self._probed = ProbedSteps(
@@ -236,9 +238,8 @@ class _CommandWatch(Watch):
         self, *, has_probed: bool = False, is_over: bool = False
     ) -> AttemptResult | None:
         now_s, num_seen = time.monotonic(), self._probed.num_steps
-        lines = list(self._file.lines())
         try:
-            reports = self._reports(lines, now_s)
+            reports = self._reports(list(self._file.lines()), now_s)
             self._probed.take(reports, now_s, has_changed=has_probed, is_over=is_over)
 
             num_probed = self._probed.num_steps
@@ -259,6 +260,13 @@ class _CommandWatch(Watch):
             self._confirm_once()
         except SpecError as error:
             return refused(error)
+        except OSError as error:
+            return refused(
+                SpecError(
+                    f"{error.filename} cannot be read: {error.strerror}. Write metrics "
+                    "to a regular file."
+                )
+            )
 
         if not reports and num_probed == num_seen:
             return None

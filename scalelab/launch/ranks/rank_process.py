@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from scalelab.errors import SpecError
+from scalelab.inputs.plain_files import make_folder
 from scalelab.kinds.registry import imported
 from scalelab.kinds.trainers import Trainer, trainer_of
 from scalelab.launch.process_tree import bind_future_forks, heed_stop_signal
@@ -116,7 +117,7 @@ def run_in_process(spec: AttemptSpec, trainer: Trainer) -> AttemptResult:
         )
 
     timing = Timing()
-    Path(spec.directory).mkdir(parents=True, exist_ok=True)
+    make_folder(Path(spec.directory), below=spec.files.run)
     with TemporaryDirectory(prefix="scalelab-") as directory:
         meeting = file_rendezvous(Path(directory) / "store")
         os.environ.update(network_environment(meeting, "127.0.0.1"))

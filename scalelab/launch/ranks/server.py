@@ -24,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from scalelab.inputs.plain_files import open_to_append
 from scalelab.launch import rendezvous
 from scalelab.launch.command.command_supervisor import supervise_command
 from scalelab.launch.process_tree import (
@@ -280,7 +281,7 @@ def _prepare(process: ProcessRequest, channel: socket.socket) -> None:
         os.dup2(nothing.fileno(), 0)
 
     if process.log is not None:
-        log = os.open(process.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = open_to_append(Path(process.log))
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from scalelab.errors import LaunchError
+from scalelab.inputs.plain_files import open_to_append
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import (
@@ -84,7 +85,7 @@ class ServerProcess:
         command = [sys.executable, "-m", "scalelab.launch.ranks.server"]
 
         command += [str(far.fileno()), str(os.getpid()), entry_module or ""]
-        with far, log.open("ab") as output:
+        with far, os.fdopen(open_to_append(log), "ab") as output:
             self._process = subprocess.Popen(
                 [*command, *preload],
                 pass_fds=(far.fileno(),),

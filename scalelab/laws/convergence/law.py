@@ -25,7 +25,7 @@ from scipy.special import ndtr
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.inputs.guessed import Guided
 from scalelab.inputs.numerals import every
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.laws.asked import asked_configurations, law_in_words
 from scalelab.laws.convergence.fit import BatchData, Draws, posterior
 from scalelab.laws.convergence.rows import (

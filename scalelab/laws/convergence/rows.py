@@ -201,9 +201,10 @@ def run_cost(row: Mapping[Any, Any]) -> float:
     """Return what a run needed to its target, in samples, for comparison.
 
     One that missed it counts as twice as long as it was, and once more for every tenth
-    of the target by which it missed; one that measured nothing as infinite.
+    of the target by which it missed. A run that diverged or measured nothing counts as
+    infinite.
     """
-    if not Outcome(row["outcome"]).is_measurement:
+    if row.get("diverged") or not Outcome(row["outcome"]).is_measurement:
         return float("inf")
     reached, seen = row.get("samples_to_target"), row.get("num_samples")
     if _is_number(reached):

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError, SpecError
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.convergence.rows import (
     ended_well,

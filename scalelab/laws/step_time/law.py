@@ -156,7 +156,7 @@ class StepTimeLaw(Guided):
         DataFrame
             The configurations' columns and ``step_time_s`` (the median),
             ``step_time_lo_s``, ``step_time_hi_s``, ``throughput_samples_per_s``,
-            ``support``, see :class:`~scalelab.inputs.support.Support`, and
+            ``support``, see :class:`~scalelab.inputs.outcome.Support`, and
             ``num_repeats``, the number of runs measured there.
 
         Raises

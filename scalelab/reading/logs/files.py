@@ -6,13 +6,14 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import inotify_simple  # type: ignore[import-untyped]
 
 from scalelab.errors import LaunchError, MissingExtraError, SpecError
+from scalelab.inputs.plain_files import open_by_name
 
 _CHANGES = (
     inotify_simple.flags.MODIFY
@@ -111,15 +112,18 @@ class FollowedFile:
 
     Lines that it holds already are left out, and those longer than a megabyte. A file
     that does not exist yet counts as empty. A file that was truncated or replaced is
-    read from its beginning.
+    read from its beginning. A link below ``within``, the folder of a trial, must end
+    there.
     """
 
-    def __init__(self, path: Path, *, is_table: bool = False) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, *, is_table: bool = False, within: Path | None = None
+    ) -> None:
+        self.path, self._within = path, within
         self.num_lines = 0
         self._partial, self._is_skipping = b"", False
         self._is_redrawn, self._shown = False, b""
-        self._descriptor = _opened(path)
+        self._descriptor = self._opened()
         self._header = b""
         if self._descriptor is not None:
             self._header = os.pread(self._descriptor, 1 << 16, 0) if is_table else b""
@@ -198,14 +202,11 @@ class FollowedFile:
             self._partial, self._is_skipping = b"", False
             self._is_redrawn, self._shown = False, b""
 
-        self._descriptor = _opened(self.path)
+        self._descriptor = self._opened()
 
-
-def _opened(path: Path) -> int | None:
-    # Opening a pipe without a writer would block the supervisor.
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
+    def _opened(self) -> int | None:
+        with suppress(FileNotFoundError):
+            return open_by_name(self.path, within=self._within)
         return None
 
 
@@ -227,7 +228,7 @@ class EventFiles:
     may count epochs.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, within: Path | None = None) -> None:
         try:
             from tensorboard.backend.event_processing import event_file_loader
             from tensorboard.util import tensor_util
@@ -235,7 +236,7 @@ class EventFiles:
             missing = MissingExtraError("metrics.tensorboard", "tensorboard")
             raise SpecError(str(missing)) from error
 
-        self.path = path
+        self.path, self._within = path, within
         self.num_lines = 0
         self._open = event_file_loader.EventFileLoader
         self._number = tensor_util.make_ndarray
@@ -280,6 +281,7 @@ class EventFiles:
 
     def _new(self, file: Path) -> Iterator[_Scalar]:
         if file not in self._loaders:
+            os.close(open_by_name(file, within=self._within))
             self._loaders[file] = self._open(str(file))
         for event in self._loaders[file].Load():
             for value in event.summary.value:

@@ -1,24 +1,39 @@
 """The log of a whole job: its steps, and the step time and batch that it prints."""
 
-from collections.abc import Collection, Iterable, Sequence
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import BinaryIO, NamedTuple
+from zlib import crc32
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import MetricsSource
 from scalelab.experiment.trial import Trial
+from scalelab.inputs.plain_files import opened_by_name
 from scalelab.reading.logs.doubt import LogWitness
-from scalelab.reading.logs.lines import Report, ReportReader
-from scalelab.reading.logs.match import match
+from scalelab.reading.logs.lines import ReportReader
+from scalelab.reading.logs.match import LOSS, match_content
 from scalelab.reading.vocabulary import SAMPLES
 from scalelab.records.afterwards.job_steps import JobSteps
-from scalelab.records.plain_files import opened
 
-_MOST_BYTES = 2**30
+_SAMPLE_BYTES = 1 << 20
+# Rates are read from the first lines, and later from one line in so many: the mean
+# of a long log is known without the others.
+_ALL_RATES, _ONE_IN = 1 << 11, 127
+_AFTER_FIRST = 2  # the step that a line without a step belongs to
 _SAMPLES = rf"\b(?:{'|'.join(SAMPLES)})[ :=]+(?P<samples>\d+)\b(?! */)"
 # of the time of its steps, that of a whole job; and how exact both are
 _MOST_BESIDE, _ROUNDING = 1.8, 1.1
+
+
+class _LogSteps(NamedTuple):
+    witness: LogWitness
+    steps: list[int]  # they increase
+    clock: list[tuple[int, float]]  # seconds by the program's clock, at a step
+    samples: list[tuple[int, int]]  # samples so far, at a step
 
 
 def read_job_log(
@@ -43,42 +58,63 @@ def read_job_log(
         The file cannot be read, or no steps are found in it.
     """
     try:
-        with opened(path, _MOST_BYTES) as file:
-            lines = file.read().splitlines()
+        with opened_by_name(path, math.inf) as file:
+            source = _source_of(file, source, trial)
+            file.seek(0)
+            found = _read(_lines(file), source, trial)
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
 
-    reports = [] if source is None else _reports(lines, source, trial)
-    if not _steps(reports):
-        found = match(path)
-        if found.preset is not None:
-            preset = found.preset
-            source = MetricsSource(regex=preset.regex, evaluation=preset.evaluation)
-        elif found.expression is not None:
-            source = MetricsSource(regex=(found.expression, _SAMPLES))
-        reports = [] if source is None else _reports(lines, source, trial)
-
-    steps = _steps(reports)
-    if not steps:
+    if not found.steps:
         raise SpecError(
             f"No steps are found in {path}.",
             "Give the log of a job that prints its steps, or the job's id.",
         )
 
-    witness = LogWitness(trial)
-    for report in reports:
-        witness.take(report, report.step if report.step is not None else steps[0] + 1)
-
-    step_time_s = _by_clock(reports)
+    step_time_s = _by_clock(found.clock)
     if step_time_s is None:
-        possible = witness.possible_step_times_s(after_steps=1)
-        whole_s = None if elapsed_s is None else elapsed_s / _made(steps)
+        possible = found.witness.possible_step_times_s(after_steps=1)
+        whole_s = None if elapsed_s is None else elapsed_s / _made(found.steps)
         step_time_s = _meant(possible, whole_s)
     return JobSteps(
-        num_steps=_made(steps),
+        num_steps=_made(found.steps),
         step_time_s=step_time_s,
-        global_batch_size=_samples_of_step(reports),
+        global_batch_size=_samples_of_step(found.samples),
     )
+
+
+def _source_of(
+    file: BinaryIO, source: MetricsSource | None, trial: Trial
+) -> MetricsSource | None:
+    """Return what reads the steps of a log, by its first part.
+
+    That is ``source`` if it finds steps there, else what the part itself shows.
+    """
+    sample = file.read(_SAMPLE_BYTES)
+    if _read(sample.splitlines(), source, trial).steps:
+        return source
+
+    found = match_content(sample)
+    if found.preset is not None:
+        preset = found.preset
+        return MetricsSource(regex=preset.regex, evaluation=preset.evaluation)
+
+    if found.expression is None:
+        return source
+
+    steps = found.expression.removesuffix(LOSS)
+    counts_samples = re.search(_SAMPLES.encode(), sample) is not None
+    return MetricsSource(regex=(steps, _SAMPLES) if counts_samples else (steps,))
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a log but those longer than a sample of it."""
+    rest = b""
+    while chunk := file.read(_SAMPLE_BYTES):
+        *lines, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
+        yield from lines
+        rest = rest if len(rest) <= _SAMPLE_BYTES else b""
+    yield rest
 
 
 def _meant(possible: Collection[float], whole_s: float | None) -> float | None:
@@ -92,25 +128,41 @@ def _meant(possible: Collection[float], whole_s: float | None) -> float | None:
     return next(iter(possible)) if len(possible) == 1 else None
 
 
-def _reports(
-    lines: Iterable[bytes], source: MetricsSource, trial: Trial
-) -> list[Report]:
+def _read(
+    lines: Iterable[bytes], source: MetricsSource | None, trial: Trial
+) -> _LogSteps:
+    """Read the steps of a training; several ranks may print them."""
+    found = _LogSteps(LogWitness(trial), [], [], [])
+    if source is None:
+        return found
+
     reader = ReportReader(
         source,
         trial.gradient_accumulation_steps,
         trial.global_batch_size,
         trial.data_parallel_size,
     )
-    return [report for line in lines if (report := reader.read(line))]
+    for number, line in enumerate(lines):
+        is_rated = number < _ALL_RATES or crc32(line) % _ONE_IN == 0
+        report = reader.read(line, reads_rates=is_rated)
+        if report is None:
+            continue
 
+        step = report.step
+        found.witness.take(report, _AFTER_FIRST if step is None else step)
+        if step is None:
+            continue
 
-def _steps(reports: Iterable[Report]) -> list[int]:
-    """Return the steps of a training, increasing; several ranks may print them."""
-    steps = list[int]()
-    for report in reports:
-        if report.step is not None and not report.is_evaluation:
-            steps += [report.step] if not steps or report.step > steps[-1] else []
-    return steps
+        if report.t is not None:
+            found.clock.append((step, report.t))
+        if report.samples is not None and not report.of_samples:
+            found.samples.append((step, report.samples))
+
+        is_later = not found.steps or step > found.steps[-1]
+        if is_later and not report.is_evaluation:
+            found.steps.append(step)
+
+    return found
 
 
 def _made(steps: Sequence[int]) -> int:
@@ -119,27 +171,21 @@ def _made(steps: Sequence[int]) -> int:
     return steps[-1] - steps[0] + min(steps[0], round(median(rises)))
 
 
-def _by_clock(reports: Sequence[Report]) -> float | None:
+def _by_clock(clock: Sequence[tuple[int, float]]) -> float | None:
     """Return seconds per step by the clock that a program reports beside its steps."""
-    at = [(r.step, r.t) for r in reports if r.step is not None and r.t is not None]
     times_s = [
         (later_s - time_s) / (later - step)
-        for (step, time_s), (later, later_s) in pairwise(at)
+        for (step, time_s), (later, later_s) in pairwise(clock)
         if later > step and later_s > time_s
     ]
     return median(times_s) if times_s else None
 
 
-def _samples_of_step(reports: Sequence[Report]) -> float | None:
+def _samples_of_step(counts: Sequence[tuple[int, int]]) -> float | None:
     """Return samples of a step where they are counted apart from the steps."""
-    at = [
-        (r.step, r.samples)
-        for r in reports
-        if r.step is not None and r.samples is not None and not r.of_samples
-    ]
     rises = [
         (more - samples) / (later - step)
-        for (step, samples), (later, more) in pairwise(at)
+        for (step, samples), (later, more) in pairwise(counts)
         if later > step and more > samples
     ]
     return median(rises) if rises else None

@@ -33,7 +33,7 @@ _GROUPED = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
 _OWN = (STEP, SAMPLES, TIME)
 _OF_EPOCH = (BATCH_OF_EPOCH, STEP_OF_EPOCH, SAMPLES_OF_EPOCH)
 _LENGTHS = (BATCHES_OF_EPOCH, STEPS_OF_EPOCH, SAMPLES_IN_EPOCH, STEPS_IN_ALL)
-_COUNTS = (*_OF_EPOCH, SAMPLES_OF_RANK, *_LENGTHS)
+_COUNTS = frozenset((*_OF_EPOCH, SAMPLES_OF_RANK, *_LENGTHS))
 _MOST_OF_A_LINE = 2000
 # Between the lines of steps, these show that a rate is not of the training.
 _OF_OTHERS = re.compile(r"%\||eval|valid|\bval\b|test", re.IGNORECASE)
@@ -93,11 +93,12 @@ def read_groups(patterns: Iterable[re.Pattern[str]], line: bytes) -> Report | No
     """
     text = line.decode(errors="replace")
     found: dict[str, float | None] = {}
-    for match in filter(None, (pattern.search(text) for pattern in patterns)):
-        for name, value in match.groupdict().items():
-            if value is not None:
-                found[name] = _parsed(value)
-    return _report(found)
+    for pattern in patterns:
+        if match := pattern.search(text):
+            for name, value in match.groupdict().items():
+                if value is not None:
+                    found[name] = _parsed(value)
+    return _report(found) if found else None
 
 
 class CsvLines:
@@ -174,26 +175,23 @@ class CsvLines:
 
 
 def _report(values: Mapping[str, float | None]) -> Report | None:
-    finite = {
-        name: value
-        for name, value in values.items()
-        if value is not None and math.isfinite(value)
-    }
-    metrics = {name: value for name, value in finite.items() if name not in _OWN}
-
-    step, samples = _whole(finite.get(STEP)), _whole(finite.get(SAMPLES))
+    metrics = {name: value for name, value in values.items() if value is not None}
+    step, samples = _whole(metrics.pop(STEP, None)), _whole(metrics.pop(SAMPLES, None))
+    t = metrics.pop(TIME, None)
     if step is None and samples is None and not metrics:
         return None
 
-    return Report(step=step, samples=samples, t=finite.get(TIME), metrics=metrics)
+    if t is not None and not math.isfinite(t):
+        t = None
+    return Report(step=step, samples=samples, t=t, metrics=metrics)
 
 
 def _parsed(text: str) -> float | None:
-    text = text.strip()
     try:
-        return float(text.replace(",", "") if _GROUPED.fullmatch(text) else text)
+        return float(text)
     except ValueError:
-        return None
+        is_grouped = _GROUPED.fullmatch(text.strip())
+        return float(text.replace(",", "")) if is_grouped else None
 
 
 def _whole(value: float | None) -> int | None:
@@ -255,13 +253,16 @@ class ReportReader:
         self._counter = _EpochCounter(gradient_accumulation_steps, global_batch_size)
         self._has_steps = False
 
-    def read(self, line: bytes) -> Report | None:
+    def read(self, line: bytes, *, reads_rates: bool = True) -> Report | None:
         """Return what the line reports; None for a line that reports nothing."""
-        report, text = self._read(line), line.decode(errors="replace")
+        report = self._read(line)
         report = report and self._counted(report)
-        if any(pattern.search(text) for pattern in self._of_evaluations):
-            report = replace(report or Report(step=None), is_evaluation=True)
-        if report is not None and report.is_evaluation:
+        if self._of_evaluations:
+            text = line.decode(errors="replace")
+            if any(pattern.search(text) for pattern in self._of_evaluations):
+                report = replace(report or Report(step=None), is_evaluation=True)
+
+        if (report is not None and report.is_evaluation) or not reads_rates:
             return report
 
         text = line[:_MOST_OF_A_LINE].decode(errors="replace")
@@ -277,7 +278,7 @@ class ReportReader:
         """Return a report with the steps that its counts come to."""
         self._has_steps = self._has_steps or report.step is not None
         found = report.metrics
-        if not found.keys() & _COUNTS:
+        if _COUNTS.isdisjoint(found):
             return report if self._has_steps else self._of_samples(report)
 
         if SAMPLES_OF_RANK in found:

@@ -22,7 +22,7 @@ from scalelab.reading.logs.lines import STEP, ReportReader
 from scalelab.reading.small_file import read_small_file
 
 MAX_LOG_BYTES = 16 << 20
-_MAX_LINE_BYTES = 10_000
+_MAX_LINE_BYTES, _MOST_LINES = 10_000, 3_000
 _LINE_ENDS = re.compile(rb"[\r\n]+")
 _UNSHOWN = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[^ -~]")
 
@@ -43,7 +43,7 @@ _COUNTING = (
 )
 # Scripts in the manner of PyTorch's MNIST example print it behind samples.
 _PERCENTAGE = r" *\( *\d+(?:\.\d+)?%"
-_LOSS = r".*?(?i:\b(?:train[_ ])?loss)[ :=]+(?P<loss>[^\s,|;]+)"
+LOSS = r".*?(?i:\b(?:train[_ ])?loss)[ :=]+(?P<loss>[^\s,|;]+)"
 _LEAST_ALIKE = 0.6  # of the lines; the others may be of an evaluation
 
 
@@ -74,8 +74,13 @@ def match(path: Path, packages: Set[str] = frozenset()) -> LogMatch:
             f"{shown(str(path))} is no text: it holds NUL bytes. Give what the program "
             "printed, as text."
         )
+    return match_content(content, packages)
 
+
+def match_content(content: bytes, packages: Set[str] = frozenset()) -> LogMatch:
+    """Return how the content of a log reports steps; see :func:`match`."""
     lines = [line for line in _LINE_ENDS.split(content) if len(line) < _MAX_LINE_BYTES]
+    lines = lines[:_MOST_LINES]
     presets = list(PRESETS.values())
     imported = [row for row in presets if packages & {*row.packages}]
     of_none = [row for row in presets if not row.packages]
@@ -99,11 +104,11 @@ def _steps(
     """Return the steps that expressions read; none where their counts contradict."""
     reader = ReportReader(MetricsSource(regex=regex, evaluation=evaluation))
     try:
-        reports = [*filter(None, map(reader.read, lines))]
+        found = [reader.read(line, reads_rates=False) for line in lines]
     except SpecError:
         return []
-    steps = [report.step for report in reports if not report.is_evaluation]
-    return [step for step in steps if step is not None]
+    reports = [report for report in found if report and not report.is_evaluation]
+    return [report.step for report in reports if report.step is not None]
 
 
 def _plain_count(lines: Sequence[bytes]) -> LogMatch | None:
@@ -122,8 +127,8 @@ def _plain_count(lines: Sequence[bytes]) -> LogMatch | None:
             if min(rises) > 1 and _steps(lines, expression + _PERCENTAGE) == steps:
                 names = _OF_SAMPLES
                 expression = pattern.format(**names)
-            if _steps(lines, expression + _LOSS) == steps:
-                expression += _LOSS
+            if _steps(lines, expression + LOSS) == steps:
+                expression += LOSS
             return LogMatch(
                 expression=expression, num_steps=len(steps), counted=names["count"]
             )

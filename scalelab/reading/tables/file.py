@@ -25,6 +25,7 @@ from scalelab.inputs.fields import (
     Values,
 )
 from scalelab.inputs.numerals import counted
+from scalelab.inputs.plain_files import opened_by_name
 from scalelab.inputs.problems import shown
 from scalelab.inputs.wording import Option
 
@@ -114,15 +115,12 @@ def read_table(path: Path, header_row: int | None = None) -> ForeignTable:
     that stand there twice with the same cells are passed over.
     """
     try:
-        if (size := path.stat().st_size) > MAX_BYTES:
-            raise SpecError(
-                f"{path} has {size / 2**20:.0f} MiB; a table of measurements may have "
-                f"{MAX_BYTES >> 20}. Give one row per configuration, not one per step."
-            )
-        content = path.read_bytes()
+        with opened_by_name(path, MAX_BYTES) as file:
+            content = file.read()
     except OSError as error:
         raise SpecError(
-            f"{path} cannot be read: {error.strerror}. Give a CSV or Parquet file."
+            f"{path} cannot be read: {error.strerror}. Give a CSV or Parquet file with "
+            "one row per configuration, not one per step."
         ) from error
 
     if content.startswith(b"PAR1"):

@@ -1,6 +1,12 @@
-"""Import a foreign table of measurements as a run."""
+"""Import a foreign table of measurements as a run.
 
+Rows that ``scalelab export`` wrote, one per attempt, are read back as they are. Equal
+trials of several runs are kept apart, by other identities.
+"""
+
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +19,19 @@ from scalelab.inputs.target import MetricMode, Target
 from scalelab.inputs.wording import Option
 from scalelab.reading.tables.curves import Curves, ImportedRow
 from scalelab.reading.tables.doubt import doubt
-from scalelab.reading.tables.exported import exported_rows, is_exported
 from scalelab.reading.tables.file import (
     ForeignTable,
     ImportArguments,
+    TableRow,
     read_table,
 )
 from scalelab.reading.tables.match import Matching, match
 from scalelab.reading.tables.prices import TablePrices
 from scalelab.reading.tables.read import UNNAMED_TARGET, read
 from scalelab.reading.tables.reshape import by_goal, melted
+from scalelab.reading.tables.values import parse, parse_option
+from scalelab.records.columns import COLUMNS_BY_NAME, OPTION_PREFIX
+from scalelab.records.observations import check_row, check_types
 from scalelab.records.store import RunStore
 
 _PLACES = {"table", "directory"}
@@ -178,3 +187,69 @@ def _on_one_node(rows: Sequence[ImportedRow]) -> Iterator[str]:
 def _in_words(target: tuple[Any, ...]) -> str:
     metric, mode, value = target
     return f"{metric} {'>=' if mode == MetricMode.MAX else '<='} {value!r}"
+
+
+# Columns that no foreign table has together
+_OWN = {"schema_version", "run", "trial_id", "attempt", "kind", "outcome", "validity"}
+
+
+def is_exported(table: ForeignTable) -> bool:
+    """Tell whether a table holds attempts as ScaleLab writes them."""
+    return _OWN <= {*table.names}
+
+
+def exported_rows(table: ForeignTable) -> list[ImportedRow]:
+    """Return the attempts of an exported table.
+
+    Raises
+    ------
+    SpecError
+        If a cell is not what ScaleLab writes, or an attempt stands there twice.
+    """
+    settings = {
+        name: parse_option([row.cells[name] for row in table.rows])
+        for name in table.names
+        if name.startswith(OPTION_PREFIX)
+    }
+    found, lines = [], dict[tuple[str, int], int]()
+    runs = {(row.cells["trial_id"], row.cells["run"]) for row in table.rows}
+
+    num_runs = Counter(trial_id for trial_id, _ in runs)
+    for index, row in enumerate(table.rows):
+        options = {name: values[index] for name, values in settings.items()}
+        values = _checked(table, row, {**options, **dict(_cells(table, row))})
+        if num_runs[values["trial_id"]] > 1:
+            words = f"{values['run']}/{values['trial_id']}"
+            values["trial_id"] = hashlib.sha256(words.encode()).hexdigest()[:12]
+
+        key = values["trial_id"], values["attempt"]
+        if (first := lines.setdefault(key, row.line)) != row.line:
+            raise SpecError(
+                f"{table.path}, line {row.line}: attempt {values['attempt']} of trial "
+                f"{row.cells['trial_id']} stands in line {first}, too. Remove one."
+            )
+
+        found.append(ImportedRow(row.line, row.cells, values))
+
+    return found
+
+
+def _cells(table: ForeignTable, row: TableRow) -> Iterator[tuple[str, Any]]:
+    for name in table.names:
+        if name in COLUMNS_BY_NAME:
+            try:
+                yield name, parse(name, row.cells[name])
+            except ValueError as error:
+                raise SpecError(
+                    f"{table.path}, line {row.line}, column {name}: "
+                    f"{shown(row.cells[name])} {error}. Export the run again."
+                ) from error
+
+
+def _checked(table: ForeignTable, row: TableRow, values: dict[str, Any]) -> Any:
+    try:
+        return check_types(check_row(values))
+    except ValueError as error:
+        raise SpecError(
+            f"{table.path}, line {row.line}: {error}. Export the run again."
+        ) from error

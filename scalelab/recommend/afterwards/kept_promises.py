@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from scalelab.errors import StoreError
+from scalelab.inputs.plain_files import make_folder, parse_json, read_file
 from scalelab.recommend.afterwards.promise import Promise
-from scalelab.records.attempt_io import write_atomically
-from scalelab.records.plain_files import parse_json, read_file
+from scalelab.records.attempt_io import names_in, write_atomically
 
 _JOBS, _ANSWER = "jobs", "answer.json"
 _NUMBER = re.compile(r"\d+")
@@ -23,9 +23,9 @@ def keep_promise(run_directory: Path, promise: Promise) -> Path | None:
     """
     folder = run_directory / _JOBS / promise.digest
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder, below=run_directory)
         content = json.dumps(promise.to_json(), indent=2).encode()
-        write_atomically(folder / _ANSWER, content)
+        write_atomically(folder / _ANSWER, content, below=run_directory)
     except (OSError, StoreError):
         return None
     return folder
@@ -33,13 +33,21 @@ def keep_promise(run_directory: Path, promise: Promise) -> Path | None:
 
 def recording_of(run_directory: Path, job: str) -> Path | None:
     """Return the folder of what the probe has seen of a job; None: there is none."""
-    number = _NUMBER.match(job)
-    places = (run_directory / _JOBS).glob(f"*/{number[0]}") if number else ()
-    return max(places, key=lambda place: place.stat().st_mtime, default=None)
+    jobs, found = run_directory / _JOBS, dict[Path, float]()
+    if (number := _NUMBER.match(job)) is None:
+        return None
+
+    for digest in names_in(jobs, run_directory):
+        with suppress(OSError):
+            folder = jobs / digest / number[0]
+            found[folder] = folder.stat().st_mtime
+    return max(found, key=lambda folder: found[folder], default=None)
 
 
 def promise_of(recording: Path) -> Promise | None:
     """Return what was said of a recorded job; None where it cannot be read."""
     with suppress(OSError, ValueError, LookupError, TypeError):
-        return Promise.from_json(parse_json(read_file(recording.parent / _ANSWER)))
+        run_directory = recording.parents[2]
+        content = read_file(recording.parent / _ANSWER, below=run_directory)
+        return Promise.from_json(parse_json(content))
     return None

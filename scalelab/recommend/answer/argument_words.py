@@ -12,7 +12,7 @@ from scalelab.inputs.numerals import (
     percent,
     probability,
 )
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.inputs.wording import Command, Option
 from scalelab.recommend.answer.comparing_words import slower
 from scalelab.recommend.answer.facts import Fact

@@ -13,7 +13,7 @@ from scalelab.inputs.numerals import (
     percent,
     probability,
 )
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.kinds.resources import CARBON, ENERGY, MONEY, TIME
 
 _FASTER = 1.05  # a factor that is written as 1.1 or more

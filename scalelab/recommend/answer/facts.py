@@ -54,7 +54,7 @@ _PARTS: Mapping[str, NotedPart] = {
     "campaign": "campaign",
     **dict.fromkeys(("spot_pays", "spot_terms", "spot_hangs_on"), "spot"),
     **dict.fromkeys(("spot_history", "spot_never_ends", "spot_not_compared"), "spot"),
-    "failures": "failed",
+    **dict.fromkeys(("failures", "diverged"), "failed"),
     "accuracy_gap": "accuracy",
     "accuracy_elsewhere": "accuracy",
     "ruled_out_elsewhere": "accuracy",

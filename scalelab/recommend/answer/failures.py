@@ -8,7 +8,9 @@ import pandas as pd
 from scalelab.inputs.lines import one_line
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.rows import FitRows, numbers
+from scalelab.plan.diverged import diverged_in_words, diverged_runs
 from scalelab.plan.memory_limits import MemoryLimit, memory_limits
+from scalelab.plan.source import Observation
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.reasons import why_ignored
 
@@ -32,10 +34,19 @@ def limits_of_memory(observations: pd.DataFrame) -> tuple[MemoryLimit, ...]:
         observations["outcome"].eq(Outcome.OUT_OF_MEMORY).any()
     ):
         return ()
+    return memory_limits(_rows(observations))
+
+
+def _rows(observations: pd.DataFrame) -> Iterator[Observation]:
     known = observations.astype(object).where(observations.notna(), None)
-    return memory_limits(
-        {str(name): row[name] for name in row} for row in known.to_dict("records")
-    )
+    for row in known.to_dict("records"):
+        yield {str(name): row[name] for name in row}
+
+
+def divergence(observations: pd.DataFrame) -> Iterator[Fact]:
+    """Note how many runs diverged."""
+    if "diverged" in observations.columns and observations["diverged"].any():
+        yield Fact.of("diverged", **diverged_runs(_rows(observations)))
 
 
 def why_no_answer(rows: FitRows) -> str:
@@ -51,10 +62,12 @@ def why_no_answer(rows: FitRows) -> str:
             "of fewer bits, or parallelism: fsdp on more devices."
         )
 
+    diverged = (diverged_in_words(**fact.values) for fact in divergence(frame))
+    why = f": {why_ignored(left_out)}" if left_out else ""
+    remedies = [*_remedies(rows)] or ["Run at least one throughput trial."]
     return (
-        f"None of the {num_rows:,} rows has a usable step time"
-        f"{f': {why_ignored(left_out)}' if left_out else ''}. "
-        f"{' '.join(_remedies(rows)) or 'Run at least one throughput trial.'}"
+        f"None of the {num_rows:,} rows has a usable step time{why}. "
+        f"{' '.join([*diverged, *remedies])}"
     )
 
 

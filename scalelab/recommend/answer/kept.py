@@ -19,13 +19,13 @@ from typing import Any
 from scalelab.experiment.job import Job
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
+from scalelab.inputs.plain_files import parse_json
 from scalelab.kinds.resources import RESOURCES
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.money.prices import Quote
 from scalelab.recommend.question.batches import AskedBatch
 from scalelab.recommend.question.objective import Constraints
 from scalelab.records.cache import own_file, write_cache
-from scalelab.records.plain_files import parse_json
 from scalelab.site.spot import Spot
 
 _MOST = 20  # answers of one run

@@ -9,6 +9,7 @@ from scalelab.inputs.layout import short_label
 from scalelab.inputs.numerals import counted, duration, number, percent, plural
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.wording import Option
+from scalelab.plan.diverged import diverged_in_words
 from scalelab.recommend.answer import argument_words, ending_words, rate_words
 from scalelab.recommend.answer.comparing_words import (
     against_devices,
@@ -288,6 +289,7 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "choice_in_draws": lambda note: argument_words.ground("choice_in_draws", *note),
     "target_reached": lambda note: argument_words.ground("target_reached", *note),
     "failures": _failures,
+    "diverged": lambda note: diverged_in_words(**note.values),
     "missed": _missed,
     "critical_batch": lambda note: rate_words.critical_batch(note.values),
     "rates_found": lambda note: rate_words.found(note.values),

@@ -6,7 +6,7 @@ Waiting for input is a cause that no law knows: it is read off what was measured
 import numpy as np
 import pandas as pd
 
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.laws.rows import FitRows, agreeing, configurations, numbers, split_curves
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.answer.recommendation import Knee

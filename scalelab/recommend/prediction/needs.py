@@ -13,7 +13,7 @@ from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.experiment.job import Job
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import every
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.inputs.target import Target
 from scalelab.laws.convergence.law import BatchCurve, ConvergenceLaw
 from scalelab.laws.convergence.rows import RATE_SETTINGS, is_equal, is_learnt_so

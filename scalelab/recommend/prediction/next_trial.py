@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from scalelab.inputs.allocation import Allocation
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.laws.rows import numbers
 from scalelab.laws.support import Gap
 from scalelab.recommend.answer.recommendation import NextTrial

@@ -16,7 +16,7 @@ import pandas as pd
 
 from scalelab.errors import NotIdentifiableError
 from scalelab.inputs.numerals import Interval
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.kinds.resources import RESOURCES
 from scalelab.laws.interval import central
 from scalelab.laws.rows import configurations, numbers

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from scalelab.inputs.plain_files import checked, parse_json, read_file
 from scalelab.records.attempt_io import write_atomically
-from scalelab.records.plain_files import checked, parse_json, read_file
 
 _FILE = "waits.json"
 

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from scalelab.inputs.plain_files import checked, parse_json, read_file
 from scalelab.records.attempt_io import encode_json, write_atomically
-from scalelab.records.plain_files import checked, parse_json, read_file
 
 CLUSTER_DIRECTORY = "cluster"
 _NAME = "jobs.json"
@@ -54,13 +54,16 @@ class JobList:
     def read(cls, directory: Path) -> Self:
         """Return the list in a directory; an empty one where there is none."""
         try:
-            return checked(parse_json(read_file(directory / _NAME)), cls)
+            return checked(
+                parse_json(read_file(directory / _NAME, below=directory.parent)), cls
+            )
         except (OSError, ValueError):
             return cls()  # it says what is, not what was measured
 
     def write(self, directory: Path) -> None:
         """Replace the list in a directory."""
-        write_atomically(directory / _NAME, encode_json(asdict(self)))
+        content = encode_json(asdict(self))
+        write_atomically(directory / _NAME, content, below=directory.parent)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,13 +82,13 @@ class DriverRecord:
     def read(cls, run: Path) -> Self | None:
         """Read the record in a run's directory; None: no such job was submitted."""
         try:
-            return checked(parse_json(read_file(run / _DRIVER)), cls)
+            return checked(parse_json(read_file(run / _DRIVER, below=run)), cls)
         except (OSError, ValueError):
             return None
 
     def write(self, run: Path) -> None:
         """Replace the record in a run's directory."""
-        write_atomically(run / _DRIVER, encode_json(asdict(self)))
+        write_atomically(run / _DRIVER, encode_json(asdict(self)), below=run)
 
     def leave_queue(self, run: Path) -> None:
         """Record that the job no longer waits in the queue."""

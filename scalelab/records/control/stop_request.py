@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from scalelab.inputs.plain_files import parse_json, read_file
 from scalelab.records.attempt_io import encode_json, write_atomically
-from scalelab.records.plain_files import parse_json, read_file
 
 LOOK_EVERY_S = 0.5
 _NAME = "driver.stop"

@@ -75,7 +75,7 @@ def test_a_refusal_is_told_in_the_batch_systems_words(
 
 def test_a_place_that_cannot_be_written_is_said(run: Path) -> None:
     (run / "cluster").write_text("a file")
-    with pytest.raises(StoreError, match="cluster cannot be written: File exists"):
+    with pytest.raises(StoreError, match="cluster is a link or no folder"):
         submit_driver(SITE, run, ["sweep"])
 
 

@@ -51,6 +51,18 @@ def test_a_job_of_the_history_is_read(
     assert failed.log is None
 
 
+@pytest.mark.parametrize("size", ["0kb", "0b", "", "many"])
+def test_a_job_that_ended_before_it_was_looked_at_has_no_peak(
+    size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = FakePrograms(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(programs.folder))
+    programs.says("qstat", ENDED.replace("2097152kb", size).format(log="none"))
+    job = PbsClient.accounted(["17"])["17"]
+    assert job.memory_used_bytes is None
+    assert job.memory_asked_bytes == 16 * 2**30
+
+
 def test_a_job_that_the_server_does_not_know_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

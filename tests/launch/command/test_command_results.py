@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ def test_throughput_trial_is_done_after_its_steps() -> None:
     versions = json.loads(result.measurements["versions"])
     assert {"scalelab", "python", "torch"} <= versions.keys()
     assert {k: v for k, v in result.measurements.items() if k != "versions"} == {
+        "diverged": False,
         "num_samples": 176,
         "num_steps": 20,
         "step_time_s": 1.0,
@@ -154,6 +156,7 @@ def test_convergence_trial_is_done_at_its_target() -> None:
     assert result.outcome is Outcome.COMPLETED
     assert {k: v for k, v in result.measurements.items() if k != "versions"} == {
         "first_losses": None,
+        "diverged": False,
         "num_samples": 32,
         "num_steps": 2,
         "reached_target": True,
@@ -204,6 +207,52 @@ def test_metric_that_was_never_reported_is_refused() -> None:
     )
 
 
+@pytest.mark.parametrize("last", [math.nan, math.inf, -math.inf])
+def test_a_target_metric_that_ends_as_no_number_has_diverged(last: float) -> None:
+    asked = convergence()
+    log = reported(asked, 6, 0.3)
+    log.take([Report(step=7, metrics={"val_acc": last, "loss": 0.1})], 7.0)
+    result = result_at_exit(log, asked, "")
+    assert result.outcome is Outcome.TARGET_NOT_REACHED
+    assert result.reason == f"Diverged: val_acc was {last} after 56 samples."
+    assert result.measurements["diverged"] is True
+    assert result.measurements["reached_target"] is False
+    assert "final_metric" not in result.measurements
+    finals = json.loads(result.measurements["final_metrics"])
+    assert set(finals.values()) == {None}
+
+
+def test_a_value_that_recovers_is_no_divergence() -> None:
+    asked = convergence()
+    log = reported(asked, 6, math.nan)
+    log.take([Report(step=7, metrics={"val_acc": 0.3, "loss": math.nan})], 7.0)
+    result = result_at_exit(log, asked, "")
+    assert result.outcome is Outcome.TARGET_NOT_REACHED
+    assert result.measurements["diverged"] is False
+    assert result.measurements["final_metric"] == 0.3
+
+
+def test_without_a_target_the_loss_tells_divergence() -> None:
+    asked = trial(kind=TrialKind.END_TO_END, max_samples=80, warmup_steps=2)
+    log = reported(asked, 5)
+    log.take([Report(step=6, metrics={"train_loss": math.nan, "acc": 0.1})], 6.0)
+    result = result_at_exit(log, asked, "")
+    assert result.outcome is Outcome.TARGET_NOT_REACHED
+    assert result.measurements["diverged"] is True
+
+
+def test_step_times_of_a_throughput_trial_that_diverged_are_kept() -> None:
+    asked = trial(warmup_steps=0)
+    log = StepLog(asked, may_repeat=False)
+    for step in range(1, 40):
+        log.take([Report(step=step, metrics={"loss": math.nan})], float(step))
+    result = command_results.completed(log, asked)
+    assert result.outcome is Outcome.COMPLETED
+    assert result.measurements["diverged"] is True
+    assert result.measurements["step_time_s"] == 1.0
+    assert result.measurements["first_losses"] is None
+
+
 def test_end_to_end_trial_without_a_target_is_completed_at_its_end() -> None:
     asked = trial(kind=TrialKind.END_TO_END, max_samples=80, warmup_steps=2)
     assert result_while_running(reported(asked, 10), asked, 0.0) is None
@@ -217,6 +266,7 @@ def test_end_to_end_trial_without_a_target_is_completed_at_its_end() -> None:
             "num_steps",
             "versions",
             "first_losses",
+            "diverged",
         }
 
 

@@ -7,7 +7,7 @@ from stopped_runs import stopped
 from toy_strategies import STALE, register
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.convergence.rows import is_learnt_so, target_rows
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from declared_machines import declared_step_time, random_machine, sweep_rows
 
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior
 from scalelab.laws.step_time.shapes import (

@@ -8,7 +8,7 @@ import pytest
 from declared_machines import declared_step_time, random_machine, sweep_rows
 from scipy.special import ndtri
 
-from scalelab.inputs.support import Support
+from scalelab.inputs.outcome import Support
 from scalelab.laws.step_time.law import StepTimeLaw
 
 ANSWER = ["step_time_s", "step_time_lo_s", "step_time_hi_s"]

@@ -1,5 +1,7 @@
 """The log of a whole job: steps, step time and batch."""
 
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,29 @@ def test_a_clock_beside_the_steps_tells_their_time(tmp_path: Path) -> None:
     lines = [f"step {n} at {0.25 * n + (100 if n > 50 else 0)}" for n in range(1, 101)]
     found = read(tmp_path, *lines, source=source)
     assert (found.num_steps, found.step_time_s) == (100, 0.25)
+
+
+def test_a_log_of_any_length_is_read(tmp_path: Path) -> None:
+    """The format is found on the first part; 300,000 steps take seconds."""
+    log = tmp_path / "job.out"
+    words = "lr 0.0010 grad_norm 1.2034"
+    log.write_text(
+        "\n".join(
+            f"step {n} loss {3 / n:.4f} {words} {49 + n % 3} ms/step"
+            for n in range(1, 300_001)
+        )
+    )
+    assert log.stat().st_size > 16 << 20
+
+    began_s = time.process_time()
+    found = read_job_log(log, None, TRIAL, None)
+    read_s, began_s = time.process_time() - began_s, time.process_time()
+    expression = re.compile(rb"step (\d+) loss (\S+) .* (\d+) ms")
+    assert all(map(expression.match, log.read_bytes().split(b"\n")))
+    matched_s = time.process_time() - began_s
+    assert read_s < 60 * matched_s  # seen: 20
+    assert found.num_steps == 300_000
+    assert found.step_time_s == pytest.approx(0.05, rel=0.01)
 
 
 @pytest.mark.parametrize(

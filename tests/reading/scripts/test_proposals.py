@@ -322,13 +322,16 @@ def test_without_a_sample_imports_suggest_a_preset(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, r"cannot be read: No such file or directory\. Give the path"),
+        (None, r"cannot be read: No such file or directory\. Give the"),
         (b"", r"is empty\. Give the Python script"),
         (b"\n \n", "is empty"),
         (b"def f(:\n", r"is no Python script: .* \(line 1\)\. Give the script"),
         (b"a\0b", "is no Python script: .*null bytes"),
         (b"\xff\xfe", "is no Python script"),
-        (b"x = 1\n" * (MAX_SCRIPT_BYTES // 6 + 1), r"is larger than 1 MiB\. Give"),
+        (
+            b"x = 1\n" * (MAX_SCRIPT_BYTES // 6 + 1),
+            r"more than 1,048,576 bytes\. Give",
+        ),
     ],
 )
 def test_what_is_no_script_is_refused(
@@ -347,7 +350,10 @@ def test_what_is_no_script_is_refused(
         (None, "cannot be read: No such file"),
         (b"", r"is empty\. Give a few hundred lines"),
         (b"step 1\n\0", r"is no text: it holds NUL bytes\. Give what"),
-        (b"step 1\n" * (MAX_LOG_BYTES // 7 + 1), r"is larger than 16 MiB\. Give"),
+        (
+            b"step 1\n" * (MAX_LOG_BYTES // 7 + 1),
+            r"more than 16,777,216 bytes\. G",
+        ),
     ],
 )
 def test_what_is_no_log_is_refused(

@@ -146,6 +146,11 @@ BESIDE = {
 
 SAID: list[tuple[str, dict[str, Any], str]] = [
     (
+        "diverged",
+        {"num_diverged": 3, "num_runs": 9, "settings": {"learning_rate": [0.7, 1.4]}},
+        "3 of 9 runs diverged, all at learning rate 0.7 to 1.4.",
+    ),
+    (
         "failures",
         {
             "num_trials": 12,

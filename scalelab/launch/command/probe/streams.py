@@ -9,6 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scalelab.inputs.plain_files import opened
+
 _RECORD = struct.Struct("<BBBxIIIffd")
 _NO_GRADIENTS, _NO_SAMPLES, _FACT = 1, 2, 4
 
@@ -94,7 +96,8 @@ class ProbedProcess:
 
     def read(self) -> None:
         """Take in the whole records that were written since the last call."""
-        with suppress(OSError, ValueError), open(self._path, "rb") as file:
+        below = self._path.parents[2]  # an attempt, or the answer of a job
+        with suppress(OSError, ValueError), opened(self._path, below=below) as file:
             file.seek(self._num_read)
             content, at = file.read(), 0
             while (end := self._take(content, at)) <= len(content):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from scalelab.errors import StoreError
+from scalelab.inputs.plain_files import harmless_text, last_log_lines, parse_json
 from scalelab.records.cache import own_file, write_cache
 from scalelab.records.ledger import discard_halves
-from scalelab.records.plain_files import harmless_text, last_log_lines, parse_json
 from scalelab.records.store import RunStore
 
 HALF = "0123456789abcdef0123456789abcdef"
@@ -53,7 +53,7 @@ def test_a_cache_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "cache").symlink_to(elsewhere)
-    with pytest.raises(StoreError, match="cannot be written: its folder is a link"):
+    with pytest.raises(StoreError, match="cannot be written: cache is a link"):
         write_cache(tmp_path / "cache" / "answers.json", b"{}")
     assert os.listdir(elsewhere) == []
 
@@ -75,9 +75,9 @@ def test_halves_are_deleted_where_they_are_and_not_behind_a_link(
     elsewhere.mkdir()
     (elsewhere / f".a.{HALF}").touch()
     (tmp_path / "cache").symlink_to(elsewhere)
-    discard_halves(tmp_path / "cache")
+    discard_halves(tmp_path / "cache", tmp_path)
     assert os.listdir(elsewhere) == [f".a.{HALF}"]
-    discard_halves(elsewhere)
+    discard_halves(elsewhere, elsewhere)
     assert os.listdir(elsewhere) == []
 
 

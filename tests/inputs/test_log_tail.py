@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from scalelab.records.plain_files import TAIL_BYTES, last_log_lines, log_tail
+from scalelab.inputs.plain_files import TAIL_BYTES, last_log_lines, log_tail
 
 
 def test_a_log_that_is_not_there_says_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,176 @@
+"""Whatever lies under the names of a run's files, nothing outside of the run changes.
+
+The names are those of ``scalelab.records.layout``. In the place of each comes a link, a
+pipe, a folder and a device, and then every command looks at the run.
+"""
+
+import hashlib
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from measured_runs import measured_run
+from promised import skip_or_fail
+
+from scalelab.cli.main import run
+from scalelab.records.layout import NAMES
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+PATIENCE_S = 20
+EXPERIMENT = """\
+name: made
+command: python train.py {local_batch_size}
+launcher: per_node
+code: {snapshot: [train.py]}
+env: {TOKEN: secret}
+measure: {warmup_steps: 2, steps: 20}
+job: {epochs: 2, samples_per_epoch: 1000}
+gpus: [1, 2, 4]
+local_batch_size: 16
+site: {name: hpc, scheduler: slurm, device_type: cuda, gpus_per_node: 2}
+"""
+COMMANDS = (
+    "status runs/made",
+    "recommend runs/made --max-time 1h",
+    "recommend runs/made --sbatch",
+    "export runs/made -o made.csv",
+    "follow runs/made ./job.log",
+    "stop runs/made",
+    "sweep made.yaml --yes",
+)
+FOLDERS = sorted(
+    {str(folder) for name in NAMES for folder in Path(name).parents if folder != Path()}
+)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a run that holds a file of every name."""
+    home = tmp_path_factory.mktemp("template")
+    (home / "runs").mkdir()
+    for place in (home, home / "runs"):
+        (place / "train.py").write_text("print('step 1')\n")
+    (home / "made.yaml").write_text(EXPERIMENT)
+    lines = [f"step {n} loss 1.0 50 ms/step" for n in range(1, 100)]
+    (home / "job.log").write_text("\n".join(lines))
+    store = measured_run(home / "runs" / "made", EXPERIMENT)
+    for name in NAMES:
+        path = present(store.directory, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() and name not in ("driver.stop", "driver.lease"):
+            path.touch()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        for command in COMMANDS:  # answers are kept from now on
+            run(command.split())
+
+    return home
+
+
+def present(directory: Path, name: str) -> Path:
+    """Return the path of a name, with the words of an entry that is there."""
+    path = directory
+    for part in Path(name).parts:
+        near = path.iterdir() if part.isupper() and path.is_dir() else ()
+        entries = sorted(entry for entry in near if entry.is_dir() == (part != "FILE"))
+        path = entries[0] if entries else path / part
+    return path
+
+
+@pytest.fixture
+def home(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """Copy the run, beside a folder that nothing may change."""
+    home = tmp_path / "home"
+    shutil.copytree(template, home)
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
+    signal.signal(signal.SIGALRM, give_up)
+    yield home
+    signal.alarm(0)
+
+
+def give_up(number: int, frame: FrameType | None) -> None:
+    raise TimeoutError("a command hangs")
+
+
+def link_to_a_file(path: Path, outside: Path) -> None:
+    victim = outside / "victim"
+    victim.write_bytes(b"x" * 5000)
+    path.symlink_to(victim)
+
+
+def link_to_what_was_there(path: Path, outside: Path) -> None:
+    path.symlink_to(outside / "moved")
+
+
+def pipe(path: Path, outside: Path) -> None:
+    os.mkfifo(path)
+
+
+def folder(path: Path, outside: Path) -> None:
+    path.mkdir()
+    (path / "inner").write_text("x")
+
+
+def device(path: Path, outside: Path) -> None:
+    try:
+        os.mknod(path, 0o20666, os.makedev(1, 5))  # /dev/zero
+    except PermissionError:
+        skip_or_fail("only root makes devices")
+
+
+def contents(directory: Path) -> dict[str, str]:
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+REPEATED = (
+    *product(NAMES, (folder, device)),
+    *product(FOLDERS, (link_to_a_file, device)),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        *product(NAMES, (link_to_a_file, pipe)),
+        *product(FOLDERS, (link_to_what_was_there, pipe)),
+        *(pytest.param(*case, marks=pytest.mark.repetition) for case in REPEATED),
+    ],
+)
+def test_no_command_hangs_fails_or_leaves_the_run(
+    home: Path,
+    name: str,
+    place: Callable[[Path, Path], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    outside = home.parent / "outside"
+    outside.mkdir()
+    path = present(home / "runs" / "made", name)
+    if path.exists():
+        path.rename(outside / "moved")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    place(path, outside)
+    before = contents(outside)
+
+    for command in COMMANDS:
+        signal.alarm(PATIENCE_S)
+        status = run(command.split())
+        signal.alarm(0)
+        printed = capsys.readouterr()
+        assert status in (0, 1, 2, 3, 4), command
+        assert "Traceback" not in printed.out + printed.err, command
+        assert "victim" not in printed.out, command
+        assert contents(outside) == before, command
