@@ -43,6 +43,67 @@ BRANCHES = (
 )
 
 
+# Modules that open files by themselves, and which.
+OPENING = {
+    "scalelab.inputs.plain_files": "the one way",
+    **dict.fromkeys(
+        (
+            "scalelab.cluster.network",
+            "scalelab.inside.scalelab_probe.ranks",
+            "scalelab.launch.command.command_supervisor",
+            "scalelab.launch.command.witness.sight",
+            "scalelab.launch.process_tree",
+            "scalelab.launch.ranks.server",
+            "scalelab.site.profile",
+            "scalelab.training.memory_limit",
+        ),
+        "the kernel's",
+    ),
+    **dict.fromkeys(
+        (
+            "scalelab.errors",
+            "scalelab.report.html",
+            "scalelab.training.workloads.introspection",
+        ),
+        "those of an installed package",
+    ),
+    **dict.fromkeys(
+        (
+            "scalelab.cli.init_command",
+            "scalelab.doctor.site_profile",
+            "scalelab.inside.scalelab_probe.stream",
+            "scalelab.records.attempt_io",
+            "scalelab.records.control.lease",
+        ),
+        "new ones, which must not exist or be links",
+    ),
+    **dict.fromkeys(
+        (
+            "scalelab.cli.main",
+            "scalelab.cluster.batch.programs",
+            "scalelab.launch.command.open_mpi",
+            "scalelab.launch.scratch",
+        ),
+        "in memory, /dev/null, or in a directory that only this user can write",
+    ),
+    **dict.fromkeys(
+        ("scalelab.reading.scripts.options", "scalelab.reading.scripts.script"),
+        "scripts, which were found to be files",
+    ),
+    "scalelab.kinds.batch_systems": "the list of hosts of a batch job",
+    "scalelab.records.code": "the user's code, which was found to be files",
+    **dict.fromkeys(
+        (
+            "scalelab.training.feeding.picture_data",
+            "scalelab.training.feeding.pictures",
+            "scalelab.training.feeding.stream",
+            "scalelab.training.workloads.cifar10",
+        ),
+        "data sets",
+    ),
+}
+
+
 def up_to(rooms: tuple[str, ...], last: str) -> set[str]:
     return {*rooms[: rooms.index(last) + 1]}
 
@@ -160,6 +221,33 @@ def test_no_module_outgrows_its_lines_and_no_drawers() -> None:
     for name, module in MODULES.items():
         assert len(module.read_text().splitlines()) <= MOST_LINES, name
         assert module.stem not in drawers, name
+
+
+def opens_files(call: ast.Call) -> bool:
+    """Tell whether a call opens a file, and not by `scalelab.inputs.plain_files`."""
+    match call.func:
+        case ast.Name(id="open"):
+            return True
+        case ast.Attribute(attr="read_bytes" | "read_text"):
+            return True
+        case ast.Attribute(attr="write_bytes" | "write_text"):
+            return True
+        case ast.Attribute(value=ast.Name(id="os"), attr="open" | "truncate"):
+            return True
+        case ast.Attribute(value=ast.Name(id="path" | "file" | "log"), attr="open"):
+            return True
+    return False
+
+
+def test_files_that_others_may_have_written_are_opened_in_one_way() -> None:
+    opening = {
+        name
+        for name, module in MODULES.items()
+        if room_of(name) != "testing"
+        for node in nodes_of(module)
+        if isinstance(node, ast.Call) and opens_files(node)
+    }
+    assert opening == set(OPENING)
 
 
 def is_text(statement: ast.stmt) -> bool:

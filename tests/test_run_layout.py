@@ -6,8 +6,11 @@ pipe, a folder and a device, and then every command looks at the run.
 
 import hashlib
 import os
+import re
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -174,3 +177,73 @@ def test_no_command_hangs_fails_or_leaves_the_run(
         assert "Traceback" not in printed.out + printed.err, command
         assert "victim" not in printed.out, command
         assert contents(outside) == before, command
+
+
+WORDS = {
+    "HASH": r"[0-9a-f]+",
+    "TRIAL": r"[0-9a-f]{12}",
+    "FILE": r".+",
+    "NODE": r"\d+",
+    "PROCESS": r"[\w-]+",
+    "JOB": r"[\w-]+",
+    "001": r"\d{3,}",
+    "0001": r"\d{4,}",
+    "rank-0": r"rank-\d+",
+}
+
+
+def pattern(name: str) -> re.Pattern[str]:
+    """Return what matches the paths of a name."""
+    words = re.split(r"\b(0*1|rank-0|[A-Z]+)\b", name)
+    return re.compile("".join(WORDS.get(word, re.escape(word)) for word in words))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "workload: {name: digits_mlp, hidden_sizes: [8]}\n"
+        "measure: {kind: [throughput, convergence], steps: 20, repeats: 1}\n"
+        "job: {target: val_acc >= 0.5, epochs: 2, samples_per_epoch: 1437}\n",
+        "command: python train.py\nlauncher: torchrun\n"
+        "code: {snapshot: [train.py]}\nenv: {TOKEN: secret}\n"
+        "measure: {steps: 20, warmup_steps: 2, repeats: 1}\n",
+        "command: python train.py {width}\nlauncher: none\ntune: {width: [1, 2]}\n"
+        "objective: loss\nmeasure: {kind: convergence}\njob: {samples: 800}\n",
+    ],
+    ids=["workload", "command", "search"],
+)
+def test_every_file_of_a_sweep_has_a_name(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = """\
+import time
+import torch
+layer = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for step in range(1, 101):
+    layer(torch.ones(8, 1)).sum().backward()
+    optimizer.step()
+    time.sleep(0.005)
+    print(f"step {step} loss {1 / step}", flush=True)
+"""
+    Path("train.py").write_text(program)
+    if "command" in text:
+        text += r"metrics: {regex: 'step (?P<step>\d+) loss (?P<loss>\S+)'}" + "\n"
+    site = "site: {device_type: cpu, gpus_per_node: 2}"
+    shared = f"name: made\ngpus: 1\nlocal_batch_size: 8\n{site}\n"
+    Path("made.yaml").write_text(shared + text)
+    words = [sys.executable, "-m", "scalelab", "sweep", "made.yaml", "--yes"]
+    swept = subprocess.run(words, timeout=200, check=False, capture_output=True)
+    assert swept.returncode == 0, swept.stderr
+
+    patterns = [*map(pattern, NAMES)]
+    run_directory = Path("runs/made")
+    unnamed = {
+        name
+        for path in run_directory.rglob("*")
+        if path.is_file()
+        and (name := str(path.relative_to(run_directory)))
+        and not any(known.fullmatch(name) for known in patterns)
+    }
+    assert unnamed == set()

@@ -104,7 +104,10 @@ def read_header(path: Path) -> RunHeader:
         latest = header.versions[-1]
         _ = (
             header.superseded,
-            [{**_env(latest["meaning"], key)} for _, key in _places(latest["meaning"])],
+            [
+                "".join(_env(latest["meaning"], key).values())
+                for _, key in _places(latest["meaning"])
+            ],
         )
 
         if not _EXPERIMENT.fullmatch(latest["experiment"]):

@@ -1,6 +1,7 @@
 """The journal of a search: a cache of what the attempts have left."""
 
 import json
+import os
 import random
 import shutil
 from collections import Counter
@@ -13,6 +14,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from searched import RANGES, completed, reached, row, search, swept
 
+from scalelab.errors import StoreError
 from scalelab.plan.source import Observation
 from scalelab.search.journal import JOURNAL, copied
 from scalelab.search.tuned_trials import TunedTrials
@@ -189,3 +191,31 @@ def test_a_copy_changes_nothing_in_the_run(tmp_path: Path) -> None:
     study.ask()
     assert counts(study)["COMPLETE"] == 3
     assert (tmp_path / JOURNAL).read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["link", "link to a journal", "pipe", "device"])
+def test_only_a_regular_file_is_a_journal(kind: str, tmp_path: Path) -> None:
+    run, outside = tmp_path / "run", tmp_path / "outside"
+    run.mkdir()
+    rows = swept(search(directory=run), most=3)
+    journal = run / JOURNAL
+    content = journal.read_bytes()
+    journal.unlink()
+    if kind == "pipe":
+        os.mkfifo(journal)
+    else:
+        outside.write_bytes(content if kind == "link to a journal" else b"x" * 5000)
+        journal.symlink_to("/dev/zero" if kind == "device" else outside)
+
+    before = outside.read_bytes() if outside.exists() else b""
+    assert resumed(run, rows).ask() is not None
+    assert journal.is_file()
+    assert not journal.is_symlink()
+    assert counts(loaded(run))["COMPLETE"] == 3
+    assert (outside.read_bytes() if outside.exists() else b"") == before
+
+
+def test_a_folder_in_its_place_is_said(tmp_path: Path) -> None:
+    (tmp_path / JOURNAL).mkdir()
+    with pytest.raises(StoreError, match=r"optuna\.journal cannot be written"):
+        search(directory=tmp_path).ask()

@@ -100,5 +100,5 @@ def _outside(value: KeptValue) -> float:
 
     Inside it is the distance to the nearer end, and negative.
     """
-    above = -math.inf if value.hi is None else math.log(value.true / value.hi)
-    return max(above, math.log(value.lo / value.true))
+    above = -math.inf if value.hi is None else math.log(value.true) - math.log(value.hi)
+    return max(above, math.log(value.lo) - math.log(value.true))

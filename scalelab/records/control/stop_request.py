@@ -74,9 +74,13 @@ class StopRequests:
         # whether a request says at once; None: there is none
         try:
             content = read_file(self._path)
+        except OSError:
+            content = b""
+
+        try:
             self._path.unlink()
             return bool(parse_json(content)["at_once"])
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError, KeyError):
+        except OSError:
+            return None  # there is none, or a directory, which is no request
+        except (ValueError, TypeError, KeyError):
             return False  # any content counts as a request

@@ -216,3 +216,26 @@ def test_closing_gives_descriptors_back(tmp_path: Path) -> None:
         watch.close()
         followed.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_link_of_a_program_must_end_in_the_folder_of_its_trial(
+    tmp_path: Path,
+) -> None:
+    trial, outside = tmp_path / "trial", tmp_path / "outside"
+    for place in (trial / "version_3", outside):
+        place.mkdir(parents=True)
+        (place / "metrics").touch()
+
+    (trial / "latest").symlink_to("version_3")
+    followed = FollowedFile(trial / "latest" / "metrics", within=trial)
+    append(trial / "version_3" / "metrics", b"one\n")
+    assert lines(followed) == [b"one"]
+    followed.close()
+
+    (trial / "away").symlink_to(outside)
+    with pytest.raises(OSError, match="it is a link out of"):
+        FollowedFile(trial / "away" / "metrics", within=trial)
+
+    # a file that the user has named elsewhere may be a link
+    (tmp_path / "named").symlink_to(outside / "metrics")
+    FollowedFile(tmp_path / "named", within=trial).close()
