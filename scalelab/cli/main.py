@@ -22,7 +22,12 @@ import typer
 
 from scalelab._version import __version__
 from scalelab.cli.answering import print_error
-from scalelab.errors import INTERRUPTED, READER_LEFT, ScaleLabError
+from scalelab.errors import (
+    INTERRUPTED,
+    NOT_ALL_MEASURED,
+    READER_LEFT,
+    ScaleLabError,
+)
 from scalelab.inputs.lines import ended, one_line
 from scalelab.inputs.wording import for_the_command_line
 
@@ -63,6 +68,10 @@ SITE, SITE_HELP = "site", "Write a profile of the cluster that this machine belo
 
 # Newer typers bring click along; none has a public name for this class.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
+_NO_MEMORY = (
+    "This process may not use more memory. Raise its limit (ulimit -v) or run the same "
+    "command on another machine. What was measured is kept."
+)
 
 
 def build_app(asked: str | None = None) -> typer.Typer:
@@ -146,6 +155,11 @@ def run(arguments: Sequence[str]) -> int:
         if as_json:
             print_error("usage", message, hint)
         return _say(f"Error: {message} {hint}", error.exit_code)
+    except (MemoryError, ImportError) as error:
+        # so the loader says that the address space of the process is used up
+        if isinstance(error, ImportError) and "map segment" not in str(error):
+            raise
+        return _say(f"Error: {_NO_MEMORY}", NOT_ALL_MEASURED)
     return 0
 
 

@@ -77,7 +77,13 @@ def test_what_is_no_run_is_said(tmp_path: Path) -> None:
         *(
             '{"schema_version":1,"name":"a","versions":[{"experiment":"0001.yaml",'
             f'"meaning":{meaning}}}]}}'
-            for meaning in ("3", '["env"]', '{"env":"A=1"}', '{"env":[1]}')
+            for meaning in (
+                "3",
+                '["env"]',
+                '{"env":"A=1"}',
+                '{"env":[1]}',
+                '{"env":{"a":{}}}',
+            )
         ),
     ],
 )

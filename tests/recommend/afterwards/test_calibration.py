@@ -1,6 +1,7 @@
 """Intervals after jobs that were followed: wider at once, narrower after many."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,6 +45,12 @@ def test_the_first_job_that_is_off_widens_at_once() -> None:
     # faster than predicted is as far off
     faster = Calibration.of([job(0, 1 / 1.5)], MASS)
     assert faster.widened_by == pytest.approx(found.widened_by)
+
+
+def test_a_job_with_an_interval_of_any_width_is_no_error() -> None:
+    value = KeptValue(predicted=1.0, lo=5e-324, hi=1e308, true=1e-300)
+    kept = replace(job(0, 1.0), values={"step_time_s": value})
+    assert Calibration.of([kept], MASS).num_jobs == 1
 
 
 def test_few_jobs_that_held_change_nothing() -> None:
