@@ -22,9 +22,9 @@ RunDirectory = Annotated[
 ]
 
 
-def option(metavar: str, help: str, **further: Any) -> Any:
-    """Return an option with a value."""
-    return typer.Option(metavar=metavar, help=help, **further)
+def option(metavar: str, help: str, *names: str, **further: Any) -> Any:
+    """Return an option with a value; by default it has the name of its parameter."""
+    return typer.Option(*names, metavar=metavar, help=help, **further)
 
 
 def flag(name: str, help: str) -> Any:

@@ -25,6 +25,18 @@ _RUNS = "runs"
 _OF_CAMPAIGN = (_RUNS, "pool")
 
 
+def _number(text: str) -> float:
+    with suppress(ValueError):
+        return float(text)
+    raise typer.BadParameter(f"{text[:60]!r} is not a number. Write one such as 1.5.")
+
+
+def _fraction(text: str | float) -> float:
+    text = str(text)  # of a default, too
+    is_percent = text.endswith("%")
+    return _number(text[:-1]) / 100 if is_percent else _number(text)
+
+
 def _count(text: str) -> int:
     with suppress(ValueError):
         if (number := float(text)).is_integer():
@@ -63,18 +75,31 @@ def asked(
     ] = None,
     pue: Annotated[
         float | None,
-        option("1.2", "Energy of the site over that of its computers."),
+        option(
+            "1.2",
+            "Energy of the site over that of its computers.",
+            parser=_number,
+        ),
     ] = None,
     carbon_g_per_kwh: Annotated[
         float | None,
-        option("380", "Carbon of the electricity, in g per kWh [default: the site's]."),
+        option(
+            "380",
+            "Carbon of the electricity, in g per kWh [default: the site's].",
+            parser=_number,
+        ),
     ] = None,
     max_gap: Annotated[
         float | None,
-        option("0.01", "Limit: what the final metric loses against one process."),
+        option(
+            "0.01",
+            "Limit: what the final metric loses against one process.",
+            parser=_fraction,
+        ),
     ] = None,
     confidence: Annotated[
-        float, option("0.9", "Probability with which all limits hold.")
+        float,
+        option("0.9", "Probability with which all limits hold.", parser=_fraction),
     ] = 0.9,
     target: Annotated[
         str | None,
@@ -82,7 +107,9 @@ def asked(
     ] = None,
     epochs: Annotated[
         float | None,
-        option("90", "Job: epochs, of the run's own samples or those said."),
+        option(
+            "90", "Job: epochs, of the run's own samples or those said.", parser=_number
+        ),
     ] = None,
     samples_per_epoch: Annotated[
         int | None, option("1281167", "Job: samples in one epoch.", parser=_count)
@@ -342,7 +369,18 @@ def with_question(
             resource.limit,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[str | None, option(resource.example, resource.help)],
+            annotation=Annotated[
+                str | None,
+                option(
+                    resource.example,
+                    resource.help,
+                    *(
+                        f"--{name.replace('_', '-')}"
+                        for name in (resource.limit, resource.also_called)
+                        if name
+                    ),
+                ),
+            ],
         )
         for resource in resources
     ]

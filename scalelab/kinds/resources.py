@@ -123,6 +123,8 @@ class Resource:
     is_spent
         Used up by the job, as money is. Of what is not, which is time, users choose
         between more of it and more spending.
+    also_called
+        Another name of the limit: ``deadline`` for ``max_time``.
     weight
         Of the resources that are spent, the one of the largest weight whose amount is
         known is kept small where there is a limit on time; 0: never.
@@ -149,6 +151,7 @@ class Resource:
     missing: str = ""
     is_spent: bool = True
     weight: int = 0
+    also_called: str = ""
     compares_devices: bool = True
 
     @property
@@ -204,6 +207,7 @@ TIME = Resource(
     parse=parse_duration,
     example="4h",
     help="Limit: the deadline.",
+    also_called="deadline",
     amount=lambda usage: usage.time_s,
     unit=lambda amount, _: duration_unit(amount),
     bare_from=600.0,
@@ -230,6 +234,7 @@ MONEY = Resource(
     parse=parse_money,
     example="20usd",
     help="Limit: money; needs a price.",
+    also_called="budget",
     amount=_charged,
     unit=lambda _, units: (1.0, units.currency),
     least="costs least",

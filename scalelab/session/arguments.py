@@ -37,6 +37,7 @@ from scalelab.inputs.fields import (
 from scalelab.inputs.guessed import by_guess
 from scalelab.inputs.money import USUAL, Money, Rate, parse_rate
 from scalelab.inputs.problems import shown
+from scalelab.kinds.resources import MONEY, TIME
 from scalelab.plan.budget import Budget
 from scalelab.site.spot import Spot
 
@@ -123,7 +124,7 @@ class FitArguments(LawArguments):
     up_to: Annotated[_Count | None, BeforeValidator(plain_value)] = None
 
 
-_SAME = {"deadline": "max_time"}
+_SAME = {row.also_called: row.limit for row in (TIME, MONEY)}
 _GUESSED = by_guess(
     {
         "batch=...": "global_batch_size batch_size global_batch bs",
@@ -132,7 +133,7 @@ _GUESSED = by_guess(
         "num_nodes max_nodes",
         "deadline='4h' or max_time='4h'": "time time_limit max_hours hours "
         "max_duration timeout max_runtime",
-        "max_cost='20usd' or max_gpu_hours=50": "budget cost max_price max_usd "
+        "max_cost='20usd' or max_gpu_hours=50": "cost max_price max_usd "
         "budget_usd max_budget money budget_gpu_hours",
         "price='2.5usd'": "price_per_hour gpu_price price_per_gpu_hour hourly_price "
         "cost_per_gpu_hour cost_per_hour",

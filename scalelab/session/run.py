@@ -166,6 +166,12 @@ class Run(RecommendingRun):
         from scalelab.session.parts import parts_of, selected_rows
 
         target = Path(path or self.directory / "report.html")
+        if target.suffix.lower() not in (".html", ".htm"):
+            raise SpecError(
+                f"{target}: a report is one HTML file. Give a name that ends in .html; "
+                "a browser prints it as PDF."
+            )
+
         if not any(is_said(name, value) for name, value in question.items()):
             question = {**question, **self.question}
 

@@ -191,11 +191,9 @@ class StepLog:
     def diverged(self) -> dict[str, float]:
         """The target metric, or without a target the loss, if it ended as no number."""
         target = self._trial.measurement.target
-        if target is None:
-            losses = [name for name in self.metrics if "loss" in name.lower()]
-        else:
-            losses = [name for name in self.metrics if name == target.metric]
-        last = {name: self.metrics[name] for name in losses[:1]}
+        losses = (name for name in self.metrics if "loss" in name.lower())
+        named = next(losses, None) if target is None else target.metric
+        last = {name: self.metrics[name] for name in self.metrics if name == named}
         return {name: last[name] for name in last if not math.isfinite(last[name])}
 
     @property

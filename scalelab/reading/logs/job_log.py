@@ -23,7 +23,6 @@ _SAMPLE_BYTES = 1 << 20
 # Rates are read from the first lines, and later from one line in so many: the mean
 # of a long log is known without the others.
 _ALL_RATES, _ONE_IN = 1 << 11, 127
-_AFTER_FIRST = 2  # the step that a line without a step belongs to
 _SAMPLES = rf"\b(?:{'|'.join(SAMPLES)})[ :=]+(?P<samples>\d+)\b(?! */)"
 # of the time of its steps, that of a whole job; and how exact both are
 _MOST_BESIDE, _ROUNDING = 1.8, 1.1
@@ -149,7 +148,7 @@ def _read(
             continue
 
         step = report.step
-        found.witness.take(report, _AFTER_FIRST if step is None else step)
+        found.witness.take(report, 2 if step is None else step)
         if step is None:
             continue
 

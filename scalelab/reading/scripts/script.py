@@ -64,6 +64,15 @@ class Script:
 def read_script(path: Path) -> Script:
     """Read a script, and the modules beside it, without running it."""
     tree = _parsed(path)
+    # a table of numbers is valid Python too
+    if all(isinstance(node, ast.Expr) for node in tree.body) and not any(
+        isinstance(node, ast.Call) for node in ast.walk(tree)
+    ):
+        raise SpecError(
+            f"{shown(str(path))} does nothing when it runs. Give the Python script "
+            "that starts the training."
+        )
+
     path = path.resolve()
     package = _package_of(path, tree)
     root = path.parents[len(package)]
