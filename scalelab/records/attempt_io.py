@@ -64,14 +64,21 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def names_in(directory: Path, run: Path) -> list[str]:
-    """Return the names in a folder of a run; a link or a file has no names."""
+def names_in(directory: Path, run: Path, *, skips_links: bool = False) -> list[str]:
+    """Return the names in a folder of a run; a file has no names.
+
+    Raises
+    ------
+    StoreError
+        The folder cannot be read, or is a link that is not to be skipped.
+    """
     with suppress(FileNotFoundError), reading(directory):
         try:
             with plain_folder(directory, below=run) as folder:
                 return os.listdir(folder)
         except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            is_link = directory.is_symlink() and not skips_links
+            if is_link or error.errno not in (errno.ELOOP, errno.ENOTDIR):
                 raise
     return []
 

@@ -209,7 +209,7 @@ def discard_halves(
     directory: Path, run: Path, mark: str = "", *, may_be_written: bool = False
 ) -> None:
     """Delete what killed processes left half-written in a folder of a run."""
-    for name in names_in(directory, run):
+    for name in names_in(directory, run, skips_links=True):
         if mark and not name.startswith(f".{mark}."):
             continue
         if may_be_written and not _is_old(directory / name):

@@ -38,6 +38,21 @@ def test_attempts_left_running_end_as_node_fail(
     assert driver.next_attempt_number(spec.trial.trial_id) == 2
 
 
+def test_where_the_trials_are_a_link_nothing_is_forgotten(
+    store: RunStore, make_spec: Callable[..., Any], reopened: Callable[..., Any]
+) -> None:
+    spec = make_spec()
+    store.begin(spec)
+    store.finish(spec, AttemptResult(outcome=Outcome.COMPLETED))
+    ledger = (store.directory / "ledger.jsonl").read_bytes()
+    elsewhere = store.directory.parent / "elsewhere"
+    (store.directory / "trials").rename(elsewhere)
+    (store.directory / "trials").symlink_to(elsewhere)
+    with pytest.raises(StoreError, match="trials cannot be read: trials is a link"):
+        reopened().recover()
+    assert (store.directory / "ledger.jsonl").read_bytes() == ledger
+
+
 def test_what_was_half_written_is_deleted(
     store: RunStore,
     make_spec: Callable[..., Any],

@@ -64,15 +64,7 @@ class Script:
 def read_script(path: Path) -> Script:
     """Read a script, and the modules beside it, without running it."""
     tree = _parsed(path)
-    # a table of numbers is valid Python too
-    if all(isinstance(node, ast.Expr) for node in tree.body) and not any(
-        isinstance(node, ast.Call) for node in ast.walk(tree)
-    ):
-        raise SpecError(
-            f"{shown(str(path))} does nothing when it runs. Give the Python script "
-            "that starts the training."
-        )
-
+    _refuse_data(path, tree)
     path = path.resolve()
     package = _package_of(path, tree)
     root = path.parents[len(package)]
@@ -100,6 +92,17 @@ def read_script(path: Path) -> Script:
         divided=dict(_DIVISION.findall(source)),
         tables=tuple(tables) if named & {"DictWriter", "writer"} else (),
     )
+
+
+def _refuse_data(path: Path, tree: ast.Module) -> None:
+    """Refuse a table of numbers, which is valid Python too."""
+    if all(isinstance(node, ast.Expr) for node in tree.body) and not any(
+        isinstance(node, ast.Call) for node in ast.walk(tree)
+    ):
+        raise SpecError(
+            f"{shown(str(path))} does nothing when it runs. Give the Python script "
+            "that starts the training."
+        )
 
 
 def _package_of(path: Path, tree: ast.Module) -> tuple[str, ...]:
