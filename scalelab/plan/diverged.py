@@ -26,13 +26,13 @@ def diverged_runs(rows: Iterable[Observation]) -> dict[str, Any]:
         return {}
 
     settings = dict[str, Any]()
-    names = [*_SETTINGS, *(name for name in known[0] if name.startswith(_OPTION))]
-    for name in names:
+    options = (name for row in known for name in row if name.startswith(_OPTION))
+    for name in dict.fromkeys((*_SETTINGS, *options)):
         values: set[Any] = {row.get(name) for row in diverged} - {None}
         others: set[Any] = {r.get(name) for r in known if not r["diverged"]} - {None}
         if len(values) == 1 and others and not values & others:
             settings[name] = [*values]
-        elif name == _RATE and others and min(values) > max(others):
+        elif name == _RATE and values and others and min(values) > max(others):
             settings[name] = [min(values), max(values)]
 
     return {

@@ -33,6 +33,15 @@ def test_the_setting_is_named_that_no_other_run_has() -> None:
     )
 
 
+def test_settings_that_some_runs_lack_are_no_error() -> None:
+    rows = [
+        {"diverged": True, "options.depth": 8},
+        run(0.1, False),
+        run(0.2, False, **{"options.depth": 4}),
+    ]
+    assert diverged_runs(rows)["settings"] == {"options.depth": [8]}
+
+
 def test_rates_above_all_others_are_a_range() -> None:
     rows = [run(rate, rate > 0.5) for rate in (0.1, 0.4, 0.6, 1.2, 2.4)]
     found = diverged_runs(rows)

@@ -148,6 +148,7 @@ def _read(
             continue
 
         step = report.step
+        # the rate of a line without a step is not that of a first step
         found.witness.take(report, 2 if step is None else step)
         if step is None:
             continue

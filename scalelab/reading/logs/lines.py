@@ -175,7 +175,13 @@ class CsvLines:
 
 
 def _report(values: Mapping[str, float | None]) -> Report | None:
-    metrics = {name: value for name, value in values.items() if value is not None}
+    # a loss may be nan or inf, a count may not
+    metrics = {
+        name: value
+        for name, value in values.items()
+        if value is not None
+        and (math.isfinite(value) or not (name in _COUNTS or name == EPOCH))
+    }
     step, samples = _whole(metrics.pop(STEP, None)), _whole(metrics.pop(SAMPLES, None))
     t = metrics.pop(TIME, None)
     if step is None and samples is None and not metrics:

@@ -35,6 +35,9 @@ def test_only_numbers_are_metrics_also_those_of_a_diverged_run() -> None:
     assert report.step == 1
     assert str(dict(report.metrics)) == "{'a': nan, 'b': inf}"
     assert read_json(b'{"step": Infinity, "t": NaN}') is None
+    reader = ReportReader(MetricsSource())
+    counted = b'{"epoch": NaN, "batch_of_epoch": 3, "batches_of_epoch": Infinity}'
+    assert reader.read(counted) == Report(step=3)
 
 
 @pytest.mark.parametrize(
