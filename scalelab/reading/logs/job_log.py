@@ -142,14 +142,15 @@ def _read(
         trial.data_parallel_size,
     )
     for number, line in enumerate(lines):
-        is_rated = number < _ALL_RATES or crc32(line) % _ONE_IN == 0
-        report = reader.read(line, reads_rates=is_rated)
+        report = reader.read(
+            line, reads_rates=number < _ALL_RATES or crc32(line) % _ONE_IN == 0
+        )
         if report is None:
             continue
 
         step = report.step
-        # the rate of a line without a step is not that of a first step
-        found.witness.take(report, 2 if step is None else step)
+        if report.rates:  # those of a line without a step are not of a first step
+            found.witness.take(report, 2 if step is None else step)
         if step is None:
             continue
 
@@ -158,8 +159,8 @@ def _read(
         if report.samples is not None and not report.of_samples:
             found.samples.append((step, report.samples))
 
-        is_later = not found.steps or step > found.steps[-1]
-        if is_later and not report.is_evaluation:
+        last = found.steps[-1] if found.steps else -1
+        if step > last and not report.is_evaluation:
             found.steps.append(step)
 
     return found
