@@ -106,7 +106,7 @@ def open_by_name(
 
     It may be a link. ``within`` is the folder of a trial: a link there must end there.
     """
-    if within is not None and path.is_relative_to(within):
+    if within is not None and Path(os.path.normpath(path)).is_relative_to(within):
         path, link = path.resolve(), path
         if not path.is_relative_to(within.resolve()):
             raise OSError(errno.ELOOP, f"it is a link out of {within}", str(link))

@@ -707,7 +707,11 @@ def test_an_efficiency_does_not_depend_on_what_else_is_asked() -> None:
     for size in (2, 8):
         one, other = row(every, size), row(some, size)
         assert one.batch == other.batch
-        assert one.scaling_efficiency == other.scaling_efficiency
+        # rounding of matrix products depends on their shape
+        ends = [r.scaling_efficiency for r in (one, other)]
+        assert all(ends)
+        of_one, of_other = ((e.value, e.lo, e.hi) for e in ends if e is not None)
+        assert of_one == pytest.approx(of_other, rel=1e-12)
         assert one.scaling == other.scaling
 
 
