@@ -27,17 +27,20 @@ for step in range(1, 201):
         time.sleep(0.02)
         print(f"step {step} val_loss {loss:.5g}", flush=True)
 """
-EXPERIMENT = """\
-name: rates
-command: python train.py {learning_rate} {global_batch_size} {seed}
-launcher: none
-measure: {kind: convergence, max_samples: 1600, evaluate_every_samples: 80}
+METRICS = """\
 metrics:
   regex:
     - 'step (?P<step>\\d+)'
     - ' loss (?P<loss>\\S+)'
     - 'val_loss (?P<val_loss>\\S+)'
   evaluation: 'val_loss'
+"""
+EXPERIMENT = """\
+name: rates
+command: python train.py {learning_rate} {global_batch_size} {seed}
+launcher: none
+measure: {kind: convergence, max_samples: 1600, evaluate_every_samples: 80}
+METRICS
 job: {target: val_loss <= 0.1}
 gpus: 1
 global_batch_size: [8, 16]
@@ -45,26 +48,21 @@ local_batch_size: 8
 learning_rate: {base: [0.2, 0.7], at_batch: 8, rule: none}
 seed: [0, 1]
 site: {device_type: cpu, gpus_per_node: 2}
-"""
+""".replace("METRICS\n", METRICS)
 TUNED = EXPERIMENT.replace("[0.2, 0.7]", "0.2").replace("rule: none", "rule: tuned")
 SEARCH = """\
 name: rates
 command: python train.py {learning_rate} {global_batch_size}
 launcher: none
 measure: {kind: convergence, max_samples: 1600}
-metrics:
-  regex:
-    - 'step (?P<step>\\d+)'
-    - ' loss (?P<loss>\\S+)'
-    - 'val_loss (?P<val_loss>\\S+)'
-  evaluation: 'val_loss'
+METRICS
 job: {samples: 1600}
 gpus: 1
 local_batch_size: 8
 tune: {learning_rate: [0.1, 0.2, 0.4, 0.6, 0.8, 1.6]}
 objective: val_loss
 site: {device_type: cpu, gpus_per_node: 2}
-"""
+""".replace("METRICS\n", METRICS)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from scalelab.records.layout import NAMES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PATIENCE_S = 20
+SECRET = "not-of-this-run "
 EXPERIMENT = """\
 name: made
 command: python train.py {local_batch_size}
@@ -107,7 +108,7 @@ def give_up(number: int, frame: FrameType | None) -> None:
 
 def link_to_a_file(path: Path, outside: Path) -> None:
     victim = outside / "victim"
-    victim.write_bytes(b"x" * 5000)
+    victim.write_text(SECRET * 300)  # without a line end
     path.symlink_to(victim)
 
 
@@ -175,7 +176,7 @@ def test_no_command_hangs_fails_or_leaves_the_run(
         printed = capsys.readouterr()
         assert status in (0, 1, 2, 3, 4), command
         assert "Traceback" not in printed.out + printed.err, command
-        assert "victim" not in printed.out, command
+        assert SECRET not in printed.out + printed.err, command
         assert contents(outside) == before, command
 
 
@@ -247,3 +248,66 @@ for step in range(1, 101):
         and not any(known.fullmatch(name) for known in patterns)
     }
     assert unnamed == set()
+
+
+PROGRAM = """\
+import time
+for step in range(1, 61):
+    time.sleep(0.003)
+    print(f"step {step} loss {1 / step}", flush=True)
+"""
+GROWING = r"""
+name: made
+command: python train.py {local_batch_size}
+launcher: none
+code: {snapshot: [train.py]}
+env: {TOKEN: secret}
+metrics: {regex: 'step (?P<step>\d+) loss (?P<loss>\S+)'}
+measure: {warmup_steps: 2, steps: 20, repeats: 1}
+gpus: 1
+local_batch_size: [8]
+site: {device_type: cpu, gpus_per_node: 1}
+"""
+SWEEP = (sys.executable, "-m", "scalelab", "sweep", "made.yaml", "--yes")
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sweep one trial, and ask for another one."""
+    home = tmp_path_factory.mktemp("swept")
+    (home / "train.py").write_text(PROGRAM)
+    (home / "made.yaml").write_text(GROWING)
+    subprocess.run(SWEEP, cwd=home, timeout=100, check=True, capture_output=True)
+    (home / "made.yaml").write_text(GROWING.replace("[8]", "[8, 16]"))
+    return home
+
+
+TOP = [name for name in (*NAMES, *FOLDERS) if "/" not in name]
+DEEPER = [name for name in (*NAMES, *FOLDERS) if "/" in name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*TOP, *(pytest.param(name, marks=pytest.mark.repetition) for name in DEEPER)],
+)
+def test_a_sweep_that_goes_on_writes_through_no_link(
+    name: str, swept: Path, tmp_path: Path
+) -> None:
+    home, outside = tmp_path / "home", tmp_path / "outside"
+    shutil.copytree(swept, home)
+    outside.mkdir()
+    path = present(home / "runs" / "made", name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        path.rename(outside / "moved")
+        link_to_what_was_there(path, outside)
+    else:
+        link_to_a_file(path, outside)
+
+    before = contents(outside)
+    ended = subprocess.run(
+        SWEEP, cwd=home, timeout=100, check=False, capture_output=True, text=True
+    )
+    assert ended.returncode in (0, 1, 2, 3, 4)
+    assert "Traceback" not in ended.stdout + ended.stderr
+    assert contents(outside) == before

@@ -37,7 +37,7 @@ from scalelab.inputs.fields import (
 from scalelab.inputs.guessed import by_guess
 from scalelab.inputs.money import USUAL, Money, Rate, parse_rate
 from scalelab.inputs.problems import shown
-from scalelab.kinds.resources import MONEY, TIME
+from scalelab.kinds.resources import RESOURCES
 from scalelab.plan.budget import Budget
 from scalelab.site.spot import Spot
 
@@ -124,7 +124,6 @@ class FitArguments(LawArguments):
     up_to: Annotated[_Count | None, BeforeValidator(plain_value)] = None
 
 
-_SAME = {row.also_called: row.limit for row in (TIME, MONEY)}
 _GUESSED = by_guess(
     {
         "batch=...": "global_batch_size batch_size global_batch bs",
@@ -156,8 +155,9 @@ def read_words(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     """
     limits: dict[str, Any] = {}
     job: dict[str, Any] = {}
+    same = {row.also_called: row.limit for row in RESOURCES}
     for words, value in given.items():
-        name = _SAME.get(words, words)
+        name = same.get(words, words)
         if name in _GUESSED:
             raise SpecError(f"{words} is no argument. Write {_GUESSED[name]}.")
         if name in limits:

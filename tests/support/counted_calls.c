@@ -52,15 +52,19 @@ __attribute__((destructor)) static void say(void) {
     if (getenv("COUNTED_BELOW")) fprintf(stderr, "calls: %d\n", num_calls);
 }
 
+/* Read the mode that an open which may create a file has as a further argument. */
+#define READ_MODE                                                                 \
+    mode_t mode = 0;                                                              \
+    if (flags & (O_CREAT | O_TMPFILE)) {                                          \
+        va_list rest;                                                             \
+        va_start(rest, flags);                                                    \
+        mode = va_arg(rest, mode_t);                                              \
+        va_end(rest);                                                             \
+    }
+
 #define OPENS(name)                                                               \
     int name(const char *path, int flags, ...) {                                  \
-        mode_t mode = 0;                                                          \
-        if (flags & (O_CREAT | O_TMPFILE)) {                                      \
-            va_list rest;                                                         \
-            va_start(rest, flags);                                                \
-            mode = va_arg(rest, mode_t);                                          \
-            va_end(rest);                                                         \
-        }                                                                         \
+        READ_MODE                                                                 \
         if (flags & (O_CREAT | O_TRUNC) && is_below(path)) count();               \
         return REAL(name)(path, flags, mode);                                     \
     }
@@ -74,13 +78,7 @@ static int is_at_below(int folder, const char *path) {
 
 #define OPENS_AT(name)                                                            \
     int name(int folder, const char *path, int flags, ...) {                      \
-        mode_t mode = 0;                                                          \
-        if (flags & (O_CREAT | O_TMPFILE)) {                                      \
-            va_list rest;                                                         \
-            va_start(rest, flags);                                                \
-            mode = va_arg(rest, mode_t);                                          \
-            va_end(rest);                                                         \
-        }                                                                         \
+        READ_MODE                                                                 \
         if (flags & (O_CREAT | O_TRUNC) && is_at_below(folder, path)) count();    \
         return REAL(name)(folder, path, flags, mode);                             \
     }
