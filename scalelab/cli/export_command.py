@@ -25,6 +25,14 @@ def run(
         str,
         option("attempt|configuration", "What a row is; of configurations, medians."),
     ] = "attempt",
+    keep_formulas: Annotated[
+        bool,
+        typer.Option(
+            "--keep-formulas",
+            help="Write texts in CSV as they are. Without it, a text that a spreadsheet "
+            "would run as a formula gets an apostrophe in front.",
+        ),
+    ] = False,
 ) -> None:
     """Write what runs measured as CSV, Parquet or JSON.
 
@@ -32,4 +40,4 @@ def run(
     """
     from scalelab.session import export
 
-    typer.echo(export(run_directories, output, per=per))
+    typer.echo(export(run_directories, output, per=per, keep_formulas=keep_formulas))

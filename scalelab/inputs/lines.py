@@ -1,5 +1,6 @@
 """Text for a terminal: full stops, single lines, aligned columns."""
 
+import re
 import textwrap
 from collections.abc import Sequence
 
@@ -21,6 +22,16 @@ def one_line(text: str) -> str:
     """
     words = " ".join(text.split())
     return "".join(letter if letter.isprintable() else "?" for letter in words)
+
+
+def in_markdown(text: str) -> str:
+    r"""Return text as one line that Markdown shows as it stands, also in a table.
+
+    >>> in_markdown("a|b\n<img src=x>")
+    'a&#124;b &#60;img src=x>'
+    """
+    marks = re.compile(r"[&<|\\`*\[\]]")
+    return marks.sub(lambda mark: f"&#{ord(mark[0])};", one_line(text))
 
 
 def between_words(text: str, columns: int) -> str:

@@ -55,15 +55,16 @@ class Card:
             width=100,
         )
 
-        row = self.answer.chosen
-        takes = ", ".join(texts(sentences(self.answer), "takes"))
+        answer = self.answer.in_markdown()
+        row = answer.chosen
+        takes = ", ".join(texts(sentences(answer), "takes"))
         sentence = (
-            f"**{allocated(self.answer, row)}**: {takes} for the job ({self.job}); "
-            f"{'; '.join([row.basis, *what_times_hold(self.answer)])}. Asked of "
-            f"ScaleLab {__version__}, from {self.answer.num_observations:,} trials. "
+            f"**{allocated(answer, row)}**: {takes} for the job ({self.job}); "
+            f"{'; '.join([row.basis, *what_times_hold(answer)])}. Asked of "
+            f"ScaleLab {__version__}, from {answer.num_observations:,} trials. "
             "Measured, medians of the runs:"
         )
-        return "\n".join([f"---\n{front}---\n", f"{sentence}\n", *self._table()])
+        return "\n".join([f"---\n{front}---\n", f"{sentence}\n", *_table(answer)])
 
     def _front(self) -> dict[str, Any]:
         answer, row, rate = self.answer, self.answer.chosen, self.answer.learning_rate
@@ -98,32 +99,36 @@ class Card:
         }
         return {name: value for name, value in known.items() if value is not None}
 
-    def _table(self) -> Iterator[str]:
-        cells = {
-            (row.world_size, row.num_nodes, *astuple(row.batch)): self._cells(row, step)
-            for series in self.answer.scaling
-            for row, step in zip(series.rows, series.measured, strict=True)
-            if step is not None
-        }
 
-        lines = [cells[place] for place in sorted(cells)]
-        if lines:
-            yield _line([*lines[0]])
-            yield _line(["---"] * len(lines[0]))
+def _table(answer: Recommendation) -> Iterator[str]:
+    cells = {
+        (row.world_size, row.num_nodes, *astuple(row.batch)): _cells(answer, row, step)
+        for series in answer.scaling
+        for row, step in zip(series.rows, series.measured, strict=True)
+        if step is not None
+    }
 
-        yield from (_line([*map(str, line.values())]) for line in lines)
+    lines = [cells[place] for place in sorted(cells)]
+    if lines:
+        yield _line([*lines[0]])
+        yield _line(["---"] * len(lines[0]))
 
-    def _cells(self, row: OutlookRow, measured: MeasuredStep) -> dict[str, object]:
-        return {
-            "workload": self.answer.workload,
-            "device_name": self.answer.device_name,
-            "emulated": str(self.answer.is_emulated).lower(),
-            "world_size": row.world_size,
-            "num_nodes": row.num_nodes,
-            **asdict(row.batch),
-            "step_time_s": f"{measured.step_time_s.value:.6g}",
-            "runs": measured.num_runs,
-        }
+    yield from (_line([*map(str, line.values())]) for line in lines)
+
+
+def _cells(
+    answer: Recommendation, row: OutlookRow, measured: MeasuredStep
+) -> dict[str, object]:
+    return {
+        "workload": answer.workload,
+        "device_name": answer.device_name,
+        "emulated": str(answer.is_emulated).lower(),
+        "world_size": row.world_size,
+        "num_nodes": row.num_nodes,
+        **asdict(row.batch),
+        "step_time_s": f"{measured.step_time_s.value:.6g}",
+        "runs": measured.num_runs,
+    }
 
 
 def _line(cells: list[str]) -> str:

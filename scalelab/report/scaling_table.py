@@ -7,7 +7,7 @@ The rows are the answer's own, so that a table never says another figure than it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from scalelab.errors import SpecError
@@ -72,9 +72,16 @@ class ScalingTable(Guided):
             raise SpecError(f"format={form!r} is unknown. {one_of(FORMATS, form)}")
         if form == "csv":
             return self.to_frame().to_csv(index=False)
-        blocks = [*self._blocks(form)]
-        if form == "txt":  # sentences are lines of a block of their own
-            blocks = [b if "\n" in b else between_words(b, _WIDTH) for b in blocks]
+
+        if form == "md":
+            shown = replace(self, answer=self.answer.in_markdown())
+            return ShownText("\n\n".join(shown._blocks(form)))
+
+        # a sentence is a block of one line
+        blocks = (
+            block if "\n" in block else between_words(block, _WIDTH)
+            for block in self._blocks(form)
+        )
         return ShownText("\n\n".join(blocks))
 
     def to_frame(self) -> pd.DataFrame:

@@ -347,6 +347,7 @@ def export(
     path: str | Path,
     *,
     per: str = "attempt",
+    keep_formulas: bool = False,
 ) -> Path:
     """Write what runs measured as one file for other tools; return its path.
 
@@ -359,6 +360,9 @@ def export(
         attempt says is read back by :func:`import_table` as it is.
     per
         What a row is: ``attempt``, or ``configuration`` with medians over its attempts.
+    keep_formulas
+        Write texts in CSV as they are, also those that a spreadsheet would run as a
+        formula. Otherwise such a text gets an apostrophe in front.
 
     Raises
     ------
@@ -371,7 +375,7 @@ def export(
     opened = [run if isinstance(run, Run) else load(run) for run in several]
     if not opened:
         raise SpecError("export: no run is given. Name at least one.")
-    return write_rows(rows_of(opened, per), path)
+    return write_rows(rows_of(opened, per), path, keep_formulas=keep_formulas)
 
 
 def obtain_data(name: str, directory: str | Path | None = None) -> Path:

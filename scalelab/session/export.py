@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ _OF_ALL = (
     *("samples_to_target", "time_to_target_s", "final_metric", "energy_j"),
     *("device_power_w", "start_up_s", "allocated_gpu_s"),
 )
+_FORMULA = re.compile(r"[=+\-@\t\r\n]")  # begins one in a spreadsheet
 _LISTS = [column.name for column in COLUMNS if column.kind == "list"]
 
 
@@ -66,8 +68,16 @@ def rows_of(runs: Sequence[RunRecords], per: str = ATTEMPT) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def write_rows(rows: pd.DataFrame, path: str | Path) -> Path:
+def write_rows(
+    rows: pd.DataFrame, path: str | Path, *, keep_formulas: bool = False
+) -> Path:
     """Write rows as the ending of the path says; lists in CSV are JSON.
+
+    Parameters
+    ----------
+    keep_formulas
+        Write texts in CSV as they are. Otherwise a text that a spreadsheet would run as
+        a formula gets an apostrophe in front, which ``scalelab import`` takes away.
 
     Raises
     ------
@@ -82,6 +92,11 @@ def write_rows(rows: pd.DataFrame, path: str | Path) -> Path:
             f"{target.name}: the ending {target.suffix!r} says no format. End the name "
             f"with one of {', '.join(_WRITERS)}."
         )
+
+    if target.suffix == ".csv" and not keep_formulas:
+        texts = rows.select_dtypes(exclude=["number", "bool"])
+        rows = rows.assign(**texts.map(_as_text))
+
     write_atomically(target, write(rows))
     return target
 
@@ -110,6 +125,12 @@ def _by_configuration(run: RunRecords) -> pd.DataFrame:
 
     groups = table.groupby([*_HELD, *settings], dropna=False, sort=False)
     return groups.agg(summaries).reset_index()
+
+
+def _as_text(value: Any) -> Any:
+    """Return a value that no spreadsheet runs."""
+    is_formula = isinstance(value, str) and _FORMULA.match(value)
+    return f"'{value}" if is_formula else value
 
 
 def _csv(rows: pd.DataFrame) -> bytes:

@@ -124,7 +124,9 @@ class Run(RecommendingRun):
         found = self.answer()
         return self.figures_of(None if isinstance(found, Exception) else found)
 
-    def to_csv(self, path: str | Path | None = None) -> Path:
+    def to_csv(
+        self, path: str | Path | None = None, *, keep_formulas: bool = False
+    ) -> Path:
         """Write :attr:`observations` as CSV; return its path.
 
         Parameters
@@ -132,6 +134,8 @@ class Run(RecommendingRun):
         path
             Default: ``NAME.csv`` in the working directory; one that ends with
             ``.parquet`` or ``.json`` is written so.
+        keep_formulas
+            Write texts in CSV as they are, as in :func:`scalelab.export`.
 
         Raises
         ------
@@ -140,7 +144,8 @@ class Run(RecommendingRun):
         StoreError
             If it cannot be written.
         """
-        return write_rows(self.observations, path or f"{self.name}.csv")
+        target = path or f"{self.name}.csv"
+        return write_rows(self.observations, target, keep_formulas=keep_formulas)
 
     def report(self, path: str | Path | None = None, **question: Any) -> Path:
         """Write the report and return its path.

@@ -100,6 +100,33 @@ def test_the_table_is_read_back_as_it_was_measured(
         assert row["workload"] == "emulated"
 
 
+HOSTILE = "=vit|large <img src=x onerror=go()> [a](b)"
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Run:
+    """Return a run whose names would break a table, or load a picture."""
+    names = f'"{HOSTILE}","A100\n|<b>"'
+    rows = [f"{names},{n},1,{32 // n},{1 / n}" for n in (1, 2, 4)]
+    head = "workload,device_name,world_size,num_nodes,local_batch_size,step_time_s"
+    (tmp_path / "rows.csv").write_text("\n".join([head, *rows]))
+    return scalelab.import_table(tmp_path / "rows.csv", tmp_path / "hostile")
+
+
+def test_names_break_no_markdown(hostile: Run, tmp_path: Path) -> None:
+    table, card = hostile.scaling_table().text("md"), hostile.card()
+    _, front, below = card.split("---\n", 2)
+    for text in (table, below):
+        assert "<" not in text and "[a]" not in text
+        assert "=vit&#124;large &#60;img src=x onerror=go()> &#91;a&#93;(b)" in text
+        assert "A100 &#124;&#60;b>" in text
+    assert yaml.safe_load(front)["workload"] == HOSTILE
+
+    (tmp_path / "card.md").write_text(card)
+    again = scalelab.import_table(tmp_path / "card.md", tmp_path / "again")
+    assert set(again.observations["workload"]) == {HOSTILE}
+
+
 def test_a_card_of_a_newer_version_is_refused(run: Run, tmp_path: Path) -> None:
     newer = run.card().replace("scalelab_card: 1", "scalelab_card: 2")
     (tmp_path / "card.md").write_text(newer)

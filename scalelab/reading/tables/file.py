@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import html
 import io
 import json
 import re
@@ -32,6 +33,8 @@ from scalelab.inputs.wording import Option
 MAX_BYTES = 256 * 2**20
 _SEPARATORS = ",;\t|"
 _LOOKED_AT = 20
+# An apostrophe that keeps a spreadsheet from running a text, as exports have it.
+_APOSTROPHE = re.compile(r"'(?=[=+\-@\t\r\n])")
 _SPACE = re.compile(r"\s*[\n\r]\s*")  # a wrapped heading of a spreadsheet
 _RULE = re.compile(r"[+:=]*-[-+:=]*")
 
@@ -217,10 +220,11 @@ def _text_records(path: Path, content: bytes, above: int) -> tuple[str, list[Rec
     line = above + 1
     try:
         for cells in reader:
-            filled = list(filter(None, map(str.strip, cells)))
+            cells = [_plain(cell.strip(), separator) for cell in cells]
+            filled = [*filter(None, cells)]
             is_rule = separator == "|" and all(map(_RULE.fullmatch, filled))
             if filled and not is_rule:
-                records.append((line, list(map(str.strip, cells))))
+                records.append((line, cells))
             line = above + reader.line_num + 1
     except csv.Error as error:
         raise SpecError(
@@ -234,6 +238,12 @@ def _text_records(path: Path, content: bytes, above: int) -> tuple[str, list[Rec
         return separator, records
 
     return separator, [(line, cells[1:-1]) for line, cells in records]
+
+
+def _plain(cell: str, separator: str) -> str:
+    """Return the text of a cell, without the marks of Markdown or a spreadsheet."""
+    text = html.unescape(cell) if separator == "|" else cell
+    return _APOSTROPHE.sub("", text, count=1) if text.startswith("'") else text
 
 
 def _of_card(path: Path, lines: list[str]) -> tuple[int, list[str]]:

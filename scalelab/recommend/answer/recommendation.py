@@ -1,10 +1,11 @@
 """The answer as plain values; text, JSON and the report are renderings of it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
 
 from scalelab.inputs.document import Scalar
+from scalelab.inputs.lines import in_markdown
 from scalelab.inputs.numerals import SEVERAL, DeviceWords, device_words
 from scalelab.kinds.resources import (
     Units,
@@ -144,6 +145,11 @@ class AskedPart:
     confidence: float
     price: str | None
     currency: str
+
+    def in_markdown(self) -> Self:
+        """Return it with names that Markdown shows as they stand."""
+        names = ("workload", "device_name", "node_group")
+        return replace(self, **{name: in_markdown(getattr(self, name)) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)
