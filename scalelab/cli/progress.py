@@ -74,6 +74,8 @@ class Tracker:
             self.progress = event.progress
             self._count(event.progress.num_done)
             self._end_s = self._expected_end_s(now_s)
+        if problem(event):
+            self._end_s = None  # until a trial starts or is measured
 
         if isinstance(event, TrialEnded) and event.samples_per_s:
             self.fastest = max(

@@ -65,7 +65,6 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
     finished = reader.finished(rows)
     here = [r for r in finished if experiment is None or r["kind"] != IMPORTED]
     ended = {(row["trial_id"], row["attempt"]) for row in rows}
-    job_list = JobList.read(reader.directory / CLUSTER_DIRECTORY)
 
     driver, num_missing, inquiry = reader.driver, None, None
     if experiment is not None:
@@ -74,7 +73,9 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
             source = source_of(experiment, site, finished)
             num_missing, inquiry = source.remaining, source.inquiry
 
+    # at one moment, so that one does not contradict the other
     nodes, waiting, stopping, stopped, unreadable = _of_last_sweep(reader.directory)
+    job_list = JobList.read(reader.directory / CLUSTER_DIRECTORY)
     return RunStatus(
         outcomes=dict(Counter(str(row["outcome"]) for row in here)),
         used_gpu_s=sum(row.get("allocated_gpu_s") or 0.0 for row in rows),

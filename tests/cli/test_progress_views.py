@@ -132,6 +132,21 @@ def test_no_end_is_expected_of_a_sweep_that_stops(clock: Clock) -> None:
     assert tracker.counts() == "1/12 done, 1 running, 0.010 core-h"
 
 
+def test_no_end_is_expected_while_nothing_can_run(clock: Clock) -> None:
+    tracker = Tracker(CORES)
+    tracker.source = Source(total=12, remaining=12)
+    tracker.take(started(0))
+    clock.now_s += 10
+    tracker.take(ended(2))
+    assert tracker.counts().endswith("about 50 s left")
+    tracker.take(ended(2, "node_fail", runs_again=True, running=0))
+    assert "left" not in tracker.counts()
+    tracker.take(Waiting(reason="6 trials for 1 node x 1 device: 0 nodes up."))
+    assert "left" not in tracker.counts()
+    tracker.take(started(2))
+    assert tracker.counts().endswith("about 50 s left")
+
+
 def test_trials_that_are_no_longer_asked_for_do_not_count(clock: Clock) -> None:
     tracker = Tracker(CORES)
     tracker.source = Source(total=3, remaining=2)

@@ -159,8 +159,11 @@ def _read(
         if report.samples is not None and not report.of_samples:
             found.samples.append((step, report.samples))
 
-        last = found.steps[-1] if found.steps else -1
-        if step > last and not report.is_evaluation:
+        if report.is_evaluation:
+            continue
+        if len(found.steps) == 1 and step < found.steps[0]:
+            found.steps.clear()  # it was how many steps there will be
+        if not found.steps or step > found.steps[-1]:
             found.steps.append(step)
 
     return found

@@ -29,6 +29,7 @@ _EXPLAINS = 0.25
 _MATTERS, _APART = 0.1, 1.25
 _MEMORY_ALIKE = 0.1
 _LEAST_START_UP_S = 5.0
+_CLOCK_S = 1.0  # of a batch system, which accounts whole seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,13 +39,14 @@ class Compared:
     name: str  # step_time_s, time_s, gpu_hours or peak_bytes
     predicted: Interval
     true: float
+    grain: float = 0.0  # by which the true value may be off, as it was rounded
 
     @property
     def judgement(self) -> Judgement:
         """Where the true value lies: within the interval, above it or below."""
-        if self.true > self.predicted.hi:
+        if self.true - self.grain > self.predicted.hi:
             return "above"
-        return "below" if self.true < self.predicted.lo else "within"
+        return "below" if self.true + self.grain < self.predicted.lo else "within"
 
     @property
     def is_far(self) -> bool:
@@ -134,11 +136,21 @@ def _compared(
     num_steps = promise.num_steps if steps is None else steps.num_steps
     if accounted is not None and (steps is not None or accounted.did_complete):
         time_s = promise.time_of(num_steps)
-        yield Compared(name="time_s", predicted=time_s, true=accounted.elapsed_s)
+        yield Compared(
+            name="time_s",
+            predicted=time_s,
+            true=accounted.elapsed_s,
+            grain=_CLOCK_S,
+        )
         hours = promise.gpu_hours * (time_s.value / promise.time_s.value)
         devices = accounted.num_gpus or promise.world_size
-        true_hours = accounted.elapsed_s * devices / 3600
-        yield Compared(name="gpu_hours", predicted=hours, true=true_hours)
+        per_second = devices / 3600
+        yield Compared(
+            name="gpu_hours",
+            predicted=hours,
+            true=accounted.elapsed_s * per_second,
+            grain=_CLOCK_S * per_second,
+        )
 
     peaks = [trial.peak_bytes for trial in trials if trial.peak_bytes]
     if peaks and steps is not None and steps.peak_bytes:

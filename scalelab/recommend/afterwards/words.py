@@ -171,7 +171,7 @@ def _time_asked(job: AccountedJob) -> str:
         return "without a limit"
     share = percent(job.elapsed_s / job.limit_s)
     words = f"of {duration(job.limit_s)} asked for ({share})"
-    enough_s = math.ceil(_ROOM * job.elapsed_s / _GRAIN_S) * _GRAIN_S
+    enough_s = max(1, math.ceil(_ROOM * job.elapsed_s / _GRAIN_S)) * _GRAIN_S
     if _may_ask_less(job, enough_s / _ROOM, job.limit_s):
         words += f"; {duration(enough_s)} would do"
     return words

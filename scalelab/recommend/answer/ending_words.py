@@ -181,8 +181,8 @@ def queue_wait(note: Mapping[str, Any], device_word: str) -> str:
         largest = counted(note["largest"], device_word)
         known = f"has started, so its wait is not known (the largest had {largest})"
     elif note["median_s"] is None and note["most_s"] is None:
-        shortest, longest = map(duration, note["seen_s"])
-        known = f"waited {shortest} to {longest}, too few to say more"
+        waits = dict.fromkeys(map(duration, note["seen_s"]))
+        known = f"waited {' to '.join(waits)}, too few to say more"
     else:
         half, most = (
             duration(note[name]) if note[name] is not None else "longer than any so far"

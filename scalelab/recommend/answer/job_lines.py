@@ -90,7 +90,11 @@ class JobTime:
         if not math.isfinite(self.time_s):
             return "No upper end of the training's time is known: see the time limit."
         holds = f"{duration(self.time_s)} ({percent(self.confidence)})"
-        return f"The time limit holds {holds} and a tenth more for the rest."
+        least = f"; it is {duration(_LEAST_S)} at least"
+        return (
+            f"The time limit holds {holds} and a tenth more for the rest"
+            f"{least if self.limit_s == _LEAST_S else ''}."
+        )
 
 
 def _quantile(time_s: Interval, mass: float, confidence: float) -> float:

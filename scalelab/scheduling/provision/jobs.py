@@ -98,7 +98,9 @@ class ProvisionedJob:
 
     def line(self) -> JobLine:
         """Return the job's line in the list of jobs."""
-        state = "up" if self.is_up else "pending" if self.is_pending else "running"
+        # a node may answer before the queue is looked at again
+        has_begun = self.nodes or not self.is_pending
+        state = "up" if self.is_up else "running" if has_begun else "pending"
         view = self.view
         return JobLine(
             name=self.name,

@@ -6,7 +6,7 @@ import pytest
 from fake_programs import FakePrograms
 
 from scalelab.cluster.batch.pbs import PbsClient
-from scalelab.errors import ClusterError
+from scalelab.errors import ClusterError, SpecError
 
 ENDED = """Job Id: 17.server
     Job_Name = vit
@@ -61,6 +61,44 @@ def test_a_job_that_ended_before_it_was_looked_at_has_no_peak(
     job = PbsClient.accounted(["17"])["17"]
     assert job.memory_used_bytes is None
     assert job.memory_asked_bytes == 16 * 2**30
+
+
+UNKNOWN = "/bin/cat $in.err >&2; exit 153"
+SERVER = "Server: server\n    server_state = Active\n"
+
+
+@pytest.mark.parametrize("job_id", ["17", "17.server"])
+def test_an_array_is_asked_about_by_its_jobs(
+    job_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = FakePrograms(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(programs.folder))
+    array = ENDED.replace("17.server", "17[].server").format(log="none")
+    programs.does(
+        "qstat",
+        f'case "$*" in *"[]"*) /bin/cat $in.out ;; *) {UNKNOWN} ;; esac',
+        out=array.replace("    job_state", "    array = True\n    job_state"),
+        err=f"qstat: Unknown Job Id {job_id}",
+    )
+    for asked in (job_id, job_id.replace("17", "17[]")):
+        with pytest.raises(SpecError, match=r"17\[\].server is .*such as '17\[1\]'"):
+            PbsClient.accounted([asked])
+
+
+def test_a_server_without_history_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = FakePrograms(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(programs.folder))
+    script = f'case "$*" in *-B*) /bin/cat $in.out ;; *) {UNKNOWN} ;; esac'
+    unknown = "qstat: Unknown Job Id 17.server"
+    programs.does("qstat", script, out=SERVER, err=unknown)
+    with pytest.raises(ClusterError, match="keeps no history"):
+        PbsClient.accounted(["17.server"])
+
+    kept = f"{SERVER}    job_history_enable = True\n"
+    programs.does("qstat", script, out=kept, err=unknown)
+    assert PbsClient.accounted(["17.server"]) == {}
 
 
 def test_a_job_that_the_server_does_not_know_is_not_there(

@@ -94,6 +94,11 @@ def test_a_training_that_goes_on_counts_its_own_steps(tmp_path: Path) -> None:
     )
 
 
+def test_how_many_steps_there_will_be_is_none_of_them(tmp_path: Path) -> None:
+    steps = (f"step {n}" for n in range(100, 2001, 100))
+    assert read(tmp_path, "up to step 20000", *steps).num_steps == 2000
+
+
 def test_what_no_experiment_describes_is_found_in_the_log(tmp_path: Path) -> None:
     lines = [f"Iteration {n}/500  loss 0.{n:03}" for n in range(20, 501, 20)]
     assert read(tmp_path, *lines, source=None).num_steps == 500

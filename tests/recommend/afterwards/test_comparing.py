@@ -206,6 +206,22 @@ def test_what_a_job_used_of_what_it_asked_for() -> None:
     assert "how busy they were is not known" in lines
 
 
+def test_no_job_is_told_to_ask_for_no_time() -> None:
+    short = replace(JOB, elapsed_s=0.0, cpu_s=None, memory_used_bytes=None)
+    assert "10 h asked for (0%); 5 min would do" in "\n".join(usage_lines(short))
+    (line,) = usage_lines(replace(short, limit_s=60.0, num_gpus=0))
+    assert line.endswith("of 60 s asked for (0%)")
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "judgement"),
+    [(978.0, "below"), (979.5, "within"), (1090.9, "within"), (1092.0, "above")],
+)
+def test_whole_seconds_are_no_difference(elapsed_s: float, judgement: str) -> None:
+    compared = {c.name: c for c in found(job={"elapsed_s": elapsed_s}).compared}
+    assert compared["time_s"].judgement == judgement
+
+
 def test_a_job_that_did_not_end_well_gets_no_advice() -> None:
     lines = "\n".join(usage_lines(replace(JOB, did_complete=False)))
     assert "would do" not in lines

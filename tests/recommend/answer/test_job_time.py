@@ -55,7 +55,12 @@ def test_the_limit_holds_the_time_of_the_answer_and_what_was_not_measured() -> N
 
 
 def test_a_short_job_is_given_some_minutes() -> None:
-    assert time(time_s=3.0).limit_s == 600
+    short = time(time_s=3.0)
+    assert short.limit_s == 600
+    assert short.in_words() == (
+        "The time limit holds 3 s (90%) and a tenth more for the rest; it is 10 min at "
+        "least."
+    )
 
 
 def test_start_up_is_that_of_the_answer() -> None:

@@ -914,6 +914,13 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "queue_wait",
+        WAIT
+        | {"num_started": 1, "median_s": None, "most_s": None, "seen_s": (1.5, 1.5)},
+        "In the queue, as of 2026-11-28: 1 job of about 8 GPUs waited 1.5 s, too few "
+        "to say more; max_time does not include that.",
+    ),
+    (
+        "queue_wait",
         WAIT | {"num_started": 0, "median_s": None, "most_s": None, "seen_s": None},
         "In the queue, as of 2026-11-28: no job of about 8 GPUs has started, so its "
         "wait is not known (the largest had 4 GPUs); max_time does not include "

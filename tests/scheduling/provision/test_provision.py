@@ -551,6 +551,22 @@ def test_why_a_job_waits_is_said_when_it_changes(scene: Callable[..., Scene]) ->
     assert [line.reason for line in waiting.batch.lines] == ["Resources"]
 
 
+def test_a_job_with_a_node_that_answers_is_not_pending(
+    scene: Callable[..., Scene],
+) -> None:
+    whole = scene(provision="one_job")
+    whole.begin((1, 1))
+    whole.see(run_1=JobView(state=JobState.PENDING, reason="Priority"))
+    states = []
+    for name in ("a", "b"):
+        whole.tick()
+        states += [line.state for line in whole.batch.lines]
+        whole.up("run-1", name)
+    whole.tick()
+    states += [line.state for line in whole.batch.lines]
+    assert states == ["pending", "running", "up"]
+
+
 def test_many_jobs_that_wait_are_said_once_each(scene: Callable[..., Scene]) -> None:
     many = scene()
     many.begin(*[(2,)] * 4)
