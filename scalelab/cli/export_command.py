@@ -29,8 +29,8 @@ def run(
         bool,
         typer.Option(
             "--keep-formulas",
-            help="Write texts in CSV as they are. Without it, a text that a spreadsheet "
-            "would run as a formula gets an apostrophe in front.",
+            help="Write texts in CSV as they are. Without it, a text that a "
+            "spreadsheet would run as a formula gets an apostrophe in front.",
         ),
     ] = False,
 ) -> None:

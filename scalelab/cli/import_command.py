@@ -3,7 +3,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from scalelab.cli.arguments import flag, option
+from scalelab.cli.arguments import count, flag, option
 from scalelab.errors import SpecError
 from scalelab.inputs.numerals import counted
 
@@ -43,11 +43,19 @@ def run(
     ] = False,
     tokens_per_sample: Annotated[
         int | None,
-        option("1024", "The throughput counts tokens; a sample has this many.", min=1),
+        option(
+            "1024",
+            "The throughput counts tokens; a sample has this many.",
+            parser=count,
+        ),
     ] = None,
     samples_per_epoch: Annotated[
         int | None,
-        option("1281167", "The table counts epochs to a target; one has this many."),
+        option(
+            "1281167",
+            "The table counts epochs to a target; one has this many.",
+            parser=count,
+        ),
     ] = None,
     decimal: Annotated[
         Literal[".", ","] | None,
@@ -55,7 +63,11 @@ def run(
     ] = None,
     header_row: Annotated[
         int | None,
-        option("LINE", "The line that names the columns [default: the first].", min=1),
+        option(
+            "LINE",
+            "The line that names the columns [default: the first].",
+            parser=count,
+        ),
     ] = None,
     accept_doubts: Annotated[
         bool, flag("--accept-doubts", "Import what is doubted as it is.")

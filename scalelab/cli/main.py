@@ -22,11 +22,13 @@ import typer
 
 from scalelab._version import __version__
 from scalelab.cli.answering import print_error
+from scalelab.cli.arguments import GroupedCommand
 from scalelab.errors import (
     INTERRUPTED,
     NOT_ALL_MEASURED,
     READER_LEFT,
     ScaleLabError,
+    StoreError,
 )
 from scalelab.inputs.lines import ended, one_line
 from scalelab.inputs.wording import for_the_command_line
@@ -66,6 +68,9 @@ HOMES = {
 
 SITE, SITE_HELP = "site", "Write a profile of the cluster that this machine belongs to."
 
+_INSTALL = "--install-completion"
+_COMPLETING = "_SCALELAB_COMPLETE"  # a variable of the scripts that typer installs
+
 # Newer typers bring click along; none has a public name for this class.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 _NO_MEMORY = (
@@ -79,7 +84,6 @@ def build_app(asked: str | None = None) -> typer.Typer:
     app = typer.Typer(
         name="scalelab",
         help="How many GPUs should this training job use? Measure, fit, recommend.",
-        add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -88,7 +92,7 @@ def build_app(asked: str | None = None) -> typer.Typer:
     app.callback()(_options)
     for name, summary in COMMANDS.items():
         command = _command(name, asked) if asked in (None, name) else _nothing
-        app.command(name, short_help=summary)(command)
+        app.command(name, short_help=summary, cls=GroupedCommand)(command)
 
     is_needed = asked in (None, SITE)
     group = _module(SITE).app if is_needed else typer.Typer(callback=_nothing)
@@ -136,6 +140,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     as_json = "--json" in arguments
     try:
+        if _COMPLETING in os.environ:
+            _complete()
         command = typer.main.get_command(build_app(arguments[0] if arguments else ""))
         is_bare = list(arguments) in ([], [SITE])
         words = [*arguments, "--help"] if is_bare else list(arguments)
@@ -160,7 +166,20 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(error, ImportError) and "map segment" not in str(error):
             raise
         return _say(f"Error: {_NO_MEMORY}", NOT_ALL_MEASURED)
+    except OSError as error:
+        if _INSTALL not in arguments:
+            raise
+        why = f"{error.filename} cannot be written: {error.strerror}"
+        hint = "Add what --show-completion prints to the start-up file of your shell."
+        return _say(f"Error: {why}. {hint}", StoreError.exit_code)
     return 0
+
+
+def _complete() -> NoReturn:
+    """Answer a shell that completes a line, and exit."""
+    typed = map(os.environ.get, ("COMP_WORDS", "_TYPER_COMPLETE_ARGS"))
+    _, asked, *_ = [*" ".join(filter(None, typed)).split(), "", ""]
+    sys.exit(typer.main.get_command(build_app(asked)).main([], "scalelab"))
 
 
 def main(*words: str) -> NoReturn:

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalelab.cli.answering import print_answer, print_json, say
-from scalelab.cli.arguments import RunDirectory, flag, option
+from scalelab.cli.arguments import (
+    RunDirectory,
+    count,
+    flag,
+    fraction,
+    number,
+    option,
+)
 from scalelab.cli.import_command import pairs
 from scalelab.errors import NOTHING_MEETS, SpecError
 
@@ -23,27 +30,9 @@ if TYPE_CHECKING:
 MAX_COUNT = 1_000_000
 _RUNS = "runs"
 _OF_CAMPAIGN = (_RUNS, "pool")
-
-
-def _number(text: str) -> float:
-    with suppress(ValueError):
-        return float(text)
-    raise typer.BadParameter(f"{text[:60]!r} is not a number. Write one such as 1.5.")
-
-
-def _fraction(text: str | float) -> float:
-    text = str(text)  # of a default, too
-    is_percent = text.endswith("%")
-    return _number(text[:-1]) / 100 if is_percent else _number(text)
-
-
-def _count(text: str) -> int:
-    with suppress(ValueError):
-        if (number := float(text)).is_integer():
-            return int(number)
-    raise typer.BadParameter(
-        f"{text[:60]!r} is not a whole number. Write one such as 500000 or 1e7."
-    )
+# Groups of options in the help
+_LIMITS, _JOB, _CHOICES = "Limits", "The job", "What may be chosen"
+_PRICES, _LAWS = "Prices and energy", "Laws and what they learn from"
 
 
 def asked(
@@ -53,10 +42,12 @@ def asked(
             "[DEVICE=]2.5usd",
             "What an hour of a device is charged, or of a node, 9usd/node-h "
             "[default: a price list's, else the site's].",
+            group=_PRICES,
         ),
     ] = None,
     prices: Annotated[
-        Path | None, option("FILE", "A price list [default: the site's].")
+        Path | None,
+        option("FILE", "A price list [default: the site's].", group=_PRICES),
     ] = None,
     spot: Annotated[
         list[str] | None,
@@ -64,6 +55,7 @@ def asked(
             "KEY=VALUE",
             "Compare nodes that may be interrupted: price, interrupted_every, "
             "checkpoint, checkpoint_every, restart, wait, history.",
+            group=_PRICES,
         ),
     ] = None,
     power: Annotated[
@@ -71,6 +63,7 @@ def asked(
         option(
             "[DEVICE=]400W",
             "What a device draws [default: as measured, else the site's power_w].",
+            group=_PRICES,
         ),
     ] = None,
     pue: Annotated[
@@ -78,7 +71,8 @@ def asked(
         option(
             "1.2",
             "Energy of the site over that of its computers.",
-            parser=_number,
+            parser=number,
+            group=_PRICES,
         ),
     ] = None,
     carbon_g_per_kwh: Annotated[
@@ -86,68 +80,100 @@ def asked(
         option(
             "380",
             "Carbon of the electricity, in g per kWh [default: the site's].",
-            parser=_number,
+            parser=number,
+            group=_PRICES,
         ),
     ] = None,
     max_gap: Annotated[
         float | None,
         option(
             "0.01",
-            "Limit: what the final metric loses against one process.",
-            parser=_fraction,
+            "What the final metric loses against one process.",
+            parser=fraction,
+            group=_LIMITS,
         ),
     ] = None,
     confidence: Annotated[
         float,
-        option("0.9", "Probability with which all limits hold.", parser=_fraction),
+        option(
+            "0.9",
+            "Probability with which all limits hold.",
+            parser=fraction,
+            group=_LIMITS,
+        ),
     ] = 0.9,
     target: Annotated[
         str | None,
-        option("'val_acc>=0.75'", "Job: a metric to reach, not the run's own."),
+        option("'val_acc>=0.75'", "A metric to reach, not the run's own.", group=_JOB),
     ] = None,
     epochs: Annotated[
         float | None,
         option(
-            "90", "Job: epochs, of the run's own samples or those said.", parser=_number
+            "90",
+            "Epochs, of the run's own samples or those said.",
+            parser=number,
+            group=_JOB,
         ),
     ] = None,
     samples_per_epoch: Annotated[
-        int | None, option("1281167", "Job: samples in one epoch.", parser=_count)
+        int | None,
+        option("1281167", "Samples in one epoch.", parser=count, group=_JOB),
     ] = None,
     samples: Annotated[
-        int | None, option("1e7", "Job: training samples.", parser=_count)
+        int | None, option("1e7", "Training samples.", parser=count, group=_JOB)
     ] = None,
     steps: Annotated[
-        int | None, option("10000", "Job: optimiser steps.", parser=_count)
+        int | None, option("10000", "Optimiser steps.", parser=count, group=_JOB)
     ] = None,
     gpus: Annotated[
         str | None,
         option(
             "8,16",
             "Device counts to consider besides the measured [default: doublings].",
+            group=_CHOICES,
         ),
     ] = None,
     batch: Annotated[
         int | None,
-        option("4096", "Global batch [default: any measured].", parser=_count),
+        option(
+            "4096",
+            "Global batch [default: any measured].",
+            parser=count,
+            group=_CHOICES,
+        ),
     ] = None,
     max_batch: Annotated[
         int | None,
         option(
             "8192",
             "The largest global batch [default: the largest measured].",
-            parser=_count,
+            parser=count,
+            group=_CHOICES,
         ),
     ] = None,
     local_batch: Annotated[
-        int | None, option("64", "Local batch [default: any measured].", parser=_count)
+        int | None,
+        option(
+            "64", "Local batch [default: any measured].", parser=count, group=_CHOICES
+        ),
     ] = None,
     runs: Annotated[
         int | None,
-        option("24", "A campaign of so many runs; limits are those of all together."),
+        option(
+            "24",
+            "A campaign of so many runs; limits are those of all together.",
+            parser=count,
+            group=_JOB,
+        ),
     ] = None,
     pool: Annotated[
-        int | None, option("32", "Devices for all runs of a campaign together.")
+        int | None,
+        option(
+            "32",
+            "Devices for all runs of a campaign together.",
+            parser=count,
+            group=_JOB,
+        ),
     ] = None,
     walltime: Annotated[
         str | None,
@@ -155,17 +181,23 @@ def asked(
             "24h",
             "Add how many chained jobs of at most this time it takes [default: the "
             "site's, where several].",
+            group=_JOB,
         ),
     ] = None,
     checkpoint: Annotated[
         str | None,
-        option("2min", "Time to write a checkpoint at the end of a chained job."),
+        option(
+            "2min",
+            "Time to write a checkpoint at the end of a chained job.",
+            group=_JOB,
+        ),
     ] = None,
     between_nodes: Annotated[
         str | None,
         option(
             "100Gbit/s",
             "Link between nodes, where none was measured [default: the site's].",
+            group=_LAWS,
         ),
     ] = None,
     accept_unmeasured: Annotated[
@@ -173,14 +205,22 @@ def asked(
         flag(
             "--accept-unmeasured",
             "Also choose what rests on a term that was not measured here.",
+            group=_CHOICES,
         ),
     ] = False,
     select: Annotated[
         list[str] | None,
-        option("COLUMN=VALUE", "Narrow the run to one workload or device."),
+        option(
+            "COLUMN=VALUE", "Narrow the run to one workload or device.", group=_CHOICES
+        ),
     ] = None,
     law: Annotated[
-        str, option("NAME", "Law of step time: amdahl, usl, power, pollux, xgboost.")
+        str,
+        option(
+            "NAME",
+            "Law of step time: amdahl, usl, power, pollux, xgboost.",
+            group=_LAWS,
+        ),
     ] = "scalelab",
     learn_from: Annotated[
         list[Path] | None,
@@ -188,10 +228,11 @@ def asked(
             "RUN",
             "Another run to learn step times from: of the same devices, or of the "
             "same workload elsewhere [default: the history's].",
+            group=_LAWS,
         ),
     ] = None,
     no_history: Annotated[
-        bool, flag("--no-history", "Learn from no other run.")
+        bool, flag("--no-history", "Learn from no other run.", group=_LAWS)
     ] = False,
     **limits: str | None,
 ) -> dict[str, Any]:
@@ -328,7 +369,11 @@ def table(
     ] = None,
     runs: Annotated[
         int | None,
-        option("N", "Runs of the job, for the device-hours to ask for [default: 1]."),
+        option(
+            "N",
+            "Runs of the job, for the device-hours to ask for [default: 1].",
+            parser=count,
+        ),
     ] = None,
     card: Annotated[
         bool,
@@ -379,6 +424,7 @@ def with_question(
                         for name in (resource.limit, resource.also_called)
                         if name
                     ),
+                    group=_LIMITS,
                 ),
             ],
         )

@@ -29,7 +29,6 @@ from scalelab.inputs.problems import shown
 from scalelab.inputs.quantities import (
     parse_bytes,
     parse_duration,
-    parse_gpu_hours,
     parse_power,
 )
 from scalelab.inputs.target import Condition, Target
@@ -321,9 +320,6 @@ Watts = Annotated[
 ]
 Effectiveness = Annotated[float, Field(strict=True, ge=1, lt=10)]
 CarbonRate = Annotated[float, Field(strict=True, ge=0, lt=10_000)]
-DeviceHours = Annotated[
-    float, _amount(parse_gpu_hours, "device time", "10 or '10gpu-h'"), _NUMBER_OR_TEXT
-]
 Currency = Annotated[str, _read_by(known_currency, "is no currency."), _TEXT]
 TargetText = Annotated[
     Target,

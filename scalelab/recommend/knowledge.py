@@ -46,7 +46,6 @@ from scalelab.recommend.question.devices import (
 )
 from scalelab.records.columns import OPTION_PREFIX
 
-NODE_GROUP = "node_group"
 _ONE_VALUE = ("workload", "sequence_length", "dataset", "emulated")
 _MAX_LISTED = 6
 

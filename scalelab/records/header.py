@@ -38,6 +38,7 @@ _PACKAGES = (
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _GIT_TIMEOUT_S = 10.0
 _VALUES = "env.json"
+_MAX_NAMED = 8
 _EXPERIMENT = re.compile(r"\d{4,}\.yaml")
 
 
@@ -94,6 +95,16 @@ class RunHeader:
         )
 
 
+def _runs_near(directory: Path) -> str:
+    """Return, for a hint, the runs that lie in a directory, or in ``runs``."""
+    folders = (directory, Path("runs"))
+    headers = (header for folder in folders for header in folder.glob("*/run.json"))
+    found = sorted({os.path.relpath(header.parent) for header in headers})
+    found.sort(key=lambda run: Path(run).name != directory.name)
+    listed = ", ".join(found[:_MAX_NAMED])
+    return f". Runs are {listed}." if found else ", e.g. runs/NAME."
+
+
 def read_header(path: Path) -> RunHeader:
     """Read ``run.json``."""
     try:
@@ -117,7 +128,7 @@ def read_header(path: Path) -> RunHeader:
         why = "no" if is_absent else f"{error.strerror}:"
         raise StoreError(
             f"{path.parent} is not a run directory ({why} {path.name}). Give the "
-            "directory of a run, e.g. runs/NAME."
+            f"directory of a run{_runs_near(path.parent)}"
         ) from error
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise StoreError(

@@ -16,6 +16,7 @@ from scalelab.inputs.numerals import (
     percent,
 )
 from scalelab.inputs.problems import one_of, shown
+from scalelab.inputs.wording import Command, Option
 from scalelab.laws.paired import MASS, Paired, paired
 from scalelab.laws.rows import FitRows, curve_columns
 from scalelab.recommend.answer.recommendation import Recommendation
@@ -221,10 +222,16 @@ def compare_values(
     varying = [n for n in curve_columns(frame) if frame[n].astype(str).nunique() > 1]
 
     name = axis if axis in varying else OPTION_PREFIX + axis
+    if axis in (*_TITLES, "global_batch_size"):
+        raise SpecError(
+            f"{Option('axis', axis)}: step times are compared at the same devices and "
+            f"batch. {Command('recommend', (str(run.path),), {})} weighs those that "
+            "differ."
+        )
     if name not in varying:
         known = [axis.removeprefix(OPTION_PREFIX) for axis in varying]
         valid = one_of(known, axis) if known else "No setting does."
-        raise SpecError(f"axis={axis!r} does not vary in {run.name}. {valid}")
+        raise SpecError(f"{Option('axis', axis)} does not vary in {run.name}. {valid}")
 
     sides = []
     for value in frame[name].dropna().drop_duplicates().tolist():

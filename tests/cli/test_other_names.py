@@ -45,7 +45,12 @@ def test_python_knows_them_too(home: Path) -> None:
     ("words", "message"),
     [
         ("recommend runs/small --epochs ninety", "'ninety' is not a number"),
-        ("recommend runs/small --confidence high", "'high' is not a number"),
+        ("recommend runs/small --confidence high", "such as 0.9 or 90%."),
+        ("recommend runs/small --pool 1.5", "'1.5' is not a whole number"),
+        ("import table.csv --header-row x", "'x' is not a whole number"),
+        ("recommend small", "Give the directory of a run. Runs are runs/small."),
+        ("recommend smal", "Give the directory of a run. Runs are runs/small."),
+        ("recommend runs", "Give the directory of a run. Runs are runs/small."),
         (
             "recommend runs/small --confidence 150%",
             "=1.5 must be less than 1",

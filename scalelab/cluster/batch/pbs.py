@@ -34,7 +34,7 @@ _WALLTIME_EXCEEDED = "-29"
 # 120 s; the walltime used stands still in between.
 _MAX_USED_AGE_S = 130.0
 _JOB = re.compile(r"^Job Id: (\S+)", re.MULTILINE)
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"^(\d+)(\[\d*\])?")  # and the element of an array
 _ATTRIBUTE = re.compile(r"^ {4}(\S+) = (.*)$", re.MULTILINE)
 # The server or a MoM is away or overloaded, or the user has too many jobs: worth
 # another try.
@@ -148,15 +148,32 @@ class PbsClient:
             If a job is unknown to a server that keeps no history.
         """
         jobs, _ = asyncio.run(_shown(job_ids, "-x"))
-        _check_arrays(jobs)
         found = {
             job_id: _accounted(full_id, job)
             for full_id, job in jobs.items()
             for job_id in job_ids
             if full_id.partition(".")[0] == job_id.partition(".")[0]
         }
-        if unknown := [job_id for job_id in job_ids if job_id not in found]:
-            _check_unknown(unknown)
+
+        server, unknown = "", [job_id for job_id in job_ids if job_id not in found]
+        if unknown:
+            arrays = [_NUMBER.sub(r"\1[]", job_id) for job_id in unknown]
+            jobs |= asyncio.run(_shown(arrays, "-x"))[0]
+            server = answered(["qstat", "-B", "-f"]).output
+
+        is_array = (name for name, job in jobs.items() if job.get("array") == "True")
+        if array_id := next(is_array, ""):
+            raise SpecError(
+                f"{array_id} is an array of jobs. Give the id of one of its jobs, such "
+                f"as {array_id.replace('[]', '[1]')}."
+            )
+
+        if "Server:" in server and "job_history_enable = True" not in server:
+            raise ClusterError(
+                f"pbs does not know job {', '.join(map(repr, unknown))}: its server "
+                "keeps no history (job_history_enable), so it forgets a job that has "
+                "ended. Give the log of the job."
+            )
         return found
 
     @staticmethod
@@ -200,34 +217,6 @@ async def _shown(
     _, *parts = _JOB.split(answer.output.replace("\n\t", ""))
     pairs = zip(parts[::2], parts[1::2], strict=True)
     return {job_id: dict(_ATTRIBUTE.findall(text)) for job_id, text in pairs}, gone
-
-
-def _check_arrays(jobs: Mapping[str, Mapping[str, str]]) -> None:
-    for array_id in (name for name, job in jobs.items() if job.get("array") == "True"):
-        number = array_id.partition("[")[0]
-        raise SpecError(
-            f"{array_id} is an array of jobs. Give the id of one of its jobs, such as "
-            f"'{number}[1]'."
-        )
-
-
-def _check_unknown(job_ids: Sequence[str]) -> None:
-    """Refuse ids of arrays without brackets, and jobs that a server forgets."""
-    arrays = [
-        _NUMBER.sub(r"\g<0>[]", job_id, count=1)
-        for job_id in job_ids
-        if "[" not in job_id
-    ]
-    if arrays:
-        _check_arrays(asyncio.run(_shown(arrays, "-x"))[0])
-
-    server = answered(["qstat", "-B", "-f"]).output
-    if "Server:" in server and "job_history_enable = True" not in server:
-        raise ClusterError(
-            f"pbs does not know job {', '.join(map(repr, job_ids))}: its server keeps no "
-            "history (job_history_enable), so it forgets a job that has ended. Give the "
-            "log of the job."
-        )
 
 
 def _view(job: Mapping[str, str]) -> JobView:

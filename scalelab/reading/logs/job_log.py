@@ -159,14 +159,18 @@ def _read(
         if report.samples is not None and not report.of_samples:
             found.samples.append((step, report.samples))
 
-        if report.is_evaluation:
-            continue
-        if len(found.steps) == 1 and step < found.steps[0]:
-            found.steps.clear()  # it was how many steps there will be
-        if not found.steps or step > found.steps[-1]:
-            found.steps.append(step)
+        if not report.is_evaluation:
+            _add(found.steps, step)
 
     return found
+
+
+def _add(steps: list[int], step: int) -> None:
+    """Add a step that is later; a first one that is not said how many there will be."""
+    if len(steps) == 1 and step < steps[0]:
+        steps.clear()
+    if not steps or step > steps[-1]:
+        steps.append(step)
 
 
 def _made(steps: Sequence[int]) -> int:

@@ -149,7 +149,9 @@ class AskedPart:
     def in_markdown(self) -> Self:
         """Return it with names that Markdown shows as they stand."""
         names = ("workload", "device_name", "node_group")
-        return replace(self, **{name: in_markdown(getattr(self, name)) for name in names})
+        return replace(
+            self, **{name: in_markdown(getattr(self, name)) for name in names}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,7 +81,8 @@ def test_an_array_is_asked_about_by_its_jobs(
         err=f"qstat: Unknown Job Id {job_id}",
     )
     for asked in (job_id, job_id.replace("17", "17[]")):
-        with pytest.raises(SpecError, match=r"17\[\].server is .*such as '17\[1\]'"):
+        words = r"17\[\].server is an array .* such as 17\[1\].server"
+        with pytest.raises(SpecError, match=words):
             PbsClient.accounted([asked])
 
 

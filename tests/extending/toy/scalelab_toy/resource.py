@@ -31,7 +31,7 @@ WATER = Resource(
     limit="max_water",  # --max-water 20l
     parse=litres,
     example="20l",
-    help="Limit: water for cooling.",
+    help="Water for cooling.",
     amount=evaporated,  # None where it cannot be computed: then give missing=
     unit=lambda amount, units: (1.0, "l"),
     least="takes the least water",
