@@ -23,7 +23,7 @@ import optuna
 
 import scalelab
 from scalelab.experiment.rates import LearningRateRule, scaled_rate
-from scalelab.search.rate_search import best_place, first_rate, rate_at, wanted_runs
+from scalelab.search.tuned_rates import best_place, first_rate, rate_at, wanted_runs
 
 MOST_RUNS = 12
 STARTS = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the best rate of the smallest batch

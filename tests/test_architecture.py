@@ -51,7 +51,7 @@ OPENING = {
             "scalelab.cluster.network",
             "scalelab.inside.scalelab_probe.ranks",
             "scalelab.launch.command.command_supervisor",
-            "scalelab.launch.command.witness.sight",
+            "scalelab.launch.command.sight",
             "scalelab.launch.process_tree",
             "scalelab.launch.ranks.server",
             "scalelab.site.profile",

@@ -140,8 +140,6 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     as_json = "--json" in arguments
     try:
-        if _COMPLETING in os.environ:
-            _complete()
         command = typer.main.get_command(build_app(arguments[0] if arguments else ""))
         is_bare = list(arguments) in ([], [SITE])
         words = [*arguments, "--help"] if is_bare else list(arguments)
@@ -184,6 +182,8 @@ def _complete() -> NoReturn:
 
 def main(*words: str) -> NoReturn:
     """Run ``scalelab``, with words before those of its command line, and exit."""
+    if _COMPLETING in os.environ:
+        _complete()
     sys.exit(_run_in_pipe([*words, *sys.argv[1:]]))
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import uuid
 from collections import Counter
@@ -18,7 +19,7 @@ from scalelab.errors import StoreError
 from scalelab.experiment.fingerprint import ACCEPT
 from scalelab.inputs.links import Link
 from scalelab.inputs.outcome import Outcome
-from scalelab.inputs.plain_files import read_file
+from scalelab.inputs.plain_files import opened, read_file
 from scalelab.inputs.target import Condition
 from scalelab.plan.source import Observation
 from scalelab.records import cache
@@ -45,6 +46,7 @@ from scalelab.records.ledger import (
     AttemptKey,
     Ledger,
     attempt_directory,
+    attempts_on_disk,
     discard_halves,
     ended_rows,
     judged,
@@ -52,7 +54,6 @@ from scalelab.records.ledger import (
     measured_meanwhile,
     recover,
 )
-from scalelab.records.logged_link import logged_link
 from scalelab.records.observations import (
     check_row,
     check_types,
@@ -65,6 +66,37 @@ from scalelab.records.taken_over import IMPORTED, on_known_devices
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_ADAPTER = re.compile(rb"NCCL INFO NET/IB: \[\d+\] (\S+) [^\n]*?\bspeed=(\d{1,9})\b")
+_LATEST, _HEAD_BYTES = 5, 1 << 20  # attempts to look at, and bytes of each log
+
+
+def logged_link(trials: Path) -> Link | None:
+    """Return the link between nodes that the log of a late attempt names.
+
+    With NCCL_DEBUG=INFO, NCCL names the network adapters that it would use and how many
+    Mbit/s each has, also where all ranks are on one node::
+
+        NCCL INFO NET/IB: [0] mlx5_0:uverbs0:1/IB provider=Mlx5 speed=200000 ...
+
+    An exchange is spread over all of them. Interfaces without RDMA are named without
+    speed.
+    """
+    ages = {}
+    with suppress(OSError, StoreError):
+        for _, files in attempts_on_disk(trials):
+            ages[files] = -files.directory.stat().st_mtime_ns
+
+    for files in sorted(ages, key=lambda files: ages[files])[:_LATEST]:
+        log = files.log(0)
+        with suppress(OSError), opened(log, below=trials.parent) as file:
+            adapters = dict(_ADAPTER.findall(file.read(_HEAD_BYTES)))
+            if adapters and (mbit_per_s := sum(map(int, adapters.values()))):
+                return Link(
+                    bandwidth_bytes_per_s=mbit_per_s * 1e6 / 8, said_by="NCCL's log"
+                )
+
+    return None
 
 
 class RunReader:

@@ -10,7 +10,7 @@ import pytest
 from measured_runs import COMMAND, measured_run
 
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.records.logged_link import logged_link
+from scalelab.records.store import logged_link
 from scalelab.session import answer_text, load
 
 ADAPTER = (

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from scalelab.search.rate_search import (
+from scalelab.search.tuned_rates import (
     STEP,
     best_place,
     first_rate,

@@ -148,9 +148,11 @@ class AskedPart:
 
     def in_markdown(self) -> Self:
         """Return it with names that Markdown shows as they stand."""
-        names = ("workload", "device_name", "node_group")
         return replace(
-            self, **{name: in_markdown(getattr(self, name)) for name in names}
+            self,
+            workload=in_markdown(self.workload),
+            device_name=in_markdown(self.device_name),
+            node_group=in_markdown(self.node_group),
         )
 
 

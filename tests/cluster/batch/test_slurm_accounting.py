@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from fake_programs import FakePrograms
 
-from scalelab.cluster.batch import slurm_accounting
-from scalelab.cluster.batch.slurm_accounting import accounted_jobs, queue_waits
+from scalelab.cluster.batch import slurm
+from scalelab.cluster.batch.slurm import accounted_jobs, queue_waits
 from scalelab.errors import ClusterError
 
 ROWS = (
@@ -102,7 +102,7 @@ def test_waits_are_of_jobs_that_have_started_and_of_pending_ones(
 def test_accounting_that_does_not_answer_is_given_up(
     programs: FakePrograms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm_accounting, "_ANSWER_OF_ALL_S", 0.2)
+    monkeypatch.setattr(slurm, "_ANSWER_OF_ALL_S", 0.2)
     programs.does("sacct", "exec /bin/sleep 30")
     with pytest.raises(ClusterError, match=r"sacct did not answer within 0\.2 s"):
         queue_waits(None)

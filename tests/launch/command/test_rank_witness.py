@@ -12,7 +12,7 @@ from command_specs import TICKER, command_spec, needs_open_mpi
 from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
-from scalelab.launch.command.witness.sight import Connections, Held, Link, Sight
+from scalelab.launch.command.sight import Connections, Held, Link, Sight
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.launch.rendezvous import Meeting
 from scalelab.records.attempt import AttemptResult

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from scalelab.recommend.money.campaigns import Campaign
+from scalelab.recommend.chained import Campaign
 
 
 def campaign(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scalelab.recommend.money.chains import Chain
+from scalelab.recommend.chained import Chain
 
 
 def lived(work_s: int, limit_s: int, start_up_s: int, checkpoint_s: int) -> list[int]:

@@ -1,29 +1,252 @@
-"""The steps of a command as the probe has seen them, where its optimizer made them."""
+"""The steps of a command as the probe has seen them, where its optimizer made them.
+
+The probe also shows whether the ranks train together, by their parameters, gradients
+and first batches, and whether the data loaders draw the samples that a trial asks for.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
-from scalelab.experiment.trial import Trial
+from scalelab.errors import SpecError
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.inputs.numerals import counted, number
 from scalelab.kinds.strategies import strategy_of
-from scalelab.launch.command.probe.ranks import check_group, ranks_witness
-from scalelab.launch.command.probe.samples import samples_witness
 from scalelab.launch.command.probe.streams import (
+    Draws,
+    Note,
     ProbedProcess,
     ProbedProcesses,
     Source,
 )
 from scalelab.launch.command.steps import StepLog
-from scalelab.plan.first_check import INSIDE, RANKS_APART, WRONG_BEYOND, factor
+from scalelab.plan.first_check import (
+    DOUBTED_BEYOND,
+    INSIDE,
+    LOADER,
+    NOT_WITNESSED,
+    RANKS_APART,
+    SAME_DATA,
+    WRONG_BEYOND,
+    factor,
+)
 from scalelab.reading.logs.lines import Report
 
 # So many steps show which optimizer, and which loader, the training is of.
 _ENOUGH = 4
 _ENOUGH_OF_OTHERS = 20  # where the first rank may have none, as it only serves others
+# The share of steps in which a wrong number of samples is refused.
+_OFTEN = 0.9
+_FEWEST_STEPS = 5
+# The notes of a rank on its optimizer, by the number of the step that came next.
+_Notes = dict[int, Note]
+
+
+def ranks_witness(
+    trial: Trial,
+    processes: Sequence[ProbedProcess],
+    *,
+    optimizer: int,
+    loader: int,
+) -> str | None:
+    """Return what the probe says of the ranks; None where it cannot judge them.
+
+    ``inside``: they train together, on samples of their own. ``same_data``: they hold
+    the same parameters, and began with the same batch. ``not_witnessed``: one sign says
+    that they train apart.
+
+    Raises
+    ------
+    SpecError
+        Each trains alone; or all see the same samples, and a target is to be reached.
+    """
+    if (compared := _compared(trial, processes, optimizer)) is None:
+        return None
+    ranks, first, last = compared
+    if not _are_equal(ranks, last, "parameters"):
+        if _are_equal(ranks, last, "gradients") or _may_exchange(ranks, first, last):
+            return NOT_WITNESSED
+        raise SpecError(
+            f"{counted(len(processes), 'rank')} joined a process group, and each "
+            f"trains alone: before step {last} their parameters and their gradients "
+            "differ, and they have exchanged nothing since step 1. Wrap the model in "
+            "torch.nn.parallel.DistributedDataParallel, or let the program average its "
+            "gradients. Where it averages weights now and then, write parallelism: "
+            "local_sgd."
+        )
+
+    batches = {
+        process.loaders.get(loader, {}).get("first_batch") for process in processes
+    }
+    if None in batches:
+        return None
+    if len(batches) > 1:
+        return INSIDE
+    if trial.kind is TrialKind.THROUGHPUT:
+        return SAME_DATA
+
+    raise SpecError(
+        f"all {counted(len(processes), 'rank')} began with the same batch, and before "
+        f"step {last} hold the same parameters: every rank sees the same samples, and "
+        "what they reach one rank would reach as soon. Give the data loader a sampler, "
+        "torch.utils.data.DistributedSampler, or a seed for each rank."
+    )
+
+
+def check_group(trial: Trial, note: Note) -> None:
+    """Refuse a process group of another size than the trial has devices.
+
+    With a layout there may also be one rank for each replica, which drives several;
+    servers may be members, too.
+
+    Raises
+    ------
+    SpecError
+        The group has more ranks, or fewer.
+    """
+    size = note.get("world_size")
+    if not strategy_of(trial.parallelism).is_synchronous or size in (
+        None,
+        trial.world_size,
+        trial.layout and trial.data_parallel_size,
+    ):
+        return
+
+    raise SpecError(
+        f"the program's process group has {counted(size, 'rank')}, and this trial has "
+        f"{counted(trial.world_size, 'device')}, so its row would tell of devices that "
+        "were not used, or were shared. Let the command start a rank for each device: "
+        "torchrun --nnodes {num_nodes} --nproc-per-node {gpus_per_node}, or accelerate "
+        "launch --num_processes {world_size}."
+    )
+
+
+def _compared(
+    trial: Trial, processes: Sequence[ProbedProcess], optimizer: int
+) -> tuple[list[_Notes], int, int] | None:
+    """Return the notes of ranks that can be compared, before a first and a last step.
+
+    Each must hold the whole model, which has changed since the first.
+    """
+    strategy = strategy_of(trial.parallelism)
+    is_whole = strategy.is_synchronous and not strategy.shards_state
+    if trial.layout is not None or not is_whole or len(processes) < 2:
+        return None
+
+    ranks = [
+        {
+            at: note
+            for at, note in process.notes[optimizer].items()
+            if "parameters" in note
+        }
+        for process in processes
+    ]
+
+    common = set.intersection(*map(set, ranks))
+    if len(common) < 2 or not all(map(_is_plain, ranks)):
+        return None
+
+    first, last = min(common), max(common)
+    has_changed = ranks[0][first]["parameters"] != ranks[0][last]["parameters"]
+    are_alike = has_changed and _are_equal(ranks, last, "shapes")
+    return (ranks, first, last) if are_alike else None
+
+
+def _is_plain(rank: _Notes) -> bool:
+    return not any(note["engines"] or note["is_split"] for note in rank.values())
+
+
+def _are_equal(ranks: Sequence[_Notes], at: int, name: str) -> bool:
+    return all(rank[at][name] == ranks[0][at][name] for rank in ranks)
+
+
+def _may_exchange(ranks: Sequence[_Notes], first: int, last: int) -> bool:
+    """Tell whether a collective operation was counted between two steps, or none is."""
+    counts = [
+        (rank[first].get("exchanges"), rank[last].get("exchanges")) for rank in ranks
+    ]
+    return any(None in pair or pair[0] != pair[1] for pair in counts)
+
+
+def samples_witness(
+    trial: Trial, drawn: Sequence[Sequence[Draws]], num_processes: int
+) -> str | None:
+    """Return what confirms the samples of a step; None where nothing does.
+
+    Parameters
+    ----------
+    drawn
+        For each process of the first node that steps, what it drew for each step.
+    num_processes
+        Processes that were started on that node; those that they start may step.
+
+    Raises
+    ------
+    SpecError
+        Another number of samples is drawn than the trial asks for.
+    """
+    if trial.data_parallel_size != trial.world_size:
+        return None  # ranks may see the same samples
+    drawing = [steps for steps in drawn if any(step.batches for step in steps)]
+    if not drawing:
+        return None
+
+    asked = trial.local_batch_size * trial.gradient_accumulation_steps
+    on_node = asked * trial.allocation.devices_per_node[0]
+
+    shares = {on_node / max(len(drawn), num_processes)}
+    if len(drawing) < len(drawn):  # some deal out to the others, of all nodes or of one
+        shares |= {on_node / len(drawing), trial.global_batch_size / len(drawing)}
+
+    for steps in drawing:
+        known = [step.samples for step in steps if step.samples is not None]
+        if len(known) < max(_FEWEST_STEPS, len(steps)):
+            return None
+        if all(_is_off(known, share) for share in shares):
+            raise SpecError(_wrong(trial, steps, max(shares)))
+        usual = max(median(known), 1e-9)
+        if min(factor(usual, share) for share in shares) > DOUBTED_BEYOND:
+            return None
+
+    return LOADER
+
+
+def _is_off(samples: Sequence[float], share: float) -> bool:
+    more = sum(count >= WRONG_BEYOND * share for count in samples)
+    fewer = sum(count * WRONG_BEYOND <= share for count in samples)
+    return max(more, fewer) >= _OFTEN * len(samples)
+
+
+def _wrong(trial: Trial, steps: Sequence[Draws], share: float) -> str:
+    local, passes = trial.local_batch_size, trial.gradient_accumulation_steps
+    batches = median(step.batches for step in steps)
+    samples = median(step.samples or 0.0 for step in steps)
+    size = samples / max(batches, 1)
+    devices = share / (local * passes)
+    shown = f" x {number(devices)} devices of a process" if devices != 1 else ""
+
+    found = (
+        f"the program's data loader handed out {number(samples)} samples for each "
+        f"optimiser step ({number(batches)} x {number(size)}), where {number(share)} "
+        f"were asked: local_batch_size={local} x gradient_accumulation_steps={passes}"
+        f"{shown}"
+    )
+    if size and factor(size, share / passes) < WRONG_BEYOND:
+        return (
+            f"{found}. It makes {number(batches)} passes a step: let its command "
+            "receive {gradient_accumulation_steps}, or write "
+            f"gradient_accumulation_steps: {max(1, round(batches))}."
+        )
+
+    return (
+        f"{found}. Its batch size is not the one that the command receives: pass "
+        "{local_batch_size} where the program reads it, and let no configuration "
+        "override it."
+    )
 
 
 class ProbedSteps:
