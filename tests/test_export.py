@@ -16,6 +16,7 @@ from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult
 from scalelab.session import Run
+from scalelab.session.export import write_rows
 
 WITH_OPTIONS = EMULATED.replace(
     "gpus: [1, 2]", "parallelism: [ddp, {fsdp: {sharding: [full]}}]\ngpus: [1, 2]"
@@ -163,6 +164,18 @@ def test_an_exported_table_that_was_spoilt_is_refused(
     with pytest.raises(SpecError, match=message):
         scalelab.import_table(path, tmp_path / "again")
     assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("workload", ["=1+1", "'=1+1", "-a", "@b", "'c", "a=b", "''+"])
+def test_a_name_like_a_formula_is_read_back(workload: str, tmp_path: Path) -> None:
+    row = "4,1,8,0.1"
+    path = tmp_path / "rows.csv"
+    head = "workload,world_size,num_nodes,local_batch_size,step_time_s"
+    path.write_text(f"{head}\nplain,{row}\n")
+    run = scalelab.import_table(path, tmp_path / "run")
+    rows = run.observations.assign(workload=workload)
+    again = scalelab.import_table(write_rows(rows, path), tmp_path / "again")
+    assert [*again.observations["workload"]] == [workload]
 
 
 def test_no_text_of_a_csv_is_a_formula(runs: Sequence[Run], tmp_path: Path) -> None:

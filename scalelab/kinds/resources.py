@@ -294,8 +294,9 @@ def read_limits(
 ) -> dict[str, float]:
     """Return limits by the resource's name, in the unit of its field.
 
-    What is given is text by ``Resource.limit``, a number by ``Resource.max_field`` or
-    None, no limit; ``others`` are arguments one of which may have been meant.
+    What is given is text by ``Resource.limit`` or its other name, a number by
+    ``Resource.max_field``, or None, no limit; ``others`` are arguments one of which may
+    have been meant.
 
     Examples
     --------
@@ -336,7 +337,7 @@ def _limit(resource: Resource, key: str, value: object) -> float:
 
 def _limited_by(key: str, others: Iterable[str]) -> Resource:
     for resource in chain(RESOURCES.built_in, RESOURCES):
-        if key in (resource.limit, resource.max_field):
+        if key in (resource.limit, resource.max_field, resource.also_called):
             return resource
     limits = [resource.limit for resource in RESOURCES]
     raise SpecError(f"{key} limits no resource. {one_of([*limits, *others], key)}")

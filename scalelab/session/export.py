@@ -41,7 +41,8 @@ _OF_ALL = (
     *("samples_to_target", "time_to_target_s", "final_metric", "energy_j"),
     *("device_power_w", "start_up_s", "allocated_gpu_s"),
 )
-_FORMULA = re.compile(r"[=+\-@\t\r\n]")  # begins one in a spreadsheet
+# The beginning of a formula; further apostrophes keep those that a text has itself.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 _LISTS = [column.name for column in COLUMNS if column.kind == "list"]
 
 

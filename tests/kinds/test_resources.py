@@ -79,6 +79,7 @@ def test_wrong_limits_are_refused(given: dict[str, Any], message: str) -> None:
         ({"max_cost": "20"}, {"money": 20}),
         ({"max_time": "6days"}, {"time": 6 * 86400}),
         ({"max_time_s": 9.5, "max_cost": None}, {"time": 9.5}),
+        ({"deadline": "4h", "budget": "20usd"}, {"time": 14400, "money": 20}),
     ],
 )
 def test_limits_are_read(given: dict[str, Any], limits: dict[str, float]) -> None:

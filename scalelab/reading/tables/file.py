@@ -34,7 +34,7 @@ MAX_BYTES = 256 * 2**20
 _SEPARATORS = ",;\t|"
 _LOOKED_AT = 20
 # An apostrophe that keeps a spreadsheet from running a text, as exports have it.
-_APOSTROPHE = re.compile(r"'(?=[=+\-@\t\r\n])")
+_APOSTROPHE = re.compile(r"'(?='*[=+\-@\t\r\n])")
 _SPACE = re.compile(r"\s*[\n\r]\s*")  # a wrapped heading of a spreadsheet
 _RULE = re.compile(r"[+:=]*-[-+:=]*")
 
