@@ -62,7 +62,10 @@ def test_an_empty_directory_becomes_a_run(tmp_path: Path) -> None:
     assert RunStore.open(tmp_path / "run").experiment_text == "x"
 
 
-def test_what_is_no_run_is_said(tmp_path: Path) -> None:
+def test_what_is_no_run_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where no runs lie
     with pytest.raises(
         StoreError, match=r"is not a run directory \(no run\.json\)\. .*NAME"
     ):
