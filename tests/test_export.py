@@ -168,10 +168,9 @@ def test_an_exported_table_that_was_spoilt_is_refused(
 
 @pytest.mark.parametrize("workload", ["=1+1", "'=1+1", "-a", "@b", "'c", "a=b", "''+"])
 def test_a_name_like_a_formula_is_read_back(workload: str, tmp_path: Path) -> None:
-    row = "4,1,8,0.1"
     path = tmp_path / "rows.csv"
     head = "workload,world_size,num_nodes,local_batch_size,step_time_s"
-    path.write_text(f"{head}\nplain,{row}\n")
+    path.write_text(f"{head}\nplain,4,1,8,0.1\n")
     run = scalelab.import_table(path, tmp_path / "run")
     rows = run.observations.assign(workload=workload)
     again = scalelab.import_table(write_rows(rows, path), tmp_path / "again")

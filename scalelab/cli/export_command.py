@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from scalelab.cli.arguments import option
+from scalelab.cli.arguments import flag, option
 
 
 def run(
@@ -27,10 +27,10 @@ def run(
     ] = "attempt",
     keep_formulas: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--keep-formulas",
-            help="Write texts in CSV as they are. Without it, a text that a "
-            "spreadsheet would run as a formula gets an apostrophe in front.",
+            "Write texts in CSV as they are. Without it, a text that a spreadsheet "
+            "would run as a formula gets an apostrophe in front.",
         ),
     ] = False,
 ) -> None:

@@ -4,6 +4,8 @@ import re
 import textwrap
 from collections.abc import Sequence
 
+_MARKS = re.compile(r"[&<|\\`*\[\]]")  # those of Markdown, and of HTML in it
+
 
 def ended(sentence: str) -> str:
     """Return a sentence that ends with a full stop, so that another can follow.
@@ -30,8 +32,7 @@ def in_markdown(text: str) -> str:
     >>> in_markdown("a|b\n<img src=x>")
     'a&#124;b &#60;img src=x>'
     """
-    marks = re.compile(r"[&<|\\`*\[\]]")
-    return marks.sub(lambda mark: f"&#{ord(mark[0])};", one_line(text))
+    return _MARKS.sub(lambda mark: f"&#{ord(mark[0])};", one_line(text))
 
 
 def between_words(text: str, columns: int) -> str:
