@@ -115,7 +115,7 @@ def run(
     for line in (f"{rows} {are} in {run.directory}", *run.import_notes):
         typer.echo(line)
 
-    for doubt in run.import_doubts:
+    for doubt in (*run.import_doubts, *run.doubted_rows):
         typer.echo(f"Doubtful: {doubt}", err=True)
 
 

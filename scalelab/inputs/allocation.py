@@ -56,6 +56,11 @@ class Allocation:
         """Devices per node, a mean where the allocation is uneven."""
         return self.world_size / self.num_nodes
 
+    def holds(self, num_devices: int, num_nodes: int) -> bool:
+        """Tell whether so many devices, spread over so many nodes, are among these."""
+        on_node = -(-num_devices // num_nodes)
+        return num_nodes <= self.num_nodes and on_node <= self.devices_per_node[0]
+
     def __str__(self) -> str:
         per_node = "+".join(map(str, dict.fromkeys(self.devices_per_node)))
         return f"{self.num_nodes}x{per_node}"

@@ -1,6 +1,6 @@
 """Prepare observations for a law: which rows are fit for it, on which curves."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist
@@ -153,6 +153,11 @@ def curve_label(key: CurveKey, keys: Iterable[CurveKey]) -> str:
         if any(other.get(name) != value for other in others)
     ]
     return ", ".join(differing) or str(dict(key).get("workload", "all rows"))
+
+
+def curve_name(key: CurveKey, keys: Collection[CurveKey]) -> str:
+    """Return the label of a curve; empty where it is the only curve."""
+    return curve_label(key, keys) if len(keys) > 1 else ""
 
 
 def invalid_reasons(value: object) -> tuple[str, ...]:

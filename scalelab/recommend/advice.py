@@ -28,6 +28,7 @@ from scalelab.laws.rows import FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
 from scalelab.recommend.afterwards.calibration import Calibration
+from scalelab.recommend.answer.argument_words import is_stable
 from scalelab.recommend.answer.evidence import RateRow
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.failures import (
@@ -43,8 +44,8 @@ from scalelab.recommend.answer.recommendation import (
     ParameterRow,
     Recommendation,
 )
-from scalelab.recommend.answer.rows import OutlookRow
-from scalelab.recommend.argument import grounds, why_not
+from scalelab.recommend.answer.rows import Barred, OutlookRow
+from scalelab.recommend.argument import grounds, in_draws, why_not
 from scalelab.recommend.comparison import Comparison
 from scalelab.recommend.evidence import Accuracy, evidence
 from scalelab.recommend.knowledge import (
@@ -122,6 +123,7 @@ def consider(
     select: Mapping[str, Scalar] | None = None,
     law: str = "scalelab",
     within: Allocation | None = None,
+    room: Allocation | None = None,
     devices_on_node: int | None = None,
     history: History | None = None,
     link: Link | None = None,
@@ -205,6 +207,7 @@ def consider(
         whole=whole,
         factorisation=factorisation,
         within=within,
+        room=room,
         wanted=wanted,
         link=link,
         accepts_unmeasured=accept_unmeasured,
@@ -224,6 +227,7 @@ class Considered:
     whole: FitRows
     factorisation: Factorisation | None
     within: Allocation | None
+    room: Allocation | None  # all devices of the site
     wanted: Sequence[int]
     link: Link | None
     accepts_unmeasured: bool
@@ -325,7 +329,17 @@ class Considered:
             ),
             knee=find_knee(outlook, knowledge, limits.min_marginal_return),
             next_trial=next_trial(
-                table, choice.index, outlook, knowledge, limits, self.gaps, self.within
+                table,
+                choice.index,
+                outlook,
+                knowledge,
+                limits,
+                self.gaps,
+                self.within or self.room,
+                is_open=not all(
+                    is_stable(drawn.values)
+                    for drawn in in_draws(knowledge, self.comparison)
+                ),
             ),
         )
 
@@ -374,7 +388,11 @@ class Considered:
             need, rates, rows, subject.everywhere, subject.device_hour_word
         )
 
-        yield from why_not(comparison, rows, rule, beside, units)
+        if row.barred_by == Barred.CONTRADICTED:
+            yield Fact("nothing_chosen")
+        else:
+            yield from why_not(comparison, rows, rule, beside, units)
+            yield from self._nearest()
         yield from grounds(knowledge, comparison, config)
         yield from failures(measured)
         yield from divergence(measured)
@@ -408,18 +426,26 @@ class Considered:
             yield considered(rule, rows, self.wanted)
 
         yield from not_considered(knowledge, rows, self.wanted)
+        if self.room is not None and not self.room.holds(row.world_size, row.num_nodes):
+            yield Fact.of(
+                "beyond_the_site", allocation=row.allocation, site=str(self.room)
+            )
         yield from not_identifiable(self.gaps, subject.is_emulated)
         if self.within is None and law == StepTimeLaw.name:
             yield from link_unknown(rows, self.link)
 
     def _about_limits(self) -> Iterator[Fact]:
-        """Note what costs are, what is worth granting, and what can be met."""
+        """Note what costs are, and what is worth granting."""
         choice, limits = self.comparison.choice, self.limits
         if limits.price is not None:
             is_interruptible = self.knowledge.subject.is_interruptible
             yield Fact.of("costs_contain", is_interruptible=is_interruptible)
         if self.knowledge.compares_counts:
             yield from worth_granting(self.comparison.printed, choice.index, limits)
+
+    def _nearest(self) -> Iterator[Fact]:
+        """Note the nearest limits that can be met, where none of those asked can."""
+        choice, limits = self.comparison.choice, self.limits
         if limits.limited and not choice.meets:
             found = nearest(self.comparison.every, limits, self._units)
             yield nearest_of(found, limits.confidence)

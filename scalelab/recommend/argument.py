@@ -52,6 +52,7 @@ def why_not(
         cost_ratio=float(cost[other] / cost[at]),
         unit=spent.cost.unit(float(cost[at]), units)[1],
         reason=reason,
+        barred_by=row.barred_by,
         needed=needed if reason == "pays_too_little" else None,
         probability=row.probability,
         limits=[*limits.in_words(units)],
@@ -146,8 +147,7 @@ def grounds(
 ) -> Iterator[Fact]:
     """Note how the step time, the choice and the samples of an answer are known."""
     yield _step_time(knowledge, comparison.printed, comparison.choice.index)
-    if knowledge.compares_counts and comparison.choice.meets:
-        yield from _in_draws(comparison)
+    yield from in_draws(knowledge, comparison)
     yield from _reached(knowledge, config)
 
 
@@ -171,34 +171,64 @@ def _step_time(knowledge: Knowledge, printed: Outlook, at: int) -> Fact:
     )
 
 
-def _in_draws(comparison: Comparison) -> Iterator[Fact]:
-    """Note in how many draws of the times the choice is the same.
+def in_draws(knowledge: Knowledge, comparison: Comparison) -> Iterator[Fact]:
+    """Note in how many draws of the times the choice is the same, where it meets.
 
     With limits it is the same where no row that meets them takes clearly less. What was
     chosen by another rule, such as among several kinds of devices, is not judged.
     """
     printed, at, limits = comparison.printed, comparison.choice.index, comparison.limits
     frame = printed.frame
+    if not (knowledge.compares_counts and comparison.choice.meets):
+        return
     if limits.limited:
         sizes, nodes = (frame[n].to_numpy(float) for n in ("world_size", "num_nodes"))
-        spent = limits.spending(printed.expected_s, sizes, nodes)
-        is_same = _takes_least(spent, printed.meets(limits), at, limits)
-        is_chosen_so = _takes_least(spent.medians(), printed.meets(limits), at, limits)
+        spent, meets = (
+            limits.spending(printed.expected_s, sizes, nodes),
+            printed.meets(limits),
+        )
+        picked = least_of(spent, meets, at, limits)
+        picked_by_medians = least_of(spent.medians(), meets, at, limits)
     else:
-        is_same = _last_known(printed, printed.expected_s, limits) == at
-        is_chosen_so = _last_known(printed, printed.time_s[None], limits) == at
+        picked = _last_known(printed, printed.expected_s, limits)
+        picked_by_medians = _last_known(printed, printed.time_s[None], limits)
 
-    if is_chosen_so.all():
-        same, drawn = int(is_same.sum()), len(is_same)
-        yield Fact.of("choice_in_draws", num_same=same, num_draws=drawn)
+    if (picked_by_medians == at).all():
+        places = [
+            {"world_size": int(size)} for size in frame["world_size"].to_numpy(int)
+        ]
+        yield choice_in_draws(picked, at, places)
 
 
-def _takes_least(
+def choice_in_draws(
+    picked: np.ndarray, at: int, places: Sequence[Mapping[str, Any]]
+) -> Fact:
+    """Note how many draws pick the chosen row, and which other row most of the others.
+
+    ``picked`` is the place of the picked row in each draw; ``places`` say the rows.
+    """
+    others, counts = np.unique(picked[picked != at], return_counts=True)
+    instead = dict(places[others[counts.argmax()]]) if len(others) else None
+    return Fact.of(
+        "choice_in_draws",
+        num_same=int((picked == at).sum()),
+        num_draws=len(picked),
+        instead=instead,
+        num_others=len(others),
+    )
+
+
+def least_of(
     spent: Spending, among: np.ndarray, at: int, limits: Constraints
 ) -> np.ndarray:
-    amounts = spent.of(limits.minimised(spent.known))
-    least = np.where(among, amounts, np.inf).min(axis=-1)
-    return np.atleast_1d(amounts[..., at] <= (1 + CLEARLY) * least)
+    """Return the row of those marked that takes least, draw by draw.
+
+    It is the one at ``at`` where no other row takes clearly less.
+    """
+    amounts = np.atleast_2d(spent.of(limits.minimised(spent.known)))
+    allowed = np.where(among, amounts, np.inf)
+    is_same = amounts[:, at] <= (1 + CLEARLY) * allowed.min(axis=1)
+    return np.where(is_same, at, allowed.argmin(axis=1))
 
 
 def _last_known(

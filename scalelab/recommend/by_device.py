@@ -233,13 +233,11 @@ def consider_kind(
             frame = frame[has_value(frame, name, value)]
 
     site, link = run_site.site if run_site else None, question.between_nodes
-    on_node, within = site.gpus_per_node if site else None, None
-
-    known = [*numbers(frame, "gpus_per_node"), *numbers(frame, "devices_of_node")]
-    if (most := int(np.nanmax([1.0, *known]))) > 1:
-        on_node = max(most, on_node or 1)
-    if run_site and not question.gpus:
-        within = run_site.machine(numbers(frame, "world_size"))
+    within, room = None, None
+    if run_site:
+        measured = numbers(frame, "world_size")
+        room = run_site.room(measured)
+        within = None if question.gpus else run_site.machine(measured)
     # only the default law asks for a link
     if not link and run_site and question.law == StepTimeLaw.name:
         links = run_site.site.links
@@ -254,7 +252,8 @@ def consider_kind(
         select=question.select,
         law=question.law,
         within=within,
-        devices_on_node=on_node,
+        room=room,
+        devices_on_node=_devices_on_node(frame, site),
         history=history,
         link=link,
         accept_unmeasured=question.accept_unmeasured,
@@ -262,6 +261,15 @@ def consider_kind(
         device=kind,
         followed=[job for job in followed if job.device_name in kind.names],
     )
+
+
+def _devices_on_node(frame: pd.DataFrame, site: Site | None) -> int | None:
+    """Return the devices of a node, as it was used or as somebody declares it."""
+    on_node, declared = site and site.gpus_per_node, numbers(frame, "devices_of_node")
+    most = int(np.nanmax([1.0, *numbers(frame, "gpus_per_node"), *declared]))
+    # where one device of a node was used, it may have more
+    is_told = most > 1 or bool(np.isfinite(declared).any())
+    return max(most, on_node or 1) if is_told else on_node
 
 
 def limits_of(
@@ -369,7 +377,7 @@ def _joined(
         if considered_kind.limits.price is None
     ]
     chosen = answers[best]
-    facts = [*joint.notes(best), *chosen.facts]
+    facts = _least_stable([*joint.notes(best), *chosen.facts])
 
     facts += spot_facts(pairs, best, chosen.chosen.world_size)
     if not joint.are_alike:
@@ -387,6 +395,18 @@ def _joined(
         price=" ".join(_charges(joint.kinds, words)) or None,
         facts=tuple(facts),
     )
+
+
+def _least_stable(facts: Sequence[Fact]) -> list[Fact]:
+    """Return notes without those of draws, but for the one that is least stable.
+
+    One is of the chosen devices, the other of all; one alone does not tell.
+    """
+    drawn = [fact for fact in facts if fact.kind == "choice_in_draws"]
+    rest = [fact for fact in facts if fact.kind != "choice_in_draws"]
+    if len(drawn) < 2:
+        return rest
+    return [min(drawn, key=lambda fact: fact.values["num_same"]), *rest]
 
 
 def _charges(

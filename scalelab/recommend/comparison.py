@@ -11,6 +11,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Support
 from scalelab.inputs.wording import Option
+from scalelab.recommend.answer.rows import Barred
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.notes import Named
 from scalelab.recommend.prediction.knee import last_paying
@@ -76,6 +77,8 @@ class Comparison:
             best, is_shown = best.take(is_shown), is_shown[is_shown]
 
         choice = _choose(best, limits, word)
+        if best.frame["barred_by"][choice.index] == Barred.CONTRADICTED:
+            choice = replace(choice, meets=False, rule="every row is contradicted")
         is_shown[choice.index] = True
         printed, at = best.take(is_shown), int(is_shown[: choice.index].sum())
 
@@ -222,7 +225,11 @@ def _named(
         fastest = int(np.where(is_worth, time_s, np.inf).argmin())
         yield "faster", best.take(np.array([fastest])), chosen
     if not chosen.is_measured[0]:
-        yield "to_submit_now", _picked(measured, limits, word) or chosen, chosen
+        found = _picked(measured, limits, word)
+        if found:
+            yield "to_submit_now", found, chosen
+        else:
+            yield "nothing_measured", chosen, chosen
         return
 
     allowed = every.frame.assign(is_eligible=every.is_allowed_batch)

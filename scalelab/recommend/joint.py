@@ -13,6 +13,7 @@ from scalelab.recommend.advice import Considered
 from scalelab.recommend.answer.facts import Fact, WhyNot
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.rows import OutlookRow
+from scalelab.recommend.argument import choice_in_draws, least_of
 from scalelab.recommend.comparison import LITTLE_MORE, MUCH_FASTER
 from scalelab.recommend.prediction.nearest import nearest, nearest_of
 from scalelab.recommend.question.choice import Allocations, Choice, best_within
@@ -38,11 +39,9 @@ class Joint:
         known = {n: v for n, v in limits.limits.items() if n in self.spent.amounts}
         self.limits = replace(limits, limits=known)
         eligible = np.concatenate([outlook.is_eligible for outlook in outlooks])
-        accurate = np.concatenate(
-            [outlook.frame["is_accurate"] for outlook in outlooks]
-        )
+        barred_by = np.concatenate([outlook.frame["barred_by"] for outlook in outlooks])
         probability = np.concatenate([outlook.probability for outlook in outlooks])
-        both = eligible & accurate.astype(bool)
+        both = eligible & (barred_by == "")
         self._eligible = both if both.any() else eligible
         self.meets = self._eligible & (probability >= limits.confidence)
         self._allocations = Allocations(
@@ -145,6 +144,7 @@ class Joint:
             for word, resource in (("faster", TIME), ("cheaper", MONEY))
             if (amounts := self.spent.amounts.get(resource.name)) is not None
         }
+        yield from self._in_draws(index)
         if others:
             yield self._why_not(best, others)
             yield Fact.of("against_devices", name=best, chances=chances)
@@ -166,6 +166,22 @@ class Joint:
                 speedup=float(time_s[index] / time_s[at]),
                 cost_ratio=float(amount[at] / amount[index]),
             )
+
+    def _in_draws(self, index: int) -> Iterator[Fact]:
+        """Note in how many draws the choice among all devices is the same."""
+        among = self.meets
+        if not self.limits.limited:
+            chosen = [self.at(label) for label in self.kinds]
+            among = among & np.isin(np.arange(len(among)), chosen)
+
+        medians = least_of(self.spent.medians(), among, index, self.limits)
+        if among[index] and (medians == index).all():
+            places = [
+                {"world_size": int(self._row(at)["world_size"]), "device": label}
+                for at, (label, _) in enumerate(self._places)
+            ]
+            picked = least_of(self.spent, among, index, self.limits)
+            yield choice_in_draws(picked, index, places)
 
     def _why_not(self, best: str, others: Mapping[str, int]) -> Fact:
         """Note what the best of the other kinds takes beside the chosen row."""

@@ -33,7 +33,11 @@ from scalelab.laws.step_time.prior import StepTimePrior, are_related
 from scalelab.recommend.afterwards.calibration import Calibration
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.evidence import Accuracy
-from scalelab.recommend.prediction.consistency import contradictions, is_among
+from scalelab.recommend.prediction.consistency import (
+    contradicted_samples,
+    contradictions,
+    is_among,
+)
 from scalelab.recommend.prediction.needs import Overhead, SampleNeed
 from scalelab.recommend.prediction.neighbours import uneven
 from scalelab.recommend.question.batches import BatchRule
@@ -361,6 +365,41 @@ class Knowledge:
         """The rows that the other rows contradict, see :class:`StepTimeLaw`."""
         found = self.law.doubted
         return found[found.index.isin(self.rows.frame.index)]
+
+    def is_doubted(self, asked: pd.DataFrame) -> np.ndarray:
+        """Tell of which configurations, or allocations, all rows are doubted."""
+        frame = self.rows.frame
+        places = frame[[*curve_columns(frame), "world_size", "num_nodes"]]
+        alike = [
+            self._are_all_among(asked, every, self.doubted) for every in (frame, places)
+        ]
+        return np.asarray(np.logical_or(*alike))
+
+    def is_contradicted(self, asked: pd.DataFrame) -> np.ndarray:
+        """Tell of which configurations another source says fewer samples of a step.
+
+        Where no row of several ranks is free of that, it holds for all such ranks.
+        """
+        frame = self.rows.frame
+        found = contradicted_samples(self.rows)
+        if len(found) == len(frame):
+            return np.ones(len(asked), dtype=bool)
+
+        is_of_several = frame["data_parallel_size"] > 1
+        several = frame.loc[is_of_several, curve_columns(frame)]
+        are_of_several = self._are_all_among(asked, several, found)
+        are_of_several &= asked["data_parallel_size"].to_numpy() > 1
+        alike = self._are_all_among(asked, frame, found)
+        return np.asarray(np.logical_or(alike, are_of_several))
+
+    @staticmethod
+    def _are_all_among(
+        asked: pd.DataFrame, every: pd.DataFrame, found: pd.DataFrame
+    ) -> np.ndarray:
+        """Tell of which asked rows there are rows like them, all of them found."""
+        is_found = every.index.isin(found.index)
+        others = is_among(asked, every[~is_found])
+        return np.asarray(is_among(asked, every[is_found]) & ~others)
 
     @cached_property
     def uneven(self) -> dict[Any, Fact]:

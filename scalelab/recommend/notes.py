@@ -14,12 +14,12 @@ from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.kinds.resources import TIME, Units
 from scalelab.kinds.strategies import strategy_of
 from scalelab.laws.convergence.rows import RATE_SETTINGS
-from scalelab.laws.rows import CONFIGURATION, FitRows, cells, numbers
+from scalelab.laws.rows import CONFIGURATION, FitRows, cells, curve_name, numbers
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
 from scalelab.plan.first_check import INSIDE, LOG, ONE_PROCESS
 from scalelab.recommend.answer.facts import Contents, Fact
-from scalelab.recommend.answer.rows import OutlookRow
+from scalelab.recommend.answer.rows import Barred, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.consistency import (
     disagreeing_rates,
@@ -252,10 +252,30 @@ def _doubts(knowledge: Knowledge) -> Iterator[Fact]:
     rows = knowledge.rows.frame.loc[doubted.index]
     doubted = doubted[~is_among(rows, knowledge.contradicted)]
     order = doubted["factor"].map(lambda factor: -max(factor, 1 / factor)).argsort()
-    for row in doubted.iloc[order[:_MOST_NAMED]].to_dict("records"):
-        yield Fact.of("doubted", **_configuration(row), factor=row["factor"])
+    yield from doubts(doubted.iloc[order[:_MOST_NAMED]], knowledge.rows)
     if len(doubted) > _MOST_NAMED:
         yield Fact.of("more_doubted", count=len(doubted) - _MOST_NAMED)
+
+
+def doubts(doubted: pd.DataFrame, rows: FitRows) -> Iterator[Fact]:
+    """Note doubted rows, how often each was measured, and who its neighbours are."""
+    kept = rows.frame.drop(index=doubted.index)
+    for key, curve in rows.curves.items():
+        others = kept["world_size"][kept.index.isin(curve.index)]
+        for row in doubted[doubted.index.isin(curve.index)].to_dict("records"):
+            below, above = (
+                others[others < row["world_size"]],
+                others[others > row["world_size"]],
+            )
+            is_between = len(below) and len(above)
+            yield Fact.of(
+                "doubted",
+                **_configuration(row),
+                factor=row["factor"],
+                num_runs=int(is_among(curve, pd.DataFrame([row])).sum()),
+                neighbours=[int(below.max()), int(above.min())] if is_between else [],
+                curve=curve_name(key, rows.curves),
+            )
 
 
 def runs_as_one_process(rows: FitRows) -> bool:
@@ -296,11 +316,20 @@ def not_chosen(
             may_ask=rule.why_largest != ONE_EPOCH,
         )
 
+    if sizes := _barred_by(Barred.CONTRADICTED, shown):
+        yield Fact.of("contradicted_not_chosen", world_sizes=sizes)
+    if sizes := _barred_by(Barred.DOUBTED, shown):
+        yield Fact.of("doubted_not_chosen", world_sizes=sizes)
+
     guessed = [row.world_size for row in shown if row.basis == Support.NOT_MEASURED]
     if guessed and not is_accepted:
         yield Fact.of(
             "unmeasured_not_chosen", world_sizes=guessed, is_proposed=is_proposed
         )
+
+
+def _barred_by(reason: Barred, rows: Sequence[OutlookRow]) -> list[int]:
+    return [row.world_size for row in rows if row.barred_by == reason]
 
 
 def about_efficiency(rows: Sequence[OutlookRow], smallest: int) -> Iterator[Fact]:

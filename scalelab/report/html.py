@@ -209,14 +209,16 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
     return {
         "unmet": [" ".join(texts(by_subject, "unmet", "nearest"))]
         * bool(by_subject["unmet"]),
-        "headline": ", ".join(texts(by_subject, "use", "settings")),
+        "headline": ", ".join(texts(by_subject, "use", "settings")) or "No row",
         "why_not": texts(by_subject, "why_not"),
         "grounds": recommendation.grounds,
         "next": recommendation.next_command,
         "tiles": _tiles(recommendation),
         "details": texts(by_subject, *_DETAILS),
         "table": tables.TextTable.of_columns(_basis_first(recommendation)),
-        "chosen": [row.is_chosen for row in recommendation.rows].index(True),
+        "chosen": -1
+        if recommendation.chooses_none
+        else recommendation.rows.index(recommendation.chosen),
         "diminishing": what_diminishing_means(recommendation),
         "assumptions": texts(by_subject, "efficiency", "rates", "assumption"),
         "unanswered": texts(by_subject, "unanswered"),
@@ -246,6 +248,8 @@ def _rates(recommendation: Recommendation | None) -> dict[str, Any]:
 
 def _tiles(recommendation: Recommendation) -> list[tuple[str, str]]:
     row, interval = recommendation.chosen, percent(recommendation.interval)
+    if recommendation.chooses_none:
+        return []
     held = f"{interval}: {duration_range(row.time_s)}"
 
     tiles = [(held, duration(row.time_s.value))]

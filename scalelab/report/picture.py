@@ -5,7 +5,8 @@ axes with their ticks.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from scalelab.inputs.numerals import duration, duration_ends, number, percent
@@ -18,7 +19,7 @@ from scalelab.kinds.resources import (
     weighed_most,
 )
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.recommend.answer.rows import OutlookRow
+from scalelab.recommend.answer.rows import Barred, OutlookRow
 from scalelab.report.style import duration_axis, quantity_axis
 
 _LOOKS = {
@@ -46,7 +47,10 @@ def picture(result: Recommendation) -> Mapping[str, Any] | None:
 
     scale, unit = spent.unit(chosen.spent[spent].value, result.units(chosen))
     named = are_priced and bool(result.devices)
-    points = [_point(row, spent, scale, unit, names_device=named) for row in rows]
+    points = []
+    for row in rows:
+        point = _point(row, spent, scale, unit, names_device=named)
+        points += [point, *_left_out(result, row, point)]
 
     most_time, most_spent = (
         result.limited.get(resource.name) for resource in (TIME, spent)
@@ -93,10 +97,30 @@ def _point(
         "name": label,
         "look": _LOOKS[Support(row.basis)],
         "is_front": row.is_pareto,
-        "is_chosen": row.is_chosen,
+        "is_chosen": row.is_chosen and row.barred_by != Barred.CONTRADICTED,
         "title": f"{label}: {duration(time.value)} [{duration_ends(time)}], "
         f"{number(amount)} {unit}, {row.basis}",
     }
+
+
+def _left_out(
+    result: Recommendation, row: OutlookRow, point: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Yield the points of runs of a row that no law was fitted to."""
+    place = {"allocation": row.allocation, **asdict(row.batch)}
+    doubted = (fact.values for fact in result.facts if fact.kind == "doubted")
+    for values in doubted:
+        if all(values[name] == place[name] for name in values.keys() & place.keys()):
+            time_s, name = values["factor"] * point["y"], f"{point['name']} left out"
+            yield {
+                **point,
+                **dict.fromkeys(("y", "lo", "hi"), time_s),
+                **dict.fromkeys(("is_front", "is_chosen"), False),
+                "x": values["factor"] * point["x"],
+                "name": name,
+                "look": "doubted",
+                "title": f"{name}: {duration(time_s)} as measured",
+            }
 
 
 def _with_limit(values: Iterable[float], limit: float | None) -> list[float]:

@@ -14,6 +14,7 @@ from scalelab.inputs.wording import Command, for_the_command_line
 from scalelab.kinds.resources import RESOURCES
 from scalelab.plan.budget import ENDING_S
 from scalelab.recommend.answer.facts import Fact
+from scalelab.recommend.answer.rows import Barred
 from scalelab.session.arguments import RecommendArguments
 from scalelab.site.batch_site import BatchSite
 
@@ -36,12 +37,24 @@ def next_step(
     the trial that would change the answer most, or the samples to the target; else to
     submit the job.
     """
+    step = _next_step(run, answer, asked)
+    drawn = (f.values for f in answer.facts if f.kind == "choice_in_draws")
+    return Fact.of(step.kind, **step.values, drawn=next(drawn, None))
+
+
+def _next_step(
+    run: RunRecords, answer: Recommendation, asked: Mapping[str, Any]
+) -> Fact:
     question, where = _said(asked), _shortest(run.directory)
     if not answer.meets_constraints and (nearest := _nearest(answer)):
         ask = Command("recommend", (where,), question | nearest)
         return _fact("ask_what_can_be_met", ask)
     if (trial := answer.next_trial) is not None:
         return _measuring(run, answer, trial)
+    if any(fact.kind == "beyond_the_site" for fact in answer.facts):
+        return _fact("elsewhere", None)
+    if any(row.barred_by == Barred.CONTRADICTED for row in answer.rows):
+        return _fact("mend", None)
     if _could_be_trained(run, answer):
         text = _trial(run, answer.chosen, answer.node_group)
         return _fact("train", _sweep(run, f"{text},kind={TrialKind.CONVERGENCE}"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import ClusterError, SpecError, StoreError
 from scalelab.inputs.document import Scalar
-from scalelab.inputs.numerals import counted
+from scalelab.inputs.numerals import counted, device_words
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import Call, Option
 from scalelab.kinds.resources import read_limits
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 # A value, values by device, or both as the command line has them
 ByDevice = float | str | Mapping[str, float | str] | Sequence[str] | None
+_QUICKLY_FIT = 200  # rows
 _LAW = FitArguments.model_fields["law"].default
 
 
@@ -85,6 +86,23 @@ class RecommendingRun(RunRecords):
             rows = rows.take(rows.observations.index[is_small.fillna(False)])
 
         return fit_step_times(law_named(arguments.law), rows, history=learnt)[0]
+
+    @property
+    def doubted_rows(self) -> tuple[str, ...]:
+        """Which rows answers leave out, as other rows contradict them, as sentences.
+
+        Empty where a fit would take long, with many rows; an answer names them.
+        """
+        from scalelab.recommend.answer.argument_words import left_out
+        from scalelab.recommend.notes import doubts
+
+        rows = self.fit_rows
+        if not 0 < len(rows.frame) <= _QUICKLY_FIT:
+            return ()
+        device_type = next(iter(rows.observations["device_type"].dropna()), None)
+        word = device_words(device_type, is_emulated=False).device
+        found = doubts(self.fit().doubted, rows)
+        return tuple(f"{left_out(fact.values, word)}." for fact in found)
 
     def recommend(
         self,
@@ -340,6 +358,9 @@ class RecommendingRun(RunRecords):
                 f"{self.name} was imported and says nothing of a program. A job script "
                 "needs a run that was swept."
             )
+
+        if answer.chooses_none:
+            raise SpecError(" ".join(answer.said("unmet", "next_step")))
 
         everywhere = self.experiment.resolve_site(site)
         where = with_batch_system(everywhere.in_group(answer.node_group or None))

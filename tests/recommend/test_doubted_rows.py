@@ -38,9 +38,9 @@ def test_one_odd_row_changes_no_choice_and_is_named(
     found = recommend(odd, JOB, constraints=deadline)
     assert found.chosen.world_size == expected.world_size == 16
     (note,) = [note for note in found.notes if note.startswith("Doubted")]
-    assert note.startswith("Doubted: a run on 8 GPUs (2x4), local batch 16 x 2 ")
+    assert note.startswith("Doubted: 8 GPUs were measured once, ")
     assert word[-6:] in note
-    assert note.endswith("it hardly moves the expected time. Measure it again.")
+    assert note.endswith("that row was left out. Measure it again.")
 
 
 @pytest.mark.slow
@@ -56,13 +56,13 @@ def test_an_answer_does_not_rule_out_the_only_run_of_its_configuration(
     (row,) = [row for row in found.rows if row.world_size == 4]
     assert row.time_s.lo < measured_s < row.time_s.hi
     assert row.probability is not None
-    assert 0.5 < row.probability < 0.9
+    assert 0.25 < row.probability <= 0.5
     (note,) = [note for note in found.notes if note.startswith("Doubted")]
-    assert "4 GPUs (1x4), local batch 32 x 2 accumulation steps, was 1.4 times" in note
+    assert note.startswith("Doubted: 4 GPUs were measured once, 1.4 times slower than ")
     later = Constraints(limits={"time": 1.35 * measured_s})
     again = recommend(slow, JOB, constraints=later, batches=LOCAL_32)
     assert again.next_trial is not None
-    assert again.chosen.world_size == again.next_trial.world_size == 4
+    assert again.chosen.world_size != again.next_trial.world_size == 4
     assert again.next_trial.why == "what was measured there is doubted"
 
 
@@ -99,8 +99,8 @@ def test_a_lone_second_node_that_is_too_fast_is_doubted(factor: float) -> None:
     alone = recommend(strong(None), Job(samples=1e7))
     found = recommend(strong(0.1731 * factor), Job(samples=1e7))
     (note,) = [note for note in found.notes if note.startswith("Doubted")]
-    assert note.startswith("Doubted: a run on 16 GPUs (2x8), local batch 16, was ")
-    assert "times faster than the other rows say" in note
+    assert note.startswith("Doubted: 16 GPUs were measured once, ")
+    assert "times faster than the other rows suggest" in note
     assert found.chosen.world_size in (4, 8)
     assert found.chosen.batch == next(
         row.batch for row in alone.rows if row.world_size == found.chosen.world_size

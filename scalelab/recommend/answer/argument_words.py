@@ -85,7 +85,7 @@ def _because(values: Mapping[str, Any], chosen: str) -> str:
             accepting = Option("accept_unmeasured", True)
             return f", but rest on what was not measured here ({accepting})"
         case "not_accepted":
-            return ", but may not be chosen"
+            return f", but may not be chosen ({values['barred_by']})"
         case "unlikely":
             chance = f"a chance of {probability(values['probability'])}"
             return f", and {_meets(values, values['world_size'])} with {chance}"
@@ -128,20 +128,34 @@ def command_of(values: Mapping[str, Any]) -> str:
 def why_next(values: Mapping[str, Any], device_word: str) -> str:
     """Say what the next step is for."""
     takes = f", {values['takes']}" if values.get("takes") else ""
+    drawn, otherwise, settles = values.get("drawn"), "", "no trial was found that would"
+    if drawn is not None and is_stable(drawn):
+        settles = "no measurement would"
+    elif drawn is not None:
+        otherwise = f"{_draw_otherwise(drawn, device_word)}, and "
+
+    nothing = f"{settles} change the answer"
+    if otherwise:
+        nothing = f"{otherwise}no single trial settles it"
+
     match values["step"]:
         case "ask_what_can_be_met":
             return "asks for what can be met"
         case "measure":
-            return f"{values['why']}{takes}"
+            return f"{otherwise}{values['why']}{takes}"
         case "add_a_row":
             place = _place(values, device_word)
-            return f"with a row more, of {place}{takes}: {values['why']}"
+            return f"with a row more, of {place}{takes}: {otherwise}{values['why']}"
+        case "mend":
+            return "give each rank batches of its own, then measure again"
+        case "elsewhere":
+            return "measure it on a site that has so many devices (sweep --site)"
         case "train":
             return "one run to the target tells whether the samples suffice"
         case "submit":
-            return "no measurement would change the answer: print its job script"
+            return f"{nothing}: print its job script"
         case _:
-            return "no measurement of step times would change the answer"
+            return nothing
 
 
 def next_step(values: Mapping[str, Any], device_word: str) -> str:
@@ -161,7 +175,8 @@ def _step_time(values: Mapping[str, Any], _: str) -> tuple[State, str]:
     count, apart = values["num_runs"], values["apart"]
     measured = "declared" if values["is_emulated"] else "measured"
     if values["is_contradicted"]:
-        return "contradicted", "the step time of the choice, by other runs"
+        others = "runs" if count > 1 else "rows"
+        return "contradicted", f"the step time of the choice, by other {others}"
     if values["basis"] != Support.MEASURED:
         return "open", f"step time {values['basis']}"
     if count < 2:
@@ -174,8 +189,25 @@ def _step_time(values: Mapping[str, Any], _: str) -> tuple[State, str]:
 
 def _in_draws(values: Mapping[str, Any], _: str) -> tuple[State, str]:
     same, draws = values["num_same"], values["num_draws"]
-    state: State = "confirmed" if same >= _STABLE * draws else "open"
+    state: State = "confirmed" if is_stable(values) else "open"
     return state, f"the same choice in {same:,} of {draws:,} draws"
+
+
+def is_stable(drawn: Mapping[str, Any]) -> bool:
+    """Tell whether nearly all draws choose the same."""
+    return bool(drawn["num_same"] >= _STABLE * drawn["num_draws"])
+
+
+def _draw_otherwise(drawn: Mapping[str, Any], device_word: str) -> str:
+    """Say how many draws choose another row, and which."""
+    instead = drawn["instead"]
+    count = counted(instead["world_size"], device_word)
+    if "device" in instead:
+        count = f"{instead['world_size']:,} {instead['device']}"
+    others = drawn["num_draws"] - drawn["num_same"]
+    is_alone = drawn["num_others"] == 1
+    which = f"{count} instead" if is_alone else f"otherwise, mostly {count}"
+    return f"{others:,} of {drawn['num_draws']:,} draws choose {which}"
 
 
 def _submit_now(values: Mapping[str, Any], device_word: str) -> tuple[State, str]:
@@ -204,9 +236,34 @@ def _failed(values: Mapping[str, Any], _: str) -> tuple[State, str]:
     return "open", f"{failed:,} of {counted(values['num_trials'], 'trial')} failed"
 
 
-def _doubted(values: Mapping[str, Any], device_word: str) -> tuple[State, str]:
-    where = f"{counted(values['world_size'], device_word)} ({values['allocation']})"
-    return "contradicted", f"a run on {where}, {slower(values['factor'])} than others"
+def left_out(values: Mapping[str, Any], device_word: str) -> str:
+    """Say which row is doubted, by what, and that no law was fitted to it."""
+    count, pace = counted(values["world_size"], device_word), slower(values["factor"])
+    if values["num_runs"] > 1:
+        place = f"{count}{_of_curve(values)}"
+        return f"a run on {place} was {pace} than others; it was left out"
+
+    were = "was" if values["world_size"] == 1 else "were"
+    known = " and ".join(f"{size:,}" for size in values["neighbours"])
+    than = f"{known or 'the other rows'} suggest"
+    once = f"{count}{_of_curve(values)} {were} measured once, {pace} than {than}"
+    return f"{once}; that row was left out"
+
+
+def _of_curve(values: Mapping[str, Any]) -> str:
+    return f" ({values['curve']})" if values["curve"] else ""
+
+
+def _uneven(values: Mapping[str, Any], device_word: str) -> tuple[State, str]:
+    place = f"{counted(values['world_size'], device_word)}{_of_curve(values)}"
+    if values["is_between"]:
+        return "contradicted", f"{place} do not fit between their neighbours"
+
+    whose = "each" if values["is_of_one"] else "together"
+    less = 1 - values["samples_per_s"] / values["other_samples_per_s"]
+    pace = f"{percent(abs(less))} {'less' if less > 0 else 'more'}"
+    than = f"{values['other_world_size']:,}, measured once"
+    return "open", f"{place} did {pace} {whose} than {than}"
 
 
 def _contradicting(values: Mapping[str, Any], _: str) -> tuple[State, str]:
@@ -227,6 +284,10 @@ def _gap(values: Mapping[str, Any], _: str) -> tuple[State, str]:
     return "confirmed", f"gap to one process: {gap} over {pairs}"
 
 
+def _beyond_the_site(values: Mapping[str, Any]) -> str:
+    return f"{values['allocation']} is more than the site has, {values['site']}"
+
+
 def _always(
     state: State, phrase: Callable[[Mapping[str, Any]], str]
 ) -> Callable[[Mapping[str, Any], str], tuple[State, str]]:
@@ -244,6 +305,12 @@ _PHRASES: Mapping[str, Callable[[Mapping[str, Any], str], tuple[State, str]]] = 
     ),
     "accepted": _accepted,
     "to_submit_now": _submit_now,
+    "beyond_the_site": _always("open", _beyond_the_site),
+    "nothing_measured": lambda values, word: (
+        "open",
+        f"nothing measured meets {' and '.join(values['limits']) or 'the target'}; "
+        f"{counted(values['world_size'], word)} are a prediction",
+    ),
     "step_time": _step_time,
     "choice_in_draws": _in_draws,
     "on_the_edge": lambda values, word: (
@@ -251,13 +318,9 @@ _PHRASES: Mapping[str, Callable[[Mapping[str, Any], str], tuple[State, str]]] = 
         f"{counted(values['world_size'], word)} at a confidence of "
         f"{percent(values['probability'])}",
     ),
-    "doubted": _doubted,
+    "doubted": lambda values, word: ("contradicted", left_out(values, word)),
     "contradicting": _contradicting,
-    "uneven": lambda values, word: (
-        "contradicted",
-        f"{counted(values['world_size'], word)}, which do not fit between their "
-        "neighbours",
-    ),
+    "uneven": _uneven,
     "equal_losses": _always(
         "contradicted",
         lambda values: (
@@ -333,7 +396,9 @@ def grounds(
     ignored; none, if ``is_whole``.
     """
     found = [*_of_facts(facts, device_word)]
-    if not (is_whole and any(ground.kind == "failures" for ground in found)):
+    # both say that some are
+    is_said = any(ground.kind in ("failures", "doubted") for ground in found)
+    if not (is_whole and is_said):
         state: State = "confirmed" if is_whole else "open"
         found.append(Ground(kind="ignored", state=state, text=trials))
     return tuple(sorted(found, key=lambda ground: STATES.index(ground.state)))

@@ -21,6 +21,7 @@ WhyNot = Literal[
 ]
 # The subjects of notes
 NotedPart = Literal[
+    "unmet",
     "nearest",
     "why_not",
     "rests_on",
@@ -44,7 +45,9 @@ _PARTS: Mapping[str, NotedPart] = {
     "next_step": "next_step",
     **dict.fromkeys(("step_time", "choice_in_draws", "target_reached"), "rests_on"),
     **dict.fromkeys(("on_the_edge", "faster", "to_submit_now"), "choice"),
+    "nothing_measured": "choice",
     "nearest": "nearest",
+    "nothing_chosen": "unmet",
     **dict.fromkeys(("against_devices", "faster_device"), "choice"),
     "worth_granting": "granting",
     "spot_beside": "choice",

@@ -34,7 +34,10 @@ def first_lines(result: Recommendation, width: int) -> list[str]:
 
 
 def _on_lines(grounds: Sequence[Ground], room: int, width: int) -> list[str]:
-    """Return the grounds of each state, on one line; on several where there is room."""
+    """Return the grounds of each state, on one line; on several where there is room.
+
+    What is contradicted has two lines, if it needs them.
+    """
     by_state = {
         s: [ground.text for ground in grounds if ground.state == s] for s in STATES
     }
@@ -48,7 +51,8 @@ def _on_lines(grounds: Sequence[Ground], room: int, width: int) -> list[str]:
     left = room - len(lines_of_state[:room])
     for title, phrases in lines_of_state[:room]:
         whole = textwrap.wrap(f"{title}{'; '.join(phrases)}.", width)
-        is_whole = len(whole) - 1 <= left
+        is_first = title.startswith(STATES[0].capitalize())
+        is_whole = len(whole) - 1 <= max(left, int(is_first))
         left -= is_whole * (len(whole) - 1)
         lines += whole if is_whole else [_on_line(title, phrases, width)]
 

@@ -132,8 +132,9 @@ def _uneven(note: _Note) -> str:
     values = note.values
     rate, other = values["samples_per_s"], values["other_samples_per_s"]
     of_whom = "each" if values["is_of_one"] else "together"
+    place = ", ".join(filter(None, (values["allocation"], values["curve"])))
     return (
-        f"Uneven: {note.devices()} ({values['allocation']}) with local batch "
+        f"Uneven: {note.devices()} ({place}) with local batch "
         f"{values['local_batch_size']:,} did {number(rate)} samples/s {of_whom}, "
         f"{note.devices('other_world_size')} did {number(other)}. It was measured "
         "once: measure it again."
@@ -311,6 +312,8 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     ),
     "to_submit_now": f"To submit now: {_CONFIGURATION}{{settings:then}}: {{basis}}, "
     "{takes:list}.",
+    "beyond_the_site": lambda note: argument_words.ground("beyond_the_site", *note),
+    "nothing_measured": lambda note: argument_words.ground("nothing_measured", *note),
     "learned_from": "Step times were also learned from {num_curves:n curve} of "
     "{runs:list}: believed, not measured here.",
     "off_the_product": "{num_trials:n end-to-end trial} took {mean_error:+.0%} against "
@@ -324,8 +327,9 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "{num_configurations:scatters|scatter} up to {factor:.2g}-fold. {num_runs:n run} "
     f"on {_CONFIGURATION}, took {{least_s:duration}} to {{most_s:duration}} a step. "
     "Repeat on a quiet machine.",
-    "doubted": f"Doubted: a run on {_CONFIGURATION}, was {{factor:slower}} than the "
-    "other rows say; it hardly moves the expected time. Measure it again.",
+    "doubted": lambda note: (
+        f"Doubted: {argument_words.left_out(*note)}. Measure it again."
+    ),
     "more_doubted": "{count:n more run} {count:is|are} doubted.",
     "no_repeats": "Nothing was measured twice: intervals assume that runs differ by "
     "the usual few percent. Repeat one.",
@@ -382,6 +386,13 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "one epoch.",
     "against_cheapest": "Device-hours: {more:percent} more than the cheapest, "
     "{world_size:n {device}}.",
+    "nothing_chosen": "Nothing is chosen: in every row a step is of fewer samples than "
+    "was asked, as ranks train on the same batches or batches print the same losses.",
+    "contradicted_not_chosen": "Not chosen: {world_sizes:sizes} {plural_device}. Their "
+    "ranks train on the same batches, or the batch prints the losses of another; "
+    "{accept_unmeasured} allows them.",
+    "doubted_not_chosen": "Not chosen: {world_sizes:sizes} {plural_device}. What was "
+    "measured there was left out; the figures are those of the other rows.",
     "efficiency": _efficiency,
     "efficiency_within": "Efficiencies of other devices are against the fewest of "
     "their own.",

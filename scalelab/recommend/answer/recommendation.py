@@ -23,6 +23,7 @@ from scalelab.recommend.answer.facts import Fact, NotedPart
 from scalelab.recommend.answer.note_words import in_words
 from scalelab.recommend.answer.reasons import how_many_ignored
 from scalelab.recommend.answer.rows import (
+    Barred,
     BatchPlan,
     OutlookRow,
     ScalingSeries,
@@ -270,6 +271,11 @@ class Recommendation(BasisPart, ChosenPart, AskedPart):
     def chosen(self) -> OutlookRow:
         """The recommended row."""
         return next(row for row in self.rows if row.is_chosen)
+
+    @property
+    def chooses_none(self) -> bool:
+        """Whether no row may be recommended, as all are contradicted."""
+        return self.chosen.barred_by == Barred.CONTRADICTED
 
     @property
     def alike(self) -> tuple[OutlookRow, ...]:

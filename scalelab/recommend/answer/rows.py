@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from scalelab.inputs.document import Scalar
@@ -53,6 +54,16 @@ _UNFLATTENED = "compared_with"
 
 # What grows with the devices: nothing but them, or the global batch as well
 Scaling = Literal["strong", "weak", "other"]
+
+
+class Barred(StrEnum):
+    """Why a row may not be chosen; where its basis does not say it."""
+
+    BATCH = "batch"
+    SLOWED = "slowed ranks"
+    CONTRADICTED = "contradicted"
+    DOUBTED = "doubted"
+    ACCURACY = "accuracy"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +129,11 @@ class OutlookRow(Guided):
     is_eligible
         May be chosen: its batch is inside the allowed range, it does not rest on a term
         that was not measured here, unless that was accepted, no rank was made slow on
-        purpose, and models so trained are accurate enough, where any are.
+        purpose, no other source contradicts or doubts what was measured there, and
+        models so trained are accurate enough, where any are.
+    barred_by
+        Why it may not be chosen, one of :class:`Barred`; None where its basis says it,
+        or where it may.
     is_chosen, is_baseline
         The recommended row; the row efficiencies refer to.
     energy_source
@@ -157,6 +172,7 @@ class OutlookRow(Guided):
     is_baseline: bool
     is_interruptible: bool = False
     energy_source: str | None = None
+    barred_by: str | None = None
 
     @property
     def gpus(self) -> int:

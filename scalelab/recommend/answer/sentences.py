@@ -32,7 +32,6 @@ _LIKELY = 0.5  # chance of meeting the limits that is named
 def sentences(result: Recommendation) -> dict[str, list[str]]:
     """Return all that the answer says apart from its table, by subject, in order."""
     row, knee, trial = result.chosen, result.knee, result.next_trial
-    time = f"{duration(row.time_s.value)} [{duration_ends(row.time_s)}]"
     given = f" if {result.condition}" if result.condition else ""
     chance = _chance(result, row)
     emulated = "Emulated: times are declared, nothing here was measured."
@@ -48,7 +47,7 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
         "nearest": [*result.said("nearest")],
         "use": _use(result),
         "settings": _settings(result),
-        "takes": [f"{time}, {_spent(result, row)}"],
+        "takes": _takes(result),
         "chance": [f"{chance}{given}."] if chance else [],
         "failed": [*result.said("failed"), *limits_in_words(result.memory_limits)],
         "choice": [*result.said("choice"), *(proposal if now else [])],
@@ -94,8 +93,18 @@ def texts(by_subject: Mapping[str, list[str]], *subjects: str) -> list[str]:
 
 
 def _use(result: Recommendation) -> list[str]:
+    if result.chooses_none:
+        return []
     verb = "Use" if result.meets_constraints else "Closest:"
     return [f"{verb} {allocated(result, result.chosen)}"]
+
+
+def _takes(result: Recommendation) -> list[str]:
+    if result.chooses_none:
+        return []
+    row = result.chosen
+    time = f"{duration(row.time_s.value)} [{duration_ends(row.time_s)}]"
+    return [f"{time}, {_spent(result, row)}"]
 
 
 def what_times_hold(result: Recommendation) -> list[str]:
@@ -122,8 +131,8 @@ def allocated(result: Recommendation, row: OutlookRow) -> str:
 
 
 def _unmet(result: Recommendation) -> list[str]:
-    if result.meets_constraints:
-        return []
+    if result.meets_constraints or result.chooses_none:
+        return [*result.said("unmet")]
     is_likely = _LIKELY <= (result.chosen.probability or 0) < result.confidence
     sure = f" with a chance of {percent(result.confidence)}" if is_likely else ""
     asked = " and ".join((*result.limits, *result.conditions))
@@ -131,6 +140,8 @@ def _unmet(result: Recommendation) -> list[str]:
 
 
 def _settings(result: Recommendation) -> list[str]:
+    if result.chooses_none:
+        return []
     settings = {**result.chosen.settings}
     several = settings.pop("lr_rule", None)
     details = settings_in_words(settings)
@@ -149,7 +160,7 @@ def _spent(result: Recommendation, row: OutlookRow) -> str:
 
 
 def _chance(result: Recommendation, row: OutlookRow) -> str:
-    if row.probability is None:
+    if row.probability is None or result.chooses_none:
         return ""
     limits, chance = " and ".join(result.limits), probability(row.probability)
     if not result.limited:  # a target alone

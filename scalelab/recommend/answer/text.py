@@ -45,6 +45,7 @@ _OPTIONAL = (
     *("speed", "tokens", "nodes", "next", "efficiency", "utilization"),
     *("batch", "unlike", "chance"),
 )
+_LEFT = ("device", "next", "basis", "barred", "batch", "unlike")
 _OPTIONAL_OF_WAYS = ("metric", "reached", "servers", "batch", "gap", "bubble")
 # what is said on request: all but the first lines
 _REMARKS = (
@@ -77,6 +78,7 @@ def allocations(result: Recommendation) -> Columns:
         "next": ["next doubling", *(_next(row, unit) for row in rows)],
         "chance": ["chance", *(_cell(row.probability, probability) for row in rows)],
         "basis": ["basis", *(row.basis for row in rows)],
+        "barred": ["not chosen", *map(_barred_by, rows)],
         "speed": [
             "fitted samples/s",
             *(estimate(row.throughput_samples_per_s) for row in rows),
@@ -234,6 +236,10 @@ def _unlike(row: OutlookRow, chosen: OutlookRow) -> str:
     return ", ".join(settings_in_words(unlike))
 
 
+def _barred_by(row: OutlookRow) -> str:
+    return row.barred_by or ""
+
+
 def _filled(columns: Columns) -> Columns:
     return {name: cells for name, cells in columns.items() if any(cells[1:])}
 
@@ -297,7 +303,7 @@ def answer_text(
 ) -> str:
     """Return the answer: its first lines and its table; with ``explain``, all of it."""
     columns, omitted = _shown(recommendation, width)
-    table = _aligned(columns, left=("device", "next", "basis", "batch", "unlike"))
+    table = _aligned(columns, left=_LEFT)
     blocks = [
         first_lines(recommendation, width),
         [*table, *_wrapped(_not_shown(omitted), width)],
@@ -335,7 +341,8 @@ def _shown(result: Recommendation, width: int) -> tuple[Columns, list[str]]:
     """Return the columns that fit, and the titles of those that do not."""
     columns = allocations(result)
     (first, (title, *cells)), *_ = columns.items()
-    marks = [">" if row.is_chosen else " " for row in result.rows]
+    is_choice = not result.chooses_none
+    marks = [">" if row.is_chosen and is_choice else " " for row in result.rows]
     columns[first] = [title, *map("".join, zip(marks, cells, strict=True))]
     fitting = _fitting(columns, _OPTIONAL, width)
     return fitting, [columns[name][0] for name in columns if name not in fitting]

@@ -30,6 +30,7 @@ from scalelab.plan.first_check import (
     LOADER,
     ONE_PROCESS,
     RATE_DISAGREES,
+    SAME_DATA,
     UNCONFIRMED,
 )
 from scalelab.recommend.answer.evidence import DISTURBED, SlowNode, Steadiness
@@ -114,6 +115,20 @@ def equal_losses(rows: FitRows) -> Iterator[Fact]:
         batches = sorted(alike["global_batch_size"].unique())
         if len(batches) > 1:
             yield Fact.of("equal_losses", batches=[f"{batch:,g}" for batch in batches])
+
+
+def contradicted_samples(rows: FitRows) -> pd.DataFrame:
+    """Return the rows of which another source says that a step has fewer samples.
+
+    Their ranks train on the same batches, or a smaller batch prints the same losses.
+    """
+    measured = rows.observations.reindex(
+        index=rows.frame.index, columns=["ranks_witness", "first_losses"]
+    )
+    batches = rows.frame["global_batch_size"]
+    least = batches.groupby(measured["first_losses"]).transform("min")
+    is_alike = measured["ranks_witness"].eq(SAME_DATA).fillna(False).astype(bool)
+    return rows.frame[is_alike | (batches > least)]
 
 
 def steadiness(given: Observed) -> Steadiness | None:

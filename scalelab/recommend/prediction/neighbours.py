@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from scalelab.laws.rows import FitRows
+from scalelab.laws.rows import FitRows, curve_name
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.question.candidates import allocation_label
 
@@ -23,8 +23,9 @@ def uneven(rows: FitRows, doubted: pd.DataFrame) -> dict[Any, Fact]:
     frame = rows.frame.drop(index=doubted.index)
     frame = frame.assign(rate=frame["global_batch_size"] / frame["step_time_s"])
     found: dict[Any, Fact] = {}
-    for curve in rows.curves.values():
+    for key, curve in rows.curves.items():
         places = _places(frame.loc[frame.index.intersection(curve.index)])
+        places = places.assign(curve=curve_name(key, rows.curves))
         for _, alike in places.groupby(_BATCH):
             found |= _among([*alike.itertuples(index=False)])
     return found
@@ -57,10 +58,15 @@ def _among(places: list[Any]) -> dict[Any, Fact]:
         (larger, place, True) if above[larger.world_size] > 1 else (place, larger, kind)
         for place, larger, kind in low
     ]
-    return {one.row: _fact(one, *rest) for one, *rest in named if one.num_runs == 1}
+    ends = {places[0].world_size, places[-1].world_size}
+    return {
+        place.row: _fact(place, *rest, is_between=place.world_size not in ends)
+        for place, *rest in named
+        if place.num_runs == 1
+    }
 
 
-def _fact(place: Any, other: Any, is_of_one: bool) -> Fact:
+def _fact(place: Any, other: Any, is_of_one: bool, *, is_between: bool) -> Fact:
     rates = [
         neighbour.of_one if is_of_one else neighbour.rate
         for neighbour in (place, other)
@@ -76,4 +82,6 @@ def _fact(place: Any, other: Any, is_of_one: bool) -> Fact:
         other_world_size=int(other.world_size),
         other_samples_per_s=float(rates[1]),
         is_of_one=is_of_one,
+        is_between=is_between,
+        curve=place.curve,
     )

@@ -42,7 +42,8 @@ _USUAL_STEPS = 60
 _DECIDES = "its step time decides between the best allocations"
 _DOUBTED = "what was measured there is doubted"
 _CONTRADICTED = "its runs contradict one another"
-_UNEVEN = "it does not fit between its neighbours"
+_UNEVEN = "it does not fit the other rows"
+_ONCE = "it was measured once"
 _NOT_MEASURED = "the recommended allocation was not measured"
 
 
@@ -85,10 +86,13 @@ def next_trial(
     limits: Constraints,
     gaps: tuple[Gap, ...],
     within: Allocation | None,
+    *,
+    is_open: bool,
 ) -> NextTrial | None:
-    """Return the most useful measurement; None if none would change the answer.
+    """Return the most useful measurement; None: no single one would change the answer.
 
-    ``at`` is the index of the chosen row.
+    ``at`` is the index of the chosen row. Where the choice is open between draws, what
+    was measured once may be measured again.
     """
     trials = _Trials.of(knowledge.subject.frame)
     doubted = knowledge.rows.frame.loc[knowledge.doubted.index]
@@ -107,7 +111,9 @@ def next_trial(
             return trials.measuring(rows[again.argmax()], why)
 
     is_known = np.array([row.basis == Support.MEASURED for row in rows])
-    could_win = outlook.is_allowed_batch & (is_contradicted | ~is_known) & can_run
+    is_once = is_open & is_known & (outlook.frame["num_repeats"] == 1).to_numpy()
+    could_win = is_contradicted | ~is_known | is_once
+    could_win &= outlook.is_allowed_batch & can_run
     affordable = _AFFORDABLE * chosen.gpu_hours.value
     could_win &= [
         _is_likely(row) and trials.hours(row, row.step_time_s.value) <= affordable
@@ -116,9 +122,8 @@ def next_trial(
 
     best = _deciding(rows, at, outlook, limits, could_win, trials)
     if best is not None:
-        return trials.measuring(
-            rows[best], _CONTRADICTED if is_contradicted[best] else _DECIDES
-        )
+        why = _CONTRADICTED if is_contradicted[best] else _DECIDES
+        return trials.measuring(rows[best], _ONCE if is_once[best] else why)
 
     if can_run[at] and not is_known[at] and _is_likely(chosen):
         return trials.measuring(chosen, _NOT_MEASURED)
@@ -165,9 +170,7 @@ def _is_likely(row: OutlookRow) -> bool:
 
 
 def _fits(asked: OutlookRow | Gap, within: Allocation | None) -> bool:
-    return within is None or (
-        asked.world_size <= within.world_size and asked.num_nodes <= within.num_nodes
-    )
+    return within is None or within.holds(asked.world_size, asked.num_nodes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

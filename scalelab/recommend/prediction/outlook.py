@@ -18,10 +18,10 @@ from scalelab.errors import NotIdentifiableError
 from scalelab.inputs.numerals import Interval
 from scalelab.inputs.outcome import Support
 from scalelab.kinds.resources import RESOURCES
-from scalelab.laws.interval import central
+from scalelab.laws.interval import SEED, central
 from scalelab.laws.rows import configurations, numbers
 from scalelab.laws.support import weakest
-from scalelab.recommend.answer.rows import BatchPlan, OutlookRow
+from scalelab.recommend.answer.rows import Barred, BatchPlan, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.efficiency import Baseline
 from scalelab.recommend.question.candidates import allocation_label
@@ -52,7 +52,8 @@ class Outlook:
     # One row per world size: configuration, curve columns, ``samples_curve`` (the place
     # of the convergence curve used), ``support``, ``step_time_s``, ``step_time_lo_s``,
     # ``step_time_hi_s``, ``throughput_samples_per_s``, ``is_allowed_batch``,
-    # ``is_tried`` (its allocation was measured), ``is_accurate``, ``is_eligible``
+    # ``is_tried`` (its allocation was measured), ``is_accurate``, ``is_eligible``,
+    # ``barred_by``
     frame: pd.DataFrame
     questions: pd.DataFrame
     samples: np.ndarray
@@ -63,7 +64,8 @@ class Outlook:
     interruptions_s: np.ndarray
     # Time, device-hours and money of one run, each of shape (n_draws, n_rows)
     spent: Spending
-    # Whether the target is reached, and also every limit held, draw by draw
+    # Whether the target is reached, by rows that are right, and also every limit held,
+    # draw by draw
     reached: np.ndarray
     held: np.ndarray
 
@@ -160,9 +162,22 @@ def look_ahead(
     slowness = numbers(answered, f"{OPTION_PREFIX}slow_rank_factor")
     is_made_slow = slowness > np.nanmin([*slowness, np.inf])
     may_be = is_allowed & (rests_here | accepts_unmeasured) & ~is_made_slow
-    are_both = (may_be & answered["is_accurate"]).to_numpy()
-    # where no way is accurate enough, the answer is the closest of them
-    answered["is_eligible"] = are_both if are_both.any() else may_be
+
+    is_doubted = knowledge.is_doubted(answered)
+    is_contradicted = knowledge.is_contradicted(answered) & (not accepts_unmeasured)
+    barred: dict[str, np.ndarray] = {
+        Barred.CONTRADICTED: is_contradicted,
+        Barred.DOUBTED: is_doubted,
+        Barred.ACCURACY: ~answered["is_accurate"].to_numpy(bool),
+    }
+    for is_barred in barred.values():
+        # where nothing is free of it, the answer is the closest of them
+        rest = may_be & ~is_barred
+        may_be = rest if rest.any() else may_be
+
+    barred = {Barred.BATCH: ~is_allowed, Barred.SLOWED: is_made_slow, **barred}
+    answered["is_eligible"] = may_be
+    answered["barred_by"] = np.select([*barred.values()], [*barred], default="")
 
     kept = _promising(answered, samples)
     if not len(kept):
@@ -192,6 +207,9 @@ def look_ahead(
     overhead_s = knowledge.overhead.seconds(samples, frame)
     spent = limits.spending(one_run + overhead_s, sizes, nodes)
     reached &= need.within_cap(samples, frame["global_batch_size"].tolist())
+    # a row that was left out is right after all, as likely as not
+    order = np.random.default_rng(SEED).permutation(len(reached))
+    reached &= (order < len(reached) // 2)[:, None] | ~is_doubted[kept]
 
     return Outlook(
         frame=frame,
@@ -312,6 +330,7 @@ def outlook_rows(
                 probability=float(outlook.held[:, i].mean()) if has_limits else None,
                 is_pareto=bool(on_front[i]),
                 is_eligible=bool(config["is_eligible"]),
+                barred_by=config["barred_by"] or None,
                 is_chosen=i == chosen,
                 is_baseline=size == baseline.world_size,
                 is_interruptible=knowledge.subject.is_interruptible,

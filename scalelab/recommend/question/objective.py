@@ -65,13 +65,22 @@ class RunSite:
         except SpecError:
             return {}
 
+    def room(self, measured: np.ndarray) -> Allocation | None:
+        """Return all devices of the site; None: no limit is known, or more ran."""
+        return self._of_nodes(self.site.num_nodes, measured)
+
     def machine(self, measured: np.ndarray) -> Allocation | None:
         """Return all devices of this machine, if the sweep ran on this machine."""
+        if not self.site.is_this_machine:
+            return None
         # Nodes on one machine have no network between them, unless it is declared.
-        nodes = (self.site.num_nodes or 1) if self.is_emulated else 1
-        all_devices = Allocation(devices_per_node=(self.devices_on_node,) * nodes)
-        is_larger = bool((measured > all_devices.world_size).any())
-        return all_devices if self.site.is_this_machine and not is_larger else None
+        return self._of_nodes(self.site.num_nodes if self.is_emulated else 1, measured)
+
+    def _of_nodes(self, nodes: int | None, measured: np.ndarray) -> Allocation | None:
+        if nodes is None:
+            return None
+        devices = Allocation(devices_per_node=(self.devices_on_node,) * nodes)
+        return None if (measured > devices.world_size).any() else devices
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -144,6 +144,9 @@ BESIDE = {
     "cost_ratio": 1.04,
 }
 
+SURE = {"num_same": 399, "num_draws": 400, "instead": {"world_size": 2}}
+SURE |= {"num_others": 1}
+SPLIT = SURE | {"num_same": 206, "num_others": 2}
 SAID: list[tuple[str, dict[str, Any], str]] = [
     (
         "diverged",
@@ -280,10 +283,51 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "doubted",
-        PLACE | {"gradient_accumulation_steps": 2, "factor": 0.5},
-        "Doubted: a run on 8 GPUs (2x4), local batch 16 x 2 accumulation steps, was 2 "
-        "times faster than the other rows say; it hardly moves the expected time. "
+        PLACE | {"factor": 0.5, "num_runs": 3, "neighbours": [], "curve": ""},
+        "Doubted: a run on 8 GPUs was 2 times faster than others; it was left out. "
         "Measure it again.",
+    ),
+    (
+        "doubted",
+        PLACE
+        | {"factor": 9.8, "num_runs": 1, "neighbours": [4, 16]}
+        | {"curve": "parallelism=fsdp"},
+        "Doubted: 8 GPUs (parallelism=fsdp) were measured once, 9.8 times slower than "
+        "4 and 16 suggest; that row was left out. Measure it again.",
+    ),
+    (
+        "doubted",
+        PLACE | {"factor": 9.8, "num_runs": 1, "neighbours": [], "curve": ""},
+        "Doubted: 8 GPUs were measured once, 9.8 times slower than the other rows "
+        "suggest; that row was left out. Measure it again.",
+    ),
+    (
+        "nothing_measured",
+        {"limits": ["< 2.5 h"], "world_size": 4},
+        "Open: nothing measured meets < 2.5 h; 4 GPUs are a prediction.",
+    ),
+    (
+        "nothing_chosen",
+        {},
+        "Nothing is chosen: in every row a step is of fewer samples than was asked, as "
+        "ranks train on the same batches or batches print the same losses.",
+    ),
+    (
+        "contradicted_not_chosen",
+        {"world_sizes": [2, 4]},
+        "Not chosen: 2, 4 GPUs. Their ranks train on the same batches, or the batch "
+        "prints the losses of another; accept_unmeasured=True allows them.",
+    ),
+    (
+        "doubted_not_chosen",
+        {"world_sizes": [128]},
+        "Not chosen: 128 GPUs. What was measured there was left out; the figures are "
+        "those of the other rows.",
+    ),
+    (
+        "beyond_the_site",
+        {"allocation": "4x2", "site": "1x2"},
+        "Open: 4x2 is more than the site has, 1x2.",
     ),
     ("more_doubted", {"count": 1}, "1 more run is doubted."),
     (
@@ -479,7 +523,35 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     (
         "next_step",
         {"step": "nothing", "command": None},
-        "Next: no measurement of step times would change the answer.",
+        "Next: no trial was found that would change the answer.",
+    ),
+    (
+        "next_step",
+        {"step": "nothing", "command": None, "drawn": SURE},
+        "Next: no measurement would change the answer.",
+    ),
+    (
+        "next_step",
+        {"step": "nothing", "command": None, "drawn": SPLIT},
+        "Next: 194 of 400 draws choose otherwise, mostly 2 GPUs, and no single trial "
+        "settles it.",
+    ),
+    (
+        "next_step",
+        {"step": "measure", "why": "it was measured once", "takes": "2 GPU-h"}
+        | {"command": SWEEP, "drawn": SPLIT | {"num_others": 1}},
+        "Next: scalelab.sweep('vit.yaml', trial='gpus=8,local_batch_size=16') (194 of "
+        "400 draws choose 2 GPUs instead, and it was measured once, 2 GPU-h).",
+    ),
+    (
+        "next_step",
+        {"step": "mend", "command": None},
+        "Next: give each rank batches of its own, then measure again.",
+    ),
+    (
+        "next_step",
+        {"step": "elsewhere", "command": None},
+        "Next: measure it on a site that has so many devices (sweep --site).",
     ),
     (
         "pooled",
@@ -498,8 +570,10 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
             "other_world_size": 32,
             "other_samples_per_s": 7.6,
             "is_of_one": True,
+            "curve": "parallelism=fsdp",
         },
-        "Uneven: 16 GPUs (2x8) with local batch 32 did 3.8 samples/s each, 32 GPUs did "
+        "Uneven: 16 GPUs (2x8, parallelism=fsdp) with local batch 32 did 3.8 samples/s "
+        "each, 32 GPUs did "
         "7.6. It was measured once: measure it again.",
     ),
     (
