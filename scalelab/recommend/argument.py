@@ -209,9 +209,11 @@ def choice_in_draws(
     """
     others, counts = np.unique(picked[picked != at], return_counts=True)
     instead = dict(places[others[counts.argmax()]]) if len(others) else None
+    num_same = int((picked == at).sum())
     return Fact.of(
         "choice_in_draws",
-        num_same=int((picked == at).sum()),
+        num_same=num_same,
+        num_otherwise=len(picked) - num_same,
         num_draws=len(picked),
         instead=instead,
         num_others=len(others),

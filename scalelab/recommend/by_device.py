@@ -265,7 +265,8 @@ def consider_kind(
 
 def _devices_on_node(frame: pd.DataFrame, site: Site | None) -> int | None:
     """Return the devices of a node, as it was used or as somebody declares it."""
-    on_node, declared = site and site.gpus_per_node, numbers(frame, "devices_of_node")
+    on_node = site.gpus_per_node if site else None
+    declared = numbers(frame, "devices_of_node")
     most = int(np.nanmax([1.0, *numbers(frame, "gpus_per_node"), *declared]))
     # where one device of a node was used, it may have more
     is_told = most > 1 or bool(np.isfinite(declared).any())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sized
+from collections.abc import Iterator, Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.inputs.numerals import device_time, rounded_up
@@ -39,7 +41,9 @@ def next_step(
     """
     step = _next_step(run, answer, asked)
     drawn = (f.values for f in answer.facts if f.kind == "choice_in_draws")
-    return Fact.of(step.kind, **step.values, drawn=next(drawn, None))
+    # draws do not choose what was not measured, which a measurement may allow
+    told = None if [*_guessed(answer)] else next(drawn, None)
+    return Fact.of(step.kind, **step.values, drawn=told)
 
 
 def _next_step(
@@ -51,8 +55,9 @@ def _next_step(
         return _fact("ask_what_can_be_met", ask)
     if (trial := answer.next_trial) is not None:
         return _measuring(run, answer, trial)
-    if any(fact.kind == "beyond_the_site" for fact in answer.facts):
-        return _fact("elsewhere", None)
+    for row in (answer.chosen, *_guessed(answer)):
+        if _is_beyond(run, row):
+            return _fact("elsewhere", None, world_size=row.world_size)
     if any(row.barred_by == Barred.CONTRADICTED for row in answer.rows):
         return _fact("mend", None)
     if _could_be_trained(run, answer):
@@ -63,6 +68,23 @@ def _next_step(
         return _fact("submit", submit)
 
     return _fact("nothing", None)
+
+
+def _guessed(answer: Recommendation) -> Iterator[OutlookRow]:
+    """Yield the runner-up, where it is not chosen for want of a measurement."""
+    for fact in answer.facts:
+        if fact.kind == "why_not" and fact.values["reason"] == "not_measured_here":
+            size = fact.values["world_size"]
+            yield from (row for row in answer.alike if row.world_size == size)
+
+
+def _is_beyond(run: RunRecords, row: OutlookRow) -> bool:
+    """Tell whether no site of the run has so many devices."""
+    rooms = [site.room(np.array([])) for site in run.sites.values()]
+    is_held = [
+        room is None or room.holds(row.world_size, row.num_nodes) for room in rooms
+    ]
+    return bool(rooms) and not any(is_held)
 
 
 def without_limits(run: RunRecords, asked: Mapping[str, Any]) -> str:

@@ -138,7 +138,7 @@ def _table(answer: Answer, values: Mapping[str, Any]) -> Iterator[str]:
         "layout": lambda row: leaves(row["settings"]),
     }
     for name, (title, *cells) in columns.items():
-        if name in ("basis", "interval"):
+        if name in ("basis", "interval", "barred"):
             continue
         for cell, row in zip(cells, values["rows"], strict=True):
             unit = title.rpartition("-")[2]
@@ -153,6 +153,9 @@ def _table(answer: Answer, values: Mapping[str, Any]) -> Iterator[str]:
     for row, cell in zip(values["rows"], columns["basis"][1:], strict=True):
         if row["basis"] != cell:
             yield f"basis {cell} at {row['world_size']}"
+    for row, cell in zip(values["rows"], columns.get("barred", ())[1:], strict=False):
+        if (row["barred_by"] or "") != cell:
+            yield f"barred by {cell} at {row['world_size']}"
 
 
 def _sentences(answer: Answer, values: Mapping[str, Any]) -> Iterator[str]:

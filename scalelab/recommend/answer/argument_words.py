@@ -130,7 +130,7 @@ def why_next(values: Mapping[str, Any], device_word: str) -> str:
     takes = f", {values['takes']}" if values.get("takes") else ""
     drawn, otherwise, settles = values.get("drawn"), "", "no trial was found that would"
     if drawn is not None and is_stable(drawn):
-        settles = "no measurement would"
+        settles = "no measurement of step times would"
     elif drawn is not None:
         otherwise = f"{_draw_otherwise(drawn, device_word)}, and "
 
@@ -149,7 +149,8 @@ def why_next(values: Mapping[str, Any], device_word: str) -> str:
         case "mend":
             return "give each rank batches of its own, then measure again"
         case "elsewhere":
-            return "measure it on a site that has so many devices (sweep --site)"
+            count = counted(values["world_size"], device_word)
+            return f"measure {count} on a site that has so many (sweep --site)"
         case "train":
             return "one run to the target tells whether the samples suffice"
         case "submit":
@@ -204,10 +205,9 @@ def _draw_otherwise(drawn: Mapping[str, Any], device_word: str) -> str:
     count = counted(instead["world_size"], device_word)
     if "device" in instead:
         count = f"{instead['world_size']:,} {instead['device']}"
-    others = drawn["num_draws"] - drawn["num_same"]
     is_alone = drawn["num_others"] == 1
     which = f"{count} instead" if is_alone else f"otherwise, mostly {count}"
-    return f"{others:,} of {drawn['num_draws']:,} draws choose {which}"
+    return f"{drawn['num_otherwise']:,} of {drawn['num_draws']:,} draws choose {which}"
 
 
 def _submit_now(values: Mapping[str, Any], device_word: str) -> tuple[State, str]:

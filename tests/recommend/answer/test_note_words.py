@@ -146,7 +146,7 @@ BESIDE = {
 
 SURE = {"num_same": 399, "num_draws": 400, "instead": {"world_size": 2}}
 SURE |= {"num_others": 1}
-SPLIT = SURE | {"num_same": 206, "num_others": 2}
+SPLIT = SURE | {"num_same": 206, "num_otherwise": 194, "num_others": 2}
 SAID: list[tuple[str, dict[str, Any], str]] = [
     (
         "diverged",
@@ -528,7 +528,7 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     (
         "next_step",
         {"step": "nothing", "command": None, "drawn": SURE},
-        "Next: no measurement would change the answer.",
+        "Next: no measurement of step times would change the answer.",
     ),
     (
         "next_step",
@@ -550,8 +550,8 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "next_step",
-        {"step": "elsewhere", "command": None},
-        "Next: measure it on a site that has so many devices (sweep --site).",
+        {"step": "elsewhere", "command": None, "world_size": 16},
+        "Next: measure 16 GPUs on a site that has so many (sweep --site).",
     ),
     (
         "pooled",
