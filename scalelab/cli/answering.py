@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from scalelab.session import Recommendation
 
 ANSWER, ERROR = "scalelab.answer/1", "scalelab.error/1"
-MAX_WIDTH = 100
 
 
 def print_json(
@@ -48,11 +47,9 @@ def _print(values: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(values, indent=2, allow_nan=False, default=str))
 
 
-def width() -> int:
-    """Return the columns to fill: the terminal's, at most 100; in a pipe, 100."""
-    is_terminal = sys.stdout.isatty()
-    columns = shutil.get_terminal_size().columns if is_terminal else MAX_WIDTH
-    return min(columns, MAX_WIDTH)
+def width() -> int | None:
+    """Return the columns of the terminal; None in a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -75,7 +72,8 @@ def print_answer(
     else:
         typer.echo(answer_text(found, width(), explain=explain))
         if not explain and sys.stdout.isatty():
-            say("scalelab recommend --explain says all that stands behind it.")
+            # in one line, to be pasted
+            typer.echo(f"All that stands behind it: {found.explain_command}")
 
 
 def print_steadiness(observations: pd.DataFrame) -> None:

@@ -54,7 +54,7 @@ def asked(
         option(
             "KEY=VALUE",
             "Compare nodes that may be interrupted: price, interrupted_every, "
-            "checkpoint, checkpoint_every, restart, wait, history.",
+            "checkpoint, checkpoint_every, restart, wait, history, device.",
             group=_PRICES,
         ),
     ] = None,

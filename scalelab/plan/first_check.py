@@ -9,6 +9,7 @@ arithmetic, and what showed that its ranks met.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -49,6 +50,8 @@ WRONG_BEYOND = 1.5
 # Share of a step that is worth a word when the step waits for input so long.
 MUCH_WAITING = 0.25
 FEWEST_LOSSES = 4
+# The reason of a failure in the user's own code, which one process would meet as well.
+_RAISED_IN = re.compile(r"raised \S+ at \S+:\d+")
 
 
 class Sign(StrEnum):
@@ -126,7 +129,7 @@ def _of_no_measurement(row: Observation, outcome: Outcome) -> Finding:
         sign, advice = Sign.TOO_SILENT, {"measure": {"stall_timeout": "10min"}}
     elif outcome is Outcome.HOST_OUT_OF_MEMORY:
         sign, advice = Sign.DOES_NOT_FIT, _halved(row)
-    elif row["world_size"] > 1:
+    elif row["world_size"] > 1 and not _RAISED_IN.search(row["reason"] or ""):
         sign, advice = Sign.SEVERAL_RANKS_FAIL, {"gpus": [1], "launcher": "none"}
 
     return Finding(sign=sign, stops=True, advice=advice)

@@ -44,7 +44,7 @@ from scalelab.recommend.answer.recommendation import (
     ParameterRow,
     Recommendation,
 )
-from scalelab.recommend.answer.rows import Barred, OutlookRow
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.recommend.argument import grounds, in_draws, why_not
 from scalelab.recommend.comparison import Comparison
 from scalelab.recommend.evidence import Accuracy, evidence
@@ -65,6 +65,7 @@ from scalelab.recommend.notes import (
     about_efficiency,
     against_cheapest,
     assumptions,
+    batches_differ,
     believed,
     compared,
     condition,
@@ -383,16 +384,16 @@ class Considered:
         row, config = rows[choice.index], self._config
         is_accepted = self.accepts_unmeasured
 
+        yield from batches_differ(knowledge, rows)
         yield from believed(rows, law, self.link, is_accepted=is_accepted)
         yield from missed(
             need, rates, rows, subject.everywhere, subject.device_hour_word
         )
 
-        if row.barred_by == Barred.CONTRADICTED:
+        if row.barred_by == "contradicted":
             yield Fact("nothing_chosen")
         else:
             yield from why_not(comparison, rows, rule, beside, units)
-            yield from self._nearest()
         yield from grounds(knowledge, comparison, config)
         yield from failures(measured)
         yield from divergence(measured)
@@ -435,17 +436,15 @@ class Considered:
             yield from link_unknown(rows, self.link)
 
     def _about_limits(self) -> Iterator[Fact]:
-        """Note what costs are, and what is worth granting."""
+        """Note what costs are, what is worth granting, and what can be met."""
         choice, limits = self.comparison.choice, self.limits
         if limits.price is not None:
             is_interruptible = self.knowledge.subject.is_interruptible
             yield Fact.of("costs_contain", is_interruptible=is_interruptible)
         if self.knowledge.compares_counts:
             yield from worth_granting(self.comparison.printed, choice.index, limits)
-
-    def _nearest(self) -> Iterator[Fact]:
-        """Note the nearest limits that can be met, where none of those asked can."""
-        choice, limits = self.comparison.choice, self.limits
+        if self._config["barred_by"] == "contradicted":
+            return
         if limits.limited and not choice.meets:
             found = nearest(self.comparison.every, limits, self._units)
             yield nearest_of(found, limits.confidence)

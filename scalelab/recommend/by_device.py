@@ -46,6 +46,7 @@ from scalelab.recommend.what_if import what_if
 from scalelab.records.afterwards.followed import KeptJob
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.site.profile import Site
+from scalelab.site.spot import AskedSpot
 
 
 def answer(
@@ -85,6 +86,7 @@ def answer(
     for name, watts in question.power:
         refuse_unmeasured(name, Option("power", f"{watts:g}W", key=name), every)
 
+    _check_spot(question.spot, kinds)
     found, problems = _considered(
         replace(question, select=select),
         rows,
@@ -125,6 +127,18 @@ def answer(
 
     facts = (*answered.facts, *further)
     return replace(answered, facts=facts, sweep_spent=_by_the_sweep(found))
+
+
+def _check_spot(spot: AskedSpot | None, kinds: Sequence[DeviceKind]) -> None:
+    """Refuse a device that was not measured, and a history of several devices."""
+    if spot and (name := spot.device):
+        refuse_unmeasured(name, Option("spot", name, key="device"), kinds)
+    elif spot and spot.history and len(kinds) > 1:
+        raise SpecError(
+            f"{Option('spot', spot.history, key='history')} prices one device, and "
+            f"several were measured: {', '.join(kind.label for kind in kinds)}.",
+            f"Say which it is of: {Option('spot', kinds[0].label, key='device')}.",
+        )
 
 
 def _considered(
@@ -403,11 +417,12 @@ def _least_stable(facts: Sequence[Fact]) -> list[Fact]:
 
     One is of the chosen devices, the other of all; one alone does not tell.
     """
-    drawn = [fact for fact in facts if fact.kind == "choice_in_draws"]
+    drawn = sorted(
+        (fact for fact in facts if fact.kind == "choice_in_draws"),
+        key=lambda fact: fact.values["num_same"],
+    )
     rest = [fact for fact in facts if fact.kind != "choice_in_draws"]
-    if len(drawn) < 2:
-        return rest
-    return [min(drawn, key=lambda fact: fact.values["num_same"]), *rest]
+    return [*drawn[: len(drawn) - 1], *rest]
 
 
 def _charges(

@@ -11,7 +11,6 @@ from scalelab.errors import SpecError
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Support
 from scalelab.inputs.wording import Option
-from scalelab.recommend.answer.rows import Barred
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.notes import Named
 from scalelab.recommend.prediction.knee import last_paying
@@ -77,7 +76,7 @@ class Comparison:
             best, is_shown = best.take(is_shown), is_shown[is_shown]
 
         choice = _choose(best, limits, word)
-        if best.frame["barred_by"][choice.index] == Barred.CONTRADICTED:
+        if best.frame["barred_by"][choice.index] == "contradicted":
             choice = replace(choice, meets=False, rule="every row is contradicted")
         is_shown[choice.index] = True
         printed, at = best.take(is_shown), int(is_shown[: choice.index].sum())

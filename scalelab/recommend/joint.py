@@ -255,5 +255,6 @@ def _side_by_side(kinds: Sequence[Considered], *, are_alike: bool) -> Spending:
         for considered, spending in zip(kinds, spent, strict=True)
     ]
     return Spending(
-        {n: np.hstack([spending.amounts[n] for spending in drawn]) for n in names}
+        {n: np.hstack([spending.amounts[n] for spending in drawn]) for n in names},
+        np.hstack([spending.is_mean for spending in drawn]),
     )

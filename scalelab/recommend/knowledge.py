@@ -368,29 +368,24 @@ class Knowledge:
 
     def is_doubted(self, asked: pd.DataFrame) -> np.ndarray:
         """Tell of which configurations, or allocations, all rows are doubted."""
-        frame = self.rows.frame
+        frame, found = self.rows.frame, self.doubted
         places = frame[[*curve_columns(frame), "world_size", "num_nodes"]]
-        alike = [
-            self._are_all_among(asked, every, self.doubted) for every in (frame, places)
-        ]
-        return np.asarray(np.logical_or(*alike))
+        return np.asarray(
+            self._are_all_among(asked, frame, found)
+            | self._are_all_among(asked, places, found)
+        )
 
     def is_contradicted(self, asked: pd.DataFrame) -> np.ndarray:
         """Tell of which configurations another source says fewer samples of a step.
 
         Where no row of several ranks is free of that, it holds for all such ranks.
         """
-        frame = self.rows.frame
-        found = contradicted_samples(self.rows)
-        if len(found) == len(frame):
-            return np.ones(len(asked), dtype=bool)
-
-        is_of_several = frame["data_parallel_size"] > 1
-        several = frame.loc[is_of_several, curve_columns(frame)]
-        are_of_several = self._are_all_among(asked, several, found)
-        are_of_several &= asked["data_parallel_size"].to_numpy() > 1
-        alike = self._are_all_among(asked, frame, found)
-        return np.asarray(np.logical_or(alike, are_of_several))
+        frame, found = self.rows.frame, contradicted_samples(self.rows)
+        several = frame.loc[frame["data_parallel_size"] > 1, curve_columns(frame)]
+        is_of_several = self._are_all_among(asked, several, found)
+        if len(found) < len(frame):  # one rank was measured, and holds
+            is_of_several &= asked["data_parallel_size"].to_numpy() > 1
+        return np.asarray(self._are_all_among(asked, frame, found) | is_of_several)
 
     @staticmethod
     def _are_all_among(

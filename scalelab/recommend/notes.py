@@ -169,6 +169,19 @@ def _not_measured(knowledge: Knowledge, batch: int) -> Iterator[Fact]:
         )
 
 
+def batches_differ(knowledge: Knowledge, rows: Sequence[OutlookRow]) -> Iterator[Fact]:
+    """Note that rows of other batches are taken to need as many samples."""
+    job, allowed = knowledge.need.job, (r for r in rows if r.barred_by != "batch")
+    batches = [row.batch.global_batch_size for row in allowed]
+    if job and not knowledge.need.uses_law and len({*batches}) > 1:
+        yield Fact.of(
+            "batches_differ",
+            least=min(batches),
+            most=max(batches),
+            amount=_length(job),
+        )
+
+
 def _length(job: Job | None) -> str:
     return str(job and job.model_copy(update={"target": None}))
 
@@ -316,9 +329,9 @@ def not_chosen(
             may_ask=rule.why_largest != ONE_EPOCH,
         )
 
-    if sizes := _barred_by(Barred.CONTRADICTED, shown):
+    if sizes := _barred_by("contradicted", shown):
         yield Fact.of("contradicted_not_chosen", world_sizes=sizes)
-    if sizes := _barred_by(Barred.DOUBTED, shown):
+    if sizes := _barred_by("doubted", shown):
         yield Fact.of("doubted_not_chosen", world_sizes=sizes)
 
     guessed = [row.world_size for row in shown if row.basis == Support.NOT_MEASURED]

@@ -15,9 +15,9 @@ from scalelab.recommend.answer.note_words import in_words
 from scalelab.recommend.money.prices import UNNAMED
 from scalelab.recommend.money.spot import SeenInterruptions, SpotMarket
 from scalelab.recommend.prediction.interrupted import interrupted
-from scalelab.recommend.prediction.outlook import Outlook, between
+from scalelab.recommend.prediction.outlook import Outlook
 from scalelab.recommend.question.objective import Constraints
-from scalelab.site.spot import Spot, joined_terms
+from scalelab.site.spot import AskedSpot, Spot, joined_terms
 
 ON_DEMAND, SPOT = "on demand", "spot"
 _MATTERS = 0.05  # a change of time or cost that is said
@@ -145,7 +145,7 @@ def _taken(row: Outlook, considered: Considered) -> dict[str, Any]:
     """Return time and cost of one row, with their intervals; of no row, nothing."""
     mass = considered.limits.interval
     return {
-        name: asdict(between(row.spent.of(resource)[:, 0], mass))
+        name: asdict(row.between(resource, mass)[0])
         for name, resource in (("time_s", TIME), ("cost", MONEY))
         if resource in row.spent.known and len(row.sizes)
     }
@@ -183,7 +183,7 @@ def spot_facts(pairs: Sequence[OnSpot], best: str, size: int) -> Iterator[Fact]:
 def beside_each_other(
     kinds: Mapping[str, Considered],
     terms: Mapping[str, Spot | None],
-    asked: Spot | None,
+    asked: AskedSpot | None,
 ) -> tuple[dict[str, Considered], list[OnSpot], list[Fact]]:
     """Put the spot market beside each kind of device whose terms are known.
 
@@ -200,7 +200,8 @@ def beside_each_other(
     unknown: dict[str, list[str]] = {}
     for label, considered in kinds.items():
         found[label] = considered
-        if (joined := joined_terms(terms.get(label), asked)) is None:
+        asked_of_it = asked and asked.on(label)
+        if (joined := joined_terms(terms.get(label), asked_of_it)) is None:
             continue
 
         seen = SeenInterruptions.of(considered.knowledge.subject.frame)
@@ -215,7 +216,7 @@ def beside_each_other(
             price,
             seen,
             considered.knowledge.overhead.start_up_of(chosen),
-            is_asked=asked is not None and "price" in asked.model_fields_set,
+            is_asked="price" in (asked_of_it or Spot()).model_fields_set,
         )
 
         spot = considered.on_spot(f"{label} {SPOT}".strip(), market)

@@ -210,7 +210,7 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
         "unmet": [" ".join(texts(by_subject, "unmet", "nearest"))]
         * bool(by_subject["unmet"]),
         "headline": ", ".join(texts(by_subject, "use", "settings")) or "No row",
-        "why_not": texts(by_subject, "why_not"),
+        "why_not": texts(by_subject, "batches", "why_not"),
         "grounds": recommendation.grounds,
         "next": recommendation.next_command,
         "tiles": _tiles(recommendation),
@@ -220,7 +220,7 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
         if recommendation.chooses_none
         else recommendation.rows.index(recommendation.chosen),
         "diminishing": what_diminishing_means(recommendation),
-        "assumptions": texts(by_subject, "efficiency", "rates", "assumption"),
+        "assumptions": texts(by_subject, "efficiency", "ideal", "rates", "assumption"),
         "unanswered": texts(by_subject, "unanswered"),
         "next_trial": texts(by_subject, "next_trial"),
         "ignored": texts(by_subject, "ignored"),

@@ -19,7 +19,7 @@ from scalelab.kinds.resources import (
     weighed_most,
 )
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.recommend.answer.rows import Barred, OutlookRow
+from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.report.style import duration_axis, quantity_axis
 
 _LOOKS = {
@@ -47,10 +47,9 @@ def picture(result: Recommendation) -> Mapping[str, Any] | None:
 
     scale, unit = spent.unit(chosen.spent[spent].value, result.units(chosen))
     named = are_priced and bool(result.devices)
-    points = []
-    for row in rows:
-        point = _point(row, spent, scale, unit, names_device=named)
-        points += [point, *_left_out(result, row, point)]
+    points = [_point(row, spent, scale, unit, names_device=named) for row in rows]
+    for row, point in zip(rows, [*points], strict=True):
+        points += _left_out(result, row, point)
 
     most_time, most_spent = (
         result.limited.get(resource.name) for resource in (TIME, spent)
@@ -97,7 +96,7 @@ def _point(
         "name": label,
         "look": _LOOKS[Support(row.basis)],
         "is_front": row.is_pareto,
-        "is_chosen": row.is_chosen and row.barred_by != Barred.CONTRADICTED,
+        "is_chosen": row.is_chosen and row.barred_by != "contradicted",
         "title": f"{label}: {duration(time.value)} [{duration_ends(time)}], "
         f"{number(amount)} {unit}, {row.basis}",
     }

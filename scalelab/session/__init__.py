@@ -406,7 +406,9 @@ def obtain_data(name: str, directory: str | Path | None = None) -> Path:
     return trainers[name].obtain(name, where)
 
 
-def answer_text(answer: Recommendation, width: int, *, explain: bool = False) -> str:
+def answer_text(
+    answer: Recommendation, width: int | None, *, explain: bool = False
+) -> str:
     """Return an answer as plain text for a terminal.
 
     Parameters
@@ -414,9 +416,11 @@ def answer_text(answer: Recommendation, width: int, *, explain: bool = False) ->
     answer
         A recommendation.
     width
-        Columns of the terminal.
+        Columns of the terminal, of which sentences fill 100 at most; None, as in a
+        pipe: the table has all its columns.
     explain
-        Add all that stands behind it, the formulas and the fitted parameters too.
+        Add all that stands behind it, the formulas and the fitted parameters too; the
+        table has all its columns.
     """
     from scalelab.recommend.answer import text
 

@@ -39,7 +39,7 @@ from scalelab.inputs.money import USUAL, Money, Rate, parse_rate
 from scalelab.inputs.problems import shown
 from scalelab.kinds.resources import RESOURCES
 from scalelab.plan.budget import Budget
-from scalelab.site.spot import Spot
+from scalelab.site.spot import AskedSpot
 
 if TYPE_CHECKING:
     from scalelab.site.prices import PriceEntry
@@ -198,7 +198,7 @@ class RecommendArguments(LawArguments):
         default=(), description="A price, or prices by device."
     )
     prices: PathText | None = None
-    spot: Annotated[Spot | None, BeforeValidator(_terms)] = Field(
+    spot: Annotated[AskedSpot | None, BeforeValidator(_terms)] = Field(
         default=None,
         description="What is known of interruptible nodes, such as {'price': 0.12, "
         "'interrupted_every': '6h'}.",

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.inputs.numerals import device_time, rounded_up
+from scalelab.inputs.outcome import Support
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.wording import Command, for_the_command_line
 from scalelab.kinds.resources import RESOURCES
 from scalelab.plan.budget import ENDING_S
 from scalelab.recommend.answer.facts import Fact
-from scalelab.recommend.answer.rows import Barred
 from scalelab.session.arguments import RecommendArguments
 from scalelab.site.batch_site import BatchSite
 
@@ -42,27 +40,38 @@ def next_step(
     step = _next_step(run, answer, asked)
     drawn = (f.values for f in answer.facts if f.kind == "choice_in_draws")
     # draws do not choose what was not measured, which a measurement may allow
-    told = None if [*_guessed(answer)] else next(drawn, None)
-    return Fact.of(step.kind, **step.values, drawn=told)
+    is_open = bool(_guessed(answer))
+    options = {**_said(asked), "explain": True}
+    explain = Command("recommend", (_shortest(run.directory),), options)
+    return Fact.of(
+        step.kind,
+        **step.values,
+        drawn=None if is_open else next(drawn, None),
+        explain=explain._asdict(),
+    )
 
 
 def _next_step(
     run: RunRecords, answer: Recommendation, asked: Mapping[str, Any]
 ) -> Fact:
     question, where = _said(asked), _shortest(run.directory)
+    if not answer.meets_constraints and (row := _of_larger_batch(answer)):
+        question["max_batch"] = row.batch.global_batch_size
+        ask = Command("recommend", (where,), question)
+        return _fact("ask_larger_batch", ask, world_size=row.world_size)
     if not answer.meets_constraints and (nearest := _nearest(answer)):
         ask = Command("recommend", (where,), question | nearest)
         return _fact("ask_what_can_be_met", ask)
     if (trial := answer.next_trial) is not None:
         return _measuring(run, answer, trial)
-    for row in (answer.chosen, *_guessed(answer)):
-        if _is_beyond(run, row):
-            return _fact("elsewhere", None, world_size=row.world_size)
-    if any(row.barred_by == Barred.CONTRADICTED for row in answer.rows):
+    if any(row.barred_by == "contradicted" for row in answer.rows):
         return _fact("mend", None)
     if _could_be_trained(run, answer):
         text = _trial(run, answer.chosen, answer.node_group)
         return _fact("train", _sweep(run, f"{text},kind={TrialKind.CONVERGENCE}"))
+    for row in (answer.chosen, *_guessed(answer)):
+        if _is_beyond(run, row):
+            return _fact("elsewhere", None, world_size=row.world_size)
     if any(isinstance(site.site, BatchSite) for site in run.sites.values()):
         submit = Command("recommend", (where,), {**question, "sbatch": True})
         return _fact("submit", submit)
@@ -70,17 +79,20 @@ def _next_step(
     return _fact("nothing", None)
 
 
-def _guessed(answer: Recommendation) -> Iterator[OutlookRow]:
-    """Yield the runner-up, where it is not chosen for want of a measurement."""
-    for fact in answer.facts:
-        if fact.kind == "why_not" and fact.values["reason"] == "not_measured_here":
-            size = fact.values["world_size"]
-            yield from (row for row in answer.alike if row.world_size == size)
+def _guessed(answer: Recommendation) -> list[OutlookRow]:
+    """Return the runner-up, where it is not chosen for want of a measurement."""
+    runners_up = (fact.values for fact in answer.facts if fact.kind == "why_not")
+    sizes = {
+        values["world_size"]
+        for values in runners_up
+        if values["reason"] == "not_measured_here"
+    }
+    return [row for row in answer.alike if row.world_size in sizes]
 
 
 def _is_beyond(run: RunRecords, row: OutlookRow) -> bool:
     """Tell whether no site of the run has so many devices."""
-    rooms = [site.room(np.array([])) for site in run.sites.values()]
+    rooms = [site.room() for site in run.sites.values()]
     is_held = [
         room is None or room.holds(row.world_size, row.num_nodes) for room in rooms
     ]
@@ -145,6 +157,22 @@ def _nearest(answer: Recommendation) -> dict[str, str]:
                 amount = rounded_up(limit["amount"] / float(resource.parse(f"1{unit}")))
                 return {resource.limit: f"{amount:g}{unit}"}
     return {}
+
+
+def _of_larger_batch(answer: Recommendation) -> OutlookRow | None:
+    """Return the first row that meets the limits but for its batch, if one may ask."""
+    may_ask = any(
+        fact.kind == "batch_too_large" and fact.values["may_ask"]
+        for fact in answer.facts
+    )
+    found = (
+        row
+        for row in answer.rows
+        if row.barred_by == "batch"
+        and row.basis != Support.NOT_MEASURED
+        and (row.probability or 0.0) >= answer.confidence
+    )
+    return next(found, None) if may_ask else None
 
 
 def _measuring(run: RunRecords, answer: Recommendation, trial: NextTrial) -> Fact:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from pydantic import Field, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
-from scalelab.inputs.fields import Duration, PathText, Price, Section
+from scalelab.inputs.fields import Duration, PathText, Price, Section, Word
 
 
 class Spot(Section):
@@ -55,6 +55,22 @@ class Spot(Section):
         if isinstance(value, int | float | str):
             return {"price": value}
         return value
+
+
+class AskedSpot(Spot):
+    """The same in a question, where the price or its history may be of one device."""
+
+    device: Word | None = Field(
+        default=None,
+        description="The device whose price or history is said, where several were "
+        "measured; the other keys hold for all.",
+    )
+
+    def on(self, device: str) -> Spot:
+        """Return what is said of a device."""
+        of_one = set() if self.device in (None, device) else {"price", "history"}
+        kept = self.model_fields_set - {"device"} - of_one
+        return Spot.model_construct(**{name: getattr(self, name) for name in kept})
 
 
 def joined_terms(*terms_said: Spot | None) -> Spot | None:

@@ -324,10 +324,13 @@ def test_without_an_answer_the_reason_goes_to_standard_error(
 
 @pytest.mark.parametrize(
     ("is_terminal", "columns", "expected"),
-    [(False, 40, 100), (True, 40, 40), (True, 300, 100)],
+    [(False, 40, None), (True, 40, 40), (True, 300, 300)],
 )
 def test_the_answer_is_as_wide_as_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, columns: int, expected: int
+    monkeypatch: pytest.MonkeyPatch,
+    is_terminal: bool,
+    columns: int,
+    expected: int | None,
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal, raising=False)
     monkeypatch.setenv("COLUMNS", str(columns))

@@ -19,7 +19,7 @@ from scalelab.recommend.answer.sentences import sentences
 from scalelab.recommend.answer.text import allocations
 from scalelab.recommend.by_device import answer
 from scalelab.recommend.question.objective import Constraints
-from scalelab.site.spot import Spot
+from scalelab.site.spot import AskedSpot
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def asked(frame: pd.DataFrame) -> Asked:
             replace(
                 question(limits=Constraints(limits=limits or {})),
                 quotes=quotes(prices, **entry),
-                spot=Spot.model_validate(spot) if spot else None,
+                spot=AskedSpot.model_validate(spot) if spot else None,
             ),
             rows,
             {},
@@ -281,7 +281,7 @@ def test_the_table_of_one_device_tells_the_markets_apart(asked: Asked) -> None:
     both = answer(
         question(
             quotes=quotes({"c4": 0.39, "p2": 0.9}, spot=0.3),
-            spot=Spot.model_validate({"interrupted_every": "12h"}),
+            spot=AskedSpot.model_validate({"interrupted_every": "12h"}),
         ),
         unlike(),
         {},

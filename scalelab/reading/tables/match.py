@@ -23,6 +23,7 @@ from scalelab.reading.tables.names import (
     meaning_as,
     meaning_of,
     plain,
+    unit_in,
 )
 from scalelab.reading.tables.reshape import by_number, is_of_numbers
 from scalelab.records.columns import COLUMNS_BY_NAME, CURVE_COLUMNS, OPTION_PREFIX
@@ -336,7 +337,8 @@ def _hints(
         filled = [name for name in others if is_of_numbers(table, name)]
         if len(counts) > 1 or len(filled) >= _LEAST_NAMED:
             names, ours = (counts, "world_size") if counts[1:] else (filled, "workload")
-            melt = Option("melt", "throughput_samples_per_s", key=ours)
+            unit = next(filter(None, map(unit_in, names)), "throughput_samples_per_s")
+            melt = Option("melt", unit, key=ours)
             yield (
                 f"If the names of {shown(names[0])}, {shown(names[1])}, ... are values "
                 f"of one thing, say of which, and what their cells hold: {melt}."

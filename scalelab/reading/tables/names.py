@@ -179,6 +179,24 @@ def meaning_of(name: str) -> Meaning | None:
     return known_names().get(known)
 
 
+def unit_in(name: str) -> str | None:
+    """Return the speed that a longer name contains, as a known name has it.
+
+    >>> unit_in("4 card (tokens/sec)"), unit_in("8 GPUs [ms]")
+    ('tokens_sec', 'step_time_ms')
+    """
+    words = plain(name).split("_")
+    ends = itertools.combinations(range(len(words) + 1), 2)
+    parts = [words[first:last] for first, last in ends]
+    parts.sort(key=len, reverse=True)
+    for part in (*parts, ["step", "time", words[-1]]):
+        meaning = known_names().get("_".join(part))
+        if meaning and meaning.column in SPEEDS and SECONDS.keys() & {*part}:
+            return "_".join(part)
+
+    return None
+
+
 @functools.cache
 def known_names() -> Mapping[str, Meaning]:
     """Return every known name, as :func:`plain` writes it, with what it says."""

@@ -17,6 +17,7 @@ from scalelab.reading.tables.names import (
     is_known,
     is_measured,
     meaning_of,
+    unit_in,
 )
 from scalelab.reading.tables.values import failure, is_missing
 from scalelab.records.columns import COLUMNS_BY_NAME, TARGET_COLUMNS
@@ -34,7 +35,8 @@ def melted(table: ForeignTable, asked: ImportArguments) -> ForeignTable:
 
     Empty cells have no row. Where the names hold numbers, the columns are those with
     one number in their name, else those that hold numbers; none of them is known by its
-    name, asked for otherwise, or something measured.
+    name, asked for otherwise, or something measured. Where names hold a unit, the
+    columns are those with that unit, in which they are read.
     """
     if not asked.melt:
         return table
@@ -54,6 +56,10 @@ def melted(table: ForeignTable, asked: ImportArguments) -> ForeignTable:
             f"Rename them, or leave {Option('melt')} out."
         )
 
+    # what the names say goes before what was asked
+    if unit := next(filter(None, map(unit_in, values)), None):
+        cells, values = unit, _of_unit(values, unit)
+
     kept = tuple(name for name in table.names if name not in values)
     rows = tuple(
         TableRow(
@@ -65,6 +71,10 @@ def melted(table: ForeignTable, asked: ImportArguments) -> ForeignTable:
         if not is_missing(text := row.cells[name])
     )
     return replace(table, names=(*kept, ours, cells), rows=rows)
+
+
+def _of_unit(values: Mapping[str, str], unit: str) -> dict[str, str]:
+    return {name: value for name, value in values.items() if unit_in(name) == unit}
 
 
 def _check_melt(table: ForeignTable, asked: ImportArguments) -> tuple[str, str]:

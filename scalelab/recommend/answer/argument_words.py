@@ -77,31 +77,40 @@ def _factor(factor: float, needed: float | None = None) -> str:
     return f"{factor:.3f}" if is_alike else f"{factor:.2f}"
 
 
+# By the reason why a row is not chosen; ``compared``: the figures say it
+_REASONS: Mapping[str, Callable[[Mapping[str, Any], str], str]] = {
+    "batch_too_large": lambda values, _: _beyond(values),
+    "not_measured_here": lambda values, _: (
+        ", but rest on what was not measured here "
+        f"({Option('accept_unmeasured', True)})"
+    ),
+    "not_accepted": lambda values, _: (
+        f", but may not be chosen ({values['barred_by']})"
+    ),
+    "unlikely": lambda values, _: (
+        f", and {_meets(values, values['world_size'])} with a chance of "
+        f"{probability(values['probability'])}"
+    ),
+    "pays_too_little": lambda values, _: _pays_too_little(values),
+    "not_measured": lambda values, _: "; they would pay, but were not measured",
+    "more_pay": lambda values, _: "; more of them still pay",
+    "takes_more": lambda values, chosen: (
+        f"; {chosen} {_meets(values, values['than'])} already"
+        if values["limits"] and values["speedup"] > 1
+        else ""
+    ),
+}
+
+
 def _because(values: Mapping[str, Any], chosen: str) -> str:
-    match values["reason"]:
-        case "batch_too_large":
-            return _beyond(values)
-        case "not_measured_here":
-            accepting = Option("accept_unmeasured", True)
-            return f", but rest on what was not measured here ({accepting})"
-        case "not_accepted":
-            return f", but may not be chosen ({values['barred_by']})"
-        case "unlikely":
-            chance = f"a chance of {probability(values['probability'])}"
-            return f", and {_meets(values, values['world_size'])} with {chance}"
-        case "pays_too_little":
-            pays = _factor(values["needed"], values["speedup"])
-            is_doubling = values["world_size"] == 2 * values["than"]
-            what = "a doubling pays" if is_doubling else "they would pay"
-            return f"; {what} from {pays} times on"
-        case "not_measured":
-            return "; they would pay, but were not measured"
-        case "more_pay":
-            return "; more of them still pay"
-        case "takes_more" if values["limits"] and values["speedup"] > 1:
-            return f"; {chosen} {_meets(values, values['than'])} already"
-        case _:
-            return ""
+    reason = _REASONS.get(values["reason"])
+    return reason(values, chosen) if reason else ""
+
+
+def _pays_too_little(values: Mapping[str, Any]) -> str:
+    is_doubling = values["world_size"] == 2 * values["than"]
+    what = "a doubling pays" if is_doubling else "they would pay"
+    return f"; {what} from {_factor(values['needed'], values['speedup'])} times on"
 
 
 def _beyond(values: Mapping[str, Any]) -> str:
@@ -125,38 +134,37 @@ def command_of(values: Mapping[str, Any]) -> str:
     return str(Command(name, tuple(subjects), options))
 
 
+_STEPS = {
+    "ask_what_can_be_met": "asks for what can be met",
+    "ask_larger_batch": "lets {count} meet it with a larger batch",
+    "measure": "{otherwise}{why}{takes}",
+    "add_a_row": "with a row more, of {place}{takes}: {otherwise}{why}",
+    "mend": "give each rank batches of its own, then measure again",
+    "elsewhere": "measure {count} on a site that has so many (sweep --site)",
+    "train": "one run to the target tells whether the samples suffice",
+    "submit": "{nothing}: print its job script",
+    "nothing": "{nothing}",
+}
+
+
 def why_next(values: Mapping[str, Any], device_word: str) -> str:
     """Say what the next step is for."""
-    takes = f", {values['takes']}" if values.get("takes") else ""
-    drawn, otherwise, settles = values.get("drawn"), "", "no trial was found that would"
+    drawn, otherwise = values.get("drawn"), ""
+    nothing = "no trial was found that would change the answer"
     if drawn is not None and is_stable(drawn):
-        settles = "no measurement of step times would"
+        nothing = "no measurement of step times would change the answer"
     elif drawn is not None:
         otherwise = f"{_draw_otherwise(drawn, device_word)}, and "
-
-    nothing = f"{settles} change the answer"
-    if otherwise:
         nothing = f"{otherwise}no single trial settles it"
 
-    match values["step"]:
-        case "ask_what_can_be_met":
-            return "asks for what can be met"
-        case "measure":
-            return f"{otherwise}{values['why']}{takes}"
-        case "add_a_row":
-            place = _place(values, device_word)
-            return f"with a row more, of {place}{takes}: {otherwise}{values['why']}"
-        case "mend":
-            return "give each rank batches of its own, then measure again"
-        case "elsewhere":
-            count = counted(values["world_size"], device_word)
-            return f"measure {count} on a site that has so many (sweep --site)"
-        case "train":
-            return "one run to the target tells whether the samples suffice"
-        case "submit":
-            return f"{nothing}: print its job script"
-        case _:
-            return nothing
+    return _STEPS[values["step"]].format(
+        count=counted(values.get("world_size", 1), device_word),
+        place=_place(values, device_word) if "allocation" in values else "",
+        why=values.get("why"),
+        takes=f", {values['takes']}" if values.get("takes") else "",
+        otherwise=otherwise,
+        nothing=nothing,
+    )
 
 
 def next_step(values: Mapping[str, Any], device_word: str) -> str:
@@ -221,7 +229,8 @@ def _reached(values: Mapping[str, Any], _: str) -> tuple[State, str]:
     if not runs:
         return "open", f"samples to {target} at batch {batch:,}, between measured ones"
     state: State = "confirmed" if reached == runs else "open"
-    return state, f"{reached:,} of {counted(runs, 'run')} reached {target}"
+    tried = f"{counted(runs, 'run')} at batch {batch:,}"
+    return state, f"{reached:,} of {tried} reached {target}"
 
 
 def _times(values: Mapping[str, Any], _: str) -> tuple[State, str]:
@@ -284,10 +293,6 @@ def _gap(values: Mapping[str, Any], _: str) -> tuple[State, str]:
     return "confirmed", f"gap to one process: {gap} over {pairs}"
 
 
-def _beyond_the_site(values: Mapping[str, Any]) -> str:
-    return f"{values['allocation']} is more than the site has, {values['site']}"
-
-
 def _always(
     state: State, phrase: Callable[[Mapping[str, Any]], str]
 ) -> Callable[[Mapping[str, Any], str], tuple[State, str]]:
@@ -305,7 +310,22 @@ _PHRASES: Mapping[str, Callable[[Mapping[str, Any], str], tuple[State, str]]] = 
     ),
     "accepted": _accepted,
     "to_submit_now": _submit_now,
-    "beyond_the_site": _always("open", _beyond_the_site),
+    "batch_not_shared": lambda values, word: (
+        "open",
+        f"no row for {counted(values['world_sizes'][-1], word)}: {values['batches']} "
+        "cannot be shared evenly",
+    ),
+    "replicas_not_divided": lambda values, word: (
+        "open",
+        f"no row for {counted(values['world_sizes'][-1], word)}: not divided by the "
+        f"{values['replica_sizes'][0]:g} devices of a replica",
+    ),
+    "beyond_the_site": _always(
+        "open",
+        lambda values: (
+            f"{values['allocation']} is more than the site has, {values['site']}"
+        ),
+    ),
     "nothing_measured": lambda values, word: (
         "open",
         f"nothing measured meets {' and '.join(values['limits']) or 'the target'}; "

@@ -22,6 +22,7 @@ WhyNot = Literal[
 # The subjects of notes
 NotedPart = Literal[
     "unmet",
+    "batches",
     "nearest",
     "why_not",
     "rests_on",
@@ -36,6 +37,7 @@ NotedPart = Literal[
     "campaign",
     "queue",
     "efficiency",
+    "ideal",
     "rates",
     "assumption",
     "unanswered",
@@ -48,6 +50,7 @@ _PARTS: Mapping[str, NotedPart] = {
     "nothing_measured": "choice",
     "nearest": "nearest",
     "nothing_chosen": "unmet",
+    "batches_differ": "batches",
     **dict.fromkeys(("against_devices", "faster_device"), "choice"),
     "worth_granting": "granting",
     "spot_beside": "choice",
@@ -66,8 +69,7 @@ _PARTS: Mapping[str, NotedPart] = {
     **dict.fromkeys(("critical_batch", "rates_found"), "rates"),
     "efficiency": "efficiency",
     "efficiency_within": "efficiency",
-    "above_ideal_on_fewer": "efficiency",
-    "above_ideal_on_more": "efficiency",
+    **dict.fromkeys(("above_ideal_on_fewer", "above_ideal_on_more"), "ideal"),
     "not_identifiable": "unanswered",
     "link_unknown": "unanswered",
 }

@@ -7,14 +7,14 @@ from scalelab.recommend.answer.argument_words import STATES, Ground
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import sentences, texts
 
-_ROOM = 8  # lines
+_ROOM = 9  # lines
 _NEXT = "Next: "
 
 
 def first_lines(result: Recommendation, width: int) -> list[str]:
     """Return the choice, its figures, why not another, its grounds, and what is next.
 
-    They are at most eight lines, but for words that are too long. Where not all grounds
+    They are at most nine lines, but for words that are too long. Where not all grounds
     fit, those that are contradicted come first, then those that are open.
     """
     sentences_of = sentences(result)
@@ -23,8 +23,7 @@ def first_lines(result: Recommendation, width: int) -> list[str]:
         " ".join(texts(sentences_of, "unmet", "nearest")),
         ", ".join(texts(sentences_of, "use", "settings")),
         ".  ".join(texts(sentences_of, "takes", "chance")),
-        *texts(sentences_of, "queue"),
-        *texts(sentences_of, "why_not"),
+        *texts(sentences_of, "batches", "queue", "why_not"),
     ]
 
     first = [line for text in head for line in textwrap.wrap(text, width)]

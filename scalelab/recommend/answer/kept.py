@@ -26,7 +26,7 @@ from scalelab.recommend.money.prices import Quote
 from scalelab.recommend.question.batches import AskedBatch
 from scalelab.recommend.question.objective import Constraints
 from scalelab.records.cache import own_file, write_cache
-from scalelab.site.spot import Spot
+from scalelab.site.spot import AskedSpot
 
 _MOST = 20  # answers of one run
 _CODE = (
@@ -53,7 +53,7 @@ class Question:
     accept_unmeasured: bool = False
     history: str = ""  # folder of runs to learn from; empty: none
     quotes: tuple[Quote, ...] = ()  # prices other than the site's own
-    spot: Spot | None = None  # what is asked of interruptible nodes
+    spot: AskedSpot | None = None  # what is asked of interruptible nodes
     walltime_s: float | None = None  # the longest time of a job that is asked
     checkpoint_s: float | None = None
     power: tuple[tuple[str, float], ...] = ()  # W of a device, by what it is called

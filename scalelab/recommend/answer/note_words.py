@@ -285,6 +285,10 @@ _CONFIGURATION = (
 SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "why_not": lambda note: argument_words.why_not(note.values, note.device_word),
     "next_step": lambda note: argument_words.next_step(note.values, note.device_word),
+    "batches_differ": lambda note: (
+        f"Rows differ in batch, {note.values['least']:,} to {note.values['most']:,}: "
+        f"each is taken to need {note.values['amount']} ({Option('batch')})."
+    ),
     "only_count": "Why {world_size:n {device}}: no other number is compared.",
     "step_time": lambda note: argument_words.ground("step_time", *note),
     "choice_in_draws": lambda note: argument_words.ground("choice_in_draws", *note),

@@ -23,12 +23,14 @@ from scalelab.recommend.answer.facts import Fact, NotedPart
 from scalelab.recommend.answer.note_words import in_words
 from scalelab.recommend.answer.reasons import how_many_ignored
 from scalelab.recommend.answer.rows import (
-    Barred,
     BatchPlan,
     OutlookRow,
     ScalingSeries,
     plain_values,
 )
+
+# Grounds that count trials of the chosen device alone
+_OF_TRIALS = ("ignored", "failures", "not_settled", "few_readings")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -275,7 +277,7 @@ class Recommendation(BasisPart, ChosenPart, AskedPart):
     @property
     def chooses_none(self) -> bool:
         """Whether no row may be recommended, as all are contradicted."""
-        return self.chosen.barred_by == Barred.CONTRADICTED
+        return self.chosen.barred_by == "contradicted"
 
     @property
     def alike(self) -> tuple[OutlookRow, ...]:
@@ -313,6 +315,14 @@ class Recommendation(BasisPart, ChosenPart, AskedPart):
         )
         is_whole = not self.left_out
         found = grounds(self.facts, self.device_word, trials, is_whole=is_whole)
+        if self.devices and (device := self.node_group or self.device_name):
+            found = tuple(
+                replace(ground, text=f"{device}: {ground.text}")
+                if ground.kind in _OF_TRIALS
+                else ground
+                for ground in found
+            )
+
         unfitting = [str(limit).rstrip(".") for limit in self.memory_limits[:1]]
         return found + tuple(
             Ground(kind="memory", state="confirmed", text=text) for text in unfitting
@@ -337,6 +347,12 @@ class Recommendation(BasisPart, ChosenPart, AskedPart):
         return next(asked_s, None)
 
     @property
+    def explain_command(self) -> str:
+        """The command that says all that stands behind the answer; may be empty."""
+        steps = (fact.values for fact in self.facts if fact.kind == "next_step")
+        return "".join(command_of({"command": step["explain"]}) for step in steps)
+
+    @property
     def next_command(self) -> tuple[str, str]:
         """The command of the next step and what it is for; each may be empty."""
         for fact in self.facts:
@@ -348,7 +364,7 @@ class Recommendation(BasisPart, ChosenPart, AskedPart):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the answer assumes, a sentence each."""
-        return self.said("efficiency", "assumption")
+        return self.said("efficiency", "ideal", "assumption")
 
     @property
     def unsupported(self) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from scalelab.inputs.document import Scalar
@@ -54,16 +53,8 @@ _UNFLATTENED = "compared_with"
 
 # What grows with the devices: nothing but them, or the global batch as well
 Scaling = Literal["strong", "weak", "other"]
-
-
-class Barred(StrEnum):
-    """Why a row may not be chosen; where its basis does not say it."""
-
-    BATCH = "batch"
-    SLOWED = "slowed ranks"
-    CONTRADICTED = "contradicted"
-    DOUBTED = "doubted"
-    ACCURACY = "accuracy"
+# Why a row may not be chosen, where its basis does not say it
+Barred = Literal["batch", "slowed ranks", "contradicted", "doubted", "accuracy"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +123,8 @@ class OutlookRow(Guided):
         purpose, no other source contradicts or doubts what was measured there, and
         models so trained are accurate enough, where any are.
     barred_by
-        Why it may not be chosen, one of :class:`Barred`; None where its basis says it,
+        Why it may not be chosen, ``batch``, ``slowed ranks``,
+        ``contradicted``, ``doubted`` or ``accuracy``; None where its basis says it,
         or where it may.
     is_chosen, is_baseline
         The recommended row; the row efficiencies refer to.
@@ -172,7 +164,7 @@ class OutlookRow(Guided):
     is_baseline: bool
     is_interruptible: bool = False
     energy_source: str | None = None
-    barred_by: str | None = None
+    barred_by: Barred | None = None
 
     @property
     def gpus(self) -> int:

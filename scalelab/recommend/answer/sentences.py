@@ -32,6 +32,7 @@ _LIKELY = 0.5  # chance of meeting the limits that is named
 def sentences(result: Recommendation) -> dict[str, list[str]]:
     """Return all that the answer says apart from its table, by subject, in order."""
     row, knee, trial = result.chosen, result.knee, result.next_trial
+    time = f"{duration(row.time_s.value)} [{duration_ends(row.time_s)}]"
     given = f" if {result.condition}" if result.condition else ""
     chance = _chance(result, row)
     emulated = "Emulated: times are declared, nothing here was measured."
@@ -47,7 +48,7 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
         "nearest": [*result.said("nearest")],
         "use": _use(result),
         "settings": _settings(result),
-        "takes": _takes(result),
+        "takes": [f"{time}, {_spent(result, row)}"] * (not result.chooses_none),
         "chance": [f"{chance}{given}."] if chance else [],
         "failed": [*result.said("failed"), *limits_in_words(result.memory_limits)],
         "choice": [*result.said("choice"), *(proposal if now else [])],
@@ -60,6 +61,7 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
         "price": [result.price] if result.price else [],
         "spot": [*result.said("spot")],
         "electricity": [*result.said("electricity")],
+        "batches": [*result.said("batches")],
         "queue": [*result.said("queue")],
         "chained": [*result.said("chained")],
         "accuracy": [*result.said("accuracy")],
@@ -70,6 +72,7 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
         ],
         "rule": [f"Rule: {result.objective}."],
         "efficiency": [*result.said("efficiency")],
+        "ideal": [*result.said("ideal")],
         "rates": [*result.said("rates")],
         "assumption": [*result.said("assumption")],
         "unanswered": [*result.said("unanswered")],
@@ -97,14 +100,6 @@ def _use(result: Recommendation) -> list[str]:
         return []
     verb = "Use" if result.meets_constraints else "Closest:"
     return [f"{verb} {allocated(result, result.chosen)}"]
-
-
-def _takes(result: Recommendation) -> list[str]:
-    if result.chooses_none:
-        return []
-    row = result.chosen
-    time = f"{duration(row.time_s.value)} [{duration_ends(row.time_s)}]"
-    return [f"{time}, {_spent(result, row)}"]
 
 
 def what_times_hold(result: Recommendation) -> list[str]:

@@ -45,6 +45,7 @@ _OPTIONAL = (
     *("speed", "tokens", "nodes", "next", "efficiency", "utilization"),
     *("batch", "unlike", "chance"),
 )
+_WIDEST = 100  # characters of a line of sentences
 _LEFT = ("device", "next", "basis", "barred", "batch", "unlike")
 _OPTIONAL_OF_WAYS = ("metric", "reached", "servers", "batch", "gap", "bubble")
 # what is said on request: all but the first lines
@@ -55,7 +56,7 @@ _REMARKS = (
 )
 _HEAD = (
     *("campaign", "unmet", "nearest", "use", "settings", "takes", "chance"),
-    *("queue", "why_not", "rests_on", "next_step"),
+    *("batches", "queue", "why_not", "rests_on", "next_step"),
 )
 
 
@@ -299,14 +300,18 @@ def _last(words: str) -> str:
 
 
 def answer_text(
-    recommendation: Recommendation, width: int = 80, *, explain: bool = False
+    recommendation: Recommendation, width: int | None = 80, *, explain: bool = False
 ) -> str:
-    """Return the answer: its first lines and its table; with ``explain``, all of it."""
-    columns, omitted = _shown(recommendation, width)
-    table = _aligned(columns, left=_LEFT)
+    """Return the answer: its first lines and its table; with ``explain``, all of it.
+
+    The table is as wide as its columns with ``explain``, and where there is no width.
+    """
+    columns, omitted = _shown(recommendation, None if explain else width)
+    width = min(width or _WIDEST, _WIDEST)
+    table, above_ideal = _aligned(columns, left=_LEFT), recommendation.said("ideal")
     blocks = [
         first_lines(recommendation, width),
-        [*table, *_wrapped(_not_shown(omitted), width)],
+        [*table, *_wrapped([*_not_shown(omitted), *above_ideal], width)],
     ]
     blocks += _chains(recommendation, width, explain=explain)
     if explain:
@@ -337,14 +342,14 @@ def _explained(result: Recommendation, width: int) -> list[list[str]]:
     ]
 
 
-def _shown(result: Recommendation, width: int) -> tuple[Columns, list[str]]:
+def _shown(result: Recommendation, width: int | None) -> tuple[Columns, list[str]]:
     """Return the columns that fit, and the titles of those that do not."""
     columns = allocations(result)
     (first, (title, *cells)), *_ = columns.items()
     is_choice = not result.chooses_none
     marks = [">" if row.is_chosen and is_choice else " " for row in result.rows]
     columns[first] = [title, *map("".join, zip(marks, cells, strict=True))]
-    fitting = _fitting(columns, _OPTIONAL, width)
+    fitting = columns if width is None else _fitting(columns, _OPTIONAL, width)
     return fitting, [columns[name][0] for name in columns if name not in fitting]
 
 

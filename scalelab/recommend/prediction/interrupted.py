@@ -35,6 +35,7 @@ def interrupted(outlook: Outlook, limits: Constraints, terms: Interruptions) -> 
         np.where(never, np.inf, seconds) for seconds in (time_s, charged_s)
     )
     spent = limits.spending(time_s, outlook.sizes, nodes, charged_s)
+    spent = replace(spent, is_mean=np.ones(len(nodes), dtype=bool))
     changed = replace(
         outlook,
         interruptions_s=beside_s,

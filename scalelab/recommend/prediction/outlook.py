@@ -8,7 +8,7 @@ Chowdhery et al. 2022, *PaLM*, appendix B (model FLOPs utilisation).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,11 @@ import pandas as pd
 from scalelab.errors import NotIdentifiableError
 from scalelab.inputs.numerals import Interval
 from scalelab.inputs.outcome import Support
-from scalelab.kinds.resources import RESOURCES
+from scalelab.kinds.resources import RESOURCES, Resource
 from scalelab.laws.interval import SEED, central
 from scalelab.laws.rows import configurations, numbers
 from scalelab.laws.support import weakest
-from scalelab.recommend.answer.rows import Barred, BatchPlan, OutlookRow
+from scalelab.recommend.answer.rows import BatchPlan, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.efficiency import Baseline
 from scalelab.recommend.question.candidates import allocation_label
@@ -104,6 +104,14 @@ class Outlook:
         """Rows that may be chosen, shape (n_rows,)."""
         return self.frame["is_eligible"].to_numpy(bool)
 
+    def between(self, resource: Resource, mass: float) -> list[Interval]:
+        """Return how much of a resource each row takes, with its interval."""
+        middles = self.spent.medians().of(resource)
+        return [
+            replace(between(drawn, mass), value=float(middle))
+            for drawn, middle in zip(self.spent.of(resource).T, middles, strict=True)
+        ]
+
     def meets(self, limits: Constraints) -> np.ndarray:
         """Mark the rows that may be chosen and hold the limits, shape (n_rows,)."""
         return self.is_eligible & (self.probability >= limits.confidence)
@@ -166,16 +174,17 @@ def look_ahead(
     is_doubted = knowledge.is_doubted(answered)
     is_contradicted = knowledge.is_contradicted(answered) & (not accepts_unmeasured)
     barred: dict[str, np.ndarray] = {
-        Barred.CONTRADICTED: is_contradicted,
-        Barred.DOUBTED: is_doubted,
-        Barred.ACCURACY: ~answered["is_accurate"].to_numpy(bool),
+        "batch": ~is_allowed,
+        "slowed ranks": is_made_slow,
+        "contradicted": is_contradicted,
+        "doubted": is_doubted,
+        "accuracy": ~answered["is_accurate"].to_numpy(bool),
     }
     for is_barred in barred.values():
         # where nothing is free of it, the answer is the closest of them
         rest = may_be & ~is_barred
         may_be = rest if rest.any() else may_be
 
-    barred = {Barred.BATCH: ~is_allowed, Barred.SLOWED: is_made_slow, **barred}
     answered["is_eligible"] = may_be
     answered["barred_by"] = np.select([*barred.values()], [*barred], default="")
 
@@ -285,6 +294,9 @@ def outlook_rows(
         return between(draws, limits.interval)
 
     drawn_s = knowledge.step_times(outlook.questions)
+    taken = {
+        resource: outlook.between(resource, limits.interval) for resource in spent.known
+    }
     rows = []
     for i, config in enumerate(outlook.frame.to_dict("records")):
         size, nodes = int(config["world_size"]), int(config["num_nodes"])
@@ -296,9 +308,7 @@ def outlook_rows(
         throughput = of(rates)
         batch = BatchPlan(**{name: int(config[name]) for name in BatchPlan.__slots__})
         amounts = {
-            resource.name: of(spent.of(resource)[:, i])
-            if resource in spent.known
-            else None
+            resource.name: taken[resource][i] if resource in taken else None
             for resource in RESOURCES
         }
 

@@ -65,22 +65,25 @@ class RunSite:
         except SpecError:
             return {}
 
-    def room(self, measured: np.ndarray) -> Allocation | None:
+    def room(self, measured: Iterable[float] = ()) -> Allocation | None:
         """Return all devices of the site; None: no limit is known, or more ran."""
         return self._of_nodes(self.site.num_nodes, measured)
 
-    def machine(self, measured: np.ndarray) -> Allocation | None:
+    def machine(self, measured: Iterable[float]) -> Allocation | None:
         """Return all devices of this machine, if the sweep ran on this machine."""
         if not self.site.is_this_machine:
             return None
         # Nodes on one machine have no network between them, unless it is declared.
         return self._of_nodes(self.site.num_nodes if self.is_emulated else 1, measured)
 
-    def _of_nodes(self, nodes: int | None, measured: np.ndarray) -> Allocation | None:
+    def _of_nodes(
+        self, nodes: int | None, measured: Iterable[float]
+    ) -> Allocation | None:
         if nodes is None:
             return None
         devices = Allocation(devices_per_node=(self.devices_on_node,) * nodes)
-        return None if (measured > devices.world_size).any() else devices
+        is_exceeded = any(size > devices.world_size for size in measured)
+        return None if is_exceeded else devices
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,7 +204,8 @@ class Constraints:
                 )
 
         return Spending(
-            {n: amount for n, amount in amounts.items() if amount is not None}
+            {n: amount for n, amount in amounts.items() if amount is not None},
+            np.zeros(np.shape(world_size), dtype=bool),
         )
 
     def held(self, spent: Spending) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from scalelab.inputs.numerals import Interval
 from scalelab.kinds.resources import (
     DEVICE_HOURS,
+    MONEY,
     RESOURCES,
     TIME,
     Resource,
@@ -33,6 +34,9 @@ class Spending:
 
     # shape (..., n_rows): by the resource's name; those that could be computed
     amounts: Mapping[str, np.ndarray]
+    # shape (n_rows,): of whose money the mean counts, not the median, as many runs pay
+    # it; interruptions and past prices skew what one run pays
+    is_mean: np.ndarray = field(default_factory=lambda: np.array(False))
 
     @classmethod
     def at(cls, amounts: Mapping[str, Interval | None]) -> Self:
@@ -65,20 +69,23 @@ class Spending:
         return self.amounts[resource.name]
 
     def medians(self) -> Spending:
-        """Return the medians over draws, shape (n_rows,)."""
-        return Spending(
-            {n: np.median(amount, axis=0) for n, amount in self.amounts.items()}
-        )
+        """Return the medians over draws, or means of money, shape (n_rows,)."""
+        found = {n: np.median(amount, axis=0) for n, amount in self.amounts.items()}
+        if MONEY in self.known:
+            ended = np.ma.masked_invalid(self.of(MONEY))  # those that never reach it
+            means = ended.mean(axis=0).filled(np.inf)
+            found[MONEY.name] = np.where(self.is_mean, means, found[MONEY.name])
+        return Spending(found)
 
     def in_order(self, draws: np.ndarray) -> Spending:
         """Return the draws in another order."""
-        return Spending({n: amount[draws] for n, amount in self.amounts.items()})
+        amounts = {n: amount[draws] for n, amount in self.amounts.items()}
+        return Spending(amounts, self.is_mean)
 
     def take(self, positions: np.ndarray) -> Spending:
         """Return the amounts of some of the rows."""
-        return Spending(
-            {n: amount[..., positions] for n, amount in self.amounts.items()}
-        )
+        amounts = {n: amount[..., positions] for n, amount in self.amounts.items()}
+        return Spending(amounts, self.is_mean[positions])
 
 
 def beating(spent: Spending, index: int, may_win: np.ndarray) -> np.ndarray:
@@ -89,7 +96,8 @@ def beating(spent: Spending, index: int, may_win: np.ndarray) -> np.ndarray:
     """
     draws = [spent.time_s, spent.of(spent.cost)]
     less = [(drawn < (1 - CLEARLY) * drawn[:, [index]]).mean(axis=0) for drawn in draws]
-    middles = [np.median(drawn, axis=0) for drawn in draws]
+    medians = spent.medians()
+    middles = [medians.time_s, medians.of(spent.cost)]
     holds = [middle <= (1 + _NO_WORSE) * middle[index] for middle in middles]
     is_less = [share >= _SURELY for share in less]
     return np.asarray(may_win & (is_less[0] & holds[1] | is_less[1] & holds[0]))

@@ -362,7 +362,10 @@ class PipelineEngine(TrainingEngine):
         """Return the columns of the whole model, and how long stages stood idle."""
         columns = super().description() | self._columns
         if self._offered_s:
-            columns["bubble_share"] = 1 - self._computed_s / self._offered_s
+            # one stage waits for no other
+            is_alone = self._num_stages == 1
+            share = 0.0 if is_alone else 1 - self._computed_s / self._offered_s
+            columns["bubble_share"] = share
         return columns
 
 

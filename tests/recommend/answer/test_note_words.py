@@ -302,6 +302,17 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "suggest; that row was left out. Measure it again.",
     ),
     (
+        "batches_differ",
+        {"least": 64, "most": 4096, "amount": "10 epochs"},
+        "Rows differ in batch, 64 to 4,096: each is taken to need 10 epochs (batch).",
+    ),
+    (
+        "next_step",
+        {"step": "ask_larger_batch", "world_size": 512, "command": ASK},
+        "Next: scalelab.load('runs/vit').recommend(max_time='2h') (lets 512 GPUs meet "
+        "it with a larger batch).",
+    ),
+    (
         "nothing_measured",
         {"limits": ["< 2.5 h"], "world_size": 4},
         "Open: nothing measured meets < 2.5 h; 4 GPUs are a prediction.",
@@ -505,7 +516,7 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "target_reached",
         {"target": "val_acc >= 0.9", "global_batch_size": 64}
         | {"num_runs": 3, "num_reached": 2},
-        "Open: 2 of 3 runs reached val_acc >= 0.9.",
+        "Open: 2 of 3 runs at batch 64 reached val_acc >= 0.9.",
     ),
     (
         "next_step",
