@@ -203,9 +203,10 @@ def in_draws(knowledge: Knowledge, comparison: Comparison) -> Iterator[Fact]:
 def choice_in_draws(
     picked: np.ndarray, at: int, places: Sequence[Mapping[str, Any]]
 ) -> Fact:
-    """Note how many draws pick the chosen row, and which other row most of the others.
+    """Note how many draws pick the chosen row, and which other row is picked most.
 
-    ``picked`` is the place of the picked row in each draw; ``places`` say the rows.
+    ``picked`` has the place of the picked row in each draw, shape (n_draws,);
+    ``places`` describe the rows.
     """
     others, counts = np.unique(picked[picked != at], return_counts=True)
     instead = dict(places[others[counts.argmax()]]) if len(others) else None
@@ -223,9 +224,9 @@ def choice_in_draws(
 def least_of(
     spent: Spending, among: np.ndarray, at: int, limits: Constraints
 ) -> np.ndarray:
-    """Return the row of those marked that takes least, draw by draw.
+    """Return the place of the marked row that takes least, in each draw.
 
-    It is the one at ``at`` where no other row takes clearly less.
+    The row at ``at`` is returned where no other row takes clearly less.
     """
     amounts = np.atleast_2d(spent.of(limits.minimised(spent.known)))
     allowed = np.where(among, amounts, np.inf)

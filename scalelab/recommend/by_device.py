@@ -278,7 +278,7 @@ def consider_kind(
 
 
 def _devices_on_node(frame: pd.DataFrame, site: Site | None) -> int | None:
-    """Return the devices of a node, as it was used or as somebody declares it."""
+    """Return the devices of a node: the most that were used, or that are declared."""
     on_node = site.gpus_per_node if site else None
     declared = numbers(frame, "devices_of_node")
     most = int(np.nanmax([1.0, *numbers(frame, "gpus_per_node"), *declared]))
@@ -413,9 +413,10 @@ def _joined(
 
 
 def _least_stable(facts: Sequence[Fact]) -> list[Fact]:
-    """Return notes without those of draws, but for the one that is least stable.
+    """Return the notes, with the least stable of two notes on draws.
 
-    One is of the chosen devices, the other of all; one alone does not tell.
+    One note is about the chosen devices, the other about all. A single note is left
+    out, since it does not cover both.
     """
     drawn = sorted(
         (fact for fact in facts if fact.kind == "choice_in_draws"),

@@ -367,7 +367,10 @@ class Knowledge:
         return found[found.index.isin(self.rows.frame.index)]
 
     def is_doubted(self, asked: pd.DataFrame) -> np.ndarray:
-        """Tell of which configurations, or allocations, all rows are doubted."""
+        """Mark configurations whose rows are all doubted, or all of their allocation.
+
+        Shape (n_rows,).
+        """
         frame, found = self.rows.frame, self.doubted
         places = frame[[*curve_columns(frame), "world_size", "num_nodes"]]
         return np.asarray(
@@ -376,9 +379,10 @@ class Knowledge:
         )
 
     def is_contradicted(self, asked: pd.DataFrame) -> np.ndarray:
-        """Tell of which configurations another source says fewer samples of a step.
+        """Mark configurations whose samples per step another source contradicts.
 
-        Where no row of several ranks is free of that, it holds for all such ranks.
+        If all rows of several ranks are contradicted, so are all configurations of
+        several ranks. Shape (n_rows,).
         """
         frame, found = self.rows.frame, contradicted_samples(self.rows)
         several = frame.loc[frame["data_parallel_size"] > 1, curve_columns(frame)]
@@ -391,7 +395,7 @@ class Knowledge:
     def _are_all_among(
         asked: pd.DataFrame, every: pd.DataFrame, found: pd.DataFrame
     ) -> np.ndarray:
-        """Tell of which asked rows there are rows like them, all of them found."""
+        """Mark asked rows that have equal rows, all of which are among those found."""
         is_found = every.index.isin(found.index)
         others = is_among(asked, every[~is_found])
         return np.asarray(is_among(asked, every[is_found]) & ~others)

@@ -170,7 +170,7 @@ def _not_measured(knowledge: Knowledge, batch: int) -> Iterator[Fact]:
 
 
 def batches_differ(knowledge: Knowledge, rows: Sequence[OutlookRow]) -> Iterator[Fact]:
-    """Note that rows of other batches are taken to need as many samples."""
+    """Note that rows differ in batch, and which length of the job all of them have."""
     job, allowed = knowledge.need.job, (r for r in rows if r.barred_by != "batch")
     batches = [row.batch.global_batch_size for row in allowed]
     if job and not knowledge.need.uses_law and len({*batches}) > 1:
@@ -271,7 +271,7 @@ def _doubts(knowledge: Knowledge) -> Iterator[Fact]:
 
 
 def doubts(doubted: pd.DataFrame, rows: FitRows) -> Iterator[Fact]:
-    """Note doubted rows, how often each was measured, and who its neighbours are."""
+    """Note each doubted row, how often it was measured, and the nearest sizes."""
     kept = rows.frame.drop(index=doubted.index)
     for key, curve in rows.curves.items():
         others = kept["world_size"][kept.index.isin(curve.index)]

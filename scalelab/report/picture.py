@@ -105,7 +105,7 @@ def _point(
 def _left_out(
     result: Recommendation, row: OutlookRow, point: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the points of runs of a row that no law was fitted to."""
+    """Yield a point for each run of a row that was measured and left out."""
     place = {"allocation": row.allocation, **asdict(row.batch)}
     doubted = (fact.values for fact in result.facts if fact.kind == "doubted")
     for values in doubted:

@@ -80,7 +80,7 @@ def _next_step(
 
 
 def _guessed(answer: Recommendation) -> list[OutlookRow]:
-    """Return the runner-up, where it is not chosen for want of a measurement."""
+    """Return the runner-up, if it is not chosen because nobody measured it here."""
     runners_up = (fact.values for fact in answer.facts if fact.kind == "why_not")
     sizes = {
         values["world_size"]
@@ -91,12 +91,12 @@ def _guessed(answer: Recommendation) -> list[OutlookRow]:
 
 
 def _is_beyond(run: RunRecords, row: OutlookRow) -> bool:
-    """Tell whether no site of the run has so many devices."""
+    """Tell whether a row was not measured, and no site of the run has its devices."""
     rooms = [site.room() for site in run.sites.values()]
     is_held = [
         room is None or room.holds(row.world_size, row.num_nodes) for room in rooms
     ]
-    return bool(rooms) and not any(is_held)
+    return row.basis != Support.MEASURED and bool(rooms) and not any(is_held)
 
 
 def without_limits(run: RunRecords, asked: Mapping[str, Any]) -> str:

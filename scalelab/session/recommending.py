@@ -89,9 +89,9 @@ class RecommendingRun(RunRecords):
 
     @property
     def doubted_rows(self) -> tuple[str, ...]:
-        """Which rows answers leave out, as other rows contradict them, as sentences.
+        """A sentence for each row that answers leave out.
 
-        Empty where a fit would take long, with many rows; an answer names them.
+        Other rows contradict it. Empty for a run of many rows, as the fit takes long.
         """
         from scalelab.recommend.answer.argument_words import left_out
         from scalelab.recommend.notes import doubts

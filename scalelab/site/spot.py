@@ -58,7 +58,7 @@ class Spot(Section):
 
 
 class AskedSpot(Spot):
-    """The same in a question, where the price or its history may be of one device."""
+    """The terms in a question; price and history may belong to one device."""
 
     device: Word | None = Field(
         default=None,
@@ -67,7 +67,7 @@ class AskedSpot(Spot):
     )
 
     def on(self, device: str) -> Spot:
-        """Return what is said of a device."""
+        """Return the terms of a device, without price and history of another one."""
         of_one = set() if self.device in (None, device) else {"price", "history"}
         kept = self.model_fields_set - {"device"} - of_one
         return Spot.model_construct(**{name: getattr(self, name) for name in kept})

@@ -55,6 +55,9 @@ def test_trials_without_a_measurement() -> None:
     assert signs(outcome="failed", world_size=2) == [Sign.SEVERAL_RANKS_FAIL]
     (alone,) = findings(ROW | {"outcome": "refused", "world_size": 2})
     assert alone.advice == {"gpus": [1], "launcher": "none"}
+    own = "Rank 0 raised KeyError at train.py:12: 'x'."
+    (raised,) = findings(ROW | {"outcome": "failed", "world_size": 2, "reason": own})
+    assert (raised.sign, raised.stops, raised.advice) == (Sign.NOT_MEASURED, True, {})
     assert signs(outcome="stalled") == [Sign.TOO_SILENT]
     (full,) = findings(ROW | {"outcome": "host_out_of_memory"})
     assert (full.sign, full.stops) == (Sign.DOES_NOT_FIT, True)

@@ -180,7 +180,7 @@ def meaning_of(name: str) -> Meaning | None:
 
 
 def unit_in(name: str) -> str | None:
-    """Return the speed that a longer name contains, as a known name has it.
+    """Return the known name of a speed, with its unit, inside a longer name.
 
     >>> unit_in("4 card (tokens/sec)"), unit_in("8 GPUs [ms]")
     ('tokens_sec', 'step_time_ms')

@@ -246,7 +246,7 @@ def _failed(values: Mapping[str, Any], _: str) -> tuple[State, str]:
 
 
 def left_out(values: Mapping[str, Any], device_word: str) -> str:
-    """Say which row is doubted, by what, and that no law was fitted to it."""
+    """Say which row is doubted, by how much, and that the row was left out."""
     count, pace = counted(values["world_size"], device_word), slower(values["factor"])
     if values["num_runs"] > 1:
         place = f"{count}{_of_curve(values)}"

@@ -118,9 +118,9 @@ def equal_losses(rows: FitRows) -> Iterator[Fact]:
 
 
 def contradicted_samples(rows: FitRows) -> pd.DataFrame:
-    """Return the rows of which another source says that a step has fewer samples.
+    """Return the rows whose samples per step another source contradicts.
 
-    Their ranks train on the same batches, or a smaller batch prints the same losses.
+    Ranks train on the same batches, or a smaller batch prints the same losses.
     """
     measured = rows.observations.reindex(
         index=rows.frame.index, columns=["ranks_witness", "first_losses"]

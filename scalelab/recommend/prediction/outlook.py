@@ -64,8 +64,8 @@ class Outlook:
     interruptions_s: np.ndarray
     # Time, device-hours and money of one run, each of shape (n_draws, n_rows)
     spent: Spending
-    # Whether the target is reached, by rows that are right, and also every limit held,
-    # draw by draw
+    # In each draw: whether the target is reached, and no left-out row was right; and
+    # whether every limit is held, too
     reached: np.ndarray
     held: np.ndarray
 
@@ -216,7 +216,7 @@ def look_ahead(
     overhead_s = knowledge.overhead.seconds(samples, frame)
     spent = limits.spending(one_run + overhead_s, sizes, nodes)
     reached &= need.within_cap(samples, frame["global_batch_size"].tolist())
-    # a row that was left out is right after all, as likely as not
+    # in half of the draws a row that was left out is right
     order = np.random.default_rng(SEED).permutation(len(reached))
     reached &= (order < len(reached) // 2)[:, None] | ~is_doubted[kept]
 

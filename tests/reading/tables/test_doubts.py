@@ -683,3 +683,35 @@ def test_a_table_of_failures_alone_is_said(run_of: Import) -> None:
 def test_a_negative_number_of_devices_is_no_name(run_of: Import) -> None:
     with pytest.raises(SpecError, match=r"column 'gpus' .*'-1' must be at least 1"):
         run_of("gpus,nodes,global_batch_size,step_time_s\n-1,1,64,0.1\n2,1,64,0.1\n")
+
+
+WIDE_TOKENS = (
+    'model,sequence length,batch_size_per_gpu,"1 GPU (tokens/sec)","2 GPUs '
+    '(tokens/sec)","4 GPUs (tokens/sec)",2 GPUs scaling,4 GPUs scaling\n'
+    "llama,512,2,668.48,1288.36,2261.4,0.96,0.85\n"
+)
+
+
+@pytest.mark.parametrize("cells", ["throughput_samples_per_s", "tokens/s"])
+def test_a_unit_in_the_melted_names_goes_before_what_was_asked(
+    run_of: Import, cells: str
+) -> None:
+    run = run_of(
+        WIDE_TOKENS, melt={"world_size": cells}, constant={"gpus_per_node": "8"}
+    )
+    rows = run.observations.set_index("world_size")
+    assert sorted(rows.index) == [1, 2, 4]
+    assert rows["step_time_s"][1] == pytest.approx(2 * 512 / 668.48)
+    assert rows["step_time_s"][4] == pytest.approx(4 * 2 * 512 / 2261.4)
+
+
+def test_the_hint_names_the_unit_that_it_saw(run_of: Import) -> None:
+    with pytest.raises(SpecError, match=r"--melt world_size=tokens_sec\."):
+        run_of(WIDE_TOKENS)
+
+
+def test_milliseconds_in_the_melted_names_are_read(run_of: Import) -> None:
+    text = "model,batch_per_gpu,1 GPU (ms),2 GPUs (ms)\nvit,8,250,260\n"
+    melt = {"world_size": "step_time_s"}
+    run = run_of(text, melt=melt, constant={"gpus_per_node": "2"})
+    assert [*run.observations["step_time_s"]] == pytest.approx([0.25, 0.26])

@@ -198,3 +198,16 @@ def test_both_ends_are_computed_as_with_the_model() -> None:
     assert inputs is batch[0]
     found = of_output(workload.evaluate, model(inputs), batch)
     torch.testing.assert_close(found, workload.evaluate(model, batch))
+
+
+@pytest.mark.slow
+def test_one_stage_has_no_bubble(tmp_path: Path) -> None:
+    trial = piped_trial(
+        1,
+        workload="own_workloads:SleepyDigits",
+        kind=TrialKind.THROUGHPUT,
+        options={"split_size": 8, "schedule": "gpipe"},
+        measurement=Measurement(warmup_steps=1, steps=4, relative_precision=1e-9),
+    )
+    measured = run_trial(tmp_path, trial, code_directory=HERE, stage_times_s=[0.02])
+    assert measured["bubble_share"] == 0
