@@ -159,7 +159,9 @@ def _table(answer: Answer, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _sentences(answer: Answer, values: Mapping[str, Any]) -> Iterator[str]:
-    text = " ".join(answer_text(answer, WIDE, explain=True).split())
+    # a long command goes on behind a backslash
+    shown = answer_text(answer, WIDE, explain=True).replace(" \\\n", " ")
+    text = " ".join(shown.split())
     for name in ("notes", "unsupported"):
         for said in values[name]:
             if " ".join(said.split()) not in text:
