@@ -62,9 +62,12 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def print_answer(
-    found: Recommendation | FitError | SpecError, *, explain: bool = False
+    found: Recommendation | FitError | SpecError,
+    *,
+    explain: bool = False,
+    explaining: str = "",
 ) -> None:
-    """Print the recommendation, or why there is none."""
+    """Print the recommendation, or why there is none; ``explaining`` is a command."""
     from scalelab.session import answer_text
 
     if isinstance(found, Exception):
@@ -73,7 +76,7 @@ def print_answer(
         typer.echo(answer_text(found, width(), explain=explain))
         if not explain and sys.stdout.isatty():
             # in one line, to be pasted
-            typer.echo(f"All that stands behind it: {found.explain_command}")
+            typer.echo(f"All that stands behind it: {explaining}")
 
 
 def print_steadiness(observations: pd.DataFrame) -> None:

@@ -299,6 +299,7 @@ def run(
     The job is the run's own unless options say another.
     """
     from scalelab.session import load
+    from scalelab.session.next_step import explaining
 
     if site is not None and not sbatch:
         raise SpecError(
@@ -331,7 +332,7 @@ def run(
     elif sbatch:
         typer.echo(found.job_script(answer, site), nl=False)
     else:
-        print_answer(answer, explain=explain)
+        print_answer(answer, explain=explain, explaining=explaining(found, words))
 
     if not answer.is_met:
         raise typer.Exit(NOTHING_MEETS)

@@ -275,6 +275,7 @@ def _run(
 def _answer(directory: Path, *, is_quiet: bool) -> bool:
     """Print the answer; return whether it keeps the limits, if there is one."""
     from scalelab.session import load
+    from scalelab.session.next_step import explaining
 
     finished = load(directory)
 
@@ -282,7 +283,7 @@ def _answer(directory: Path, *, is_quiet: bool) -> bool:
     if result := finished.search_result:
         typer.echo("\n".join(result.sentences))
     else:
-        print_answer(answer)
+        print_answer(answer, explaining=explaining(finished, {}))
 
     if isinstance(answer, Exception) and finished.accepted:
         typer.echo(finished.accepted)

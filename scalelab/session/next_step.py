@@ -41,13 +41,8 @@ def next_step(
     drawn = (f.values for f in answer.facts if f.kind == "choice_in_draws")
     # draws do not choose what was not measured, which a measurement may allow
     is_open = bool(_guessed(answer))
-    options = {**_said(asked), "explain": True}
-    explain = Command("recommend", (_shortest(run.directory),), options)
     return Fact.of(
-        step.kind,
-        **step.values,
-        drawn=None if is_open else next(drawn, None),
-        explain=explain._asdict(),
+        step.kind, **step.values, drawn=None if is_open else next(drawn, None)
     )
 
 
@@ -97,6 +92,12 @@ def _is_beyond(run: RunRecords, row: OutlookRow) -> bool:
         room is None or room.holds(row.world_size, row.num_nodes) for room in rooms
     ]
     return row.basis != Support.MEASURED and bool(rooms) and not any(is_held)
+
+
+def explaining(run: RunRecords, asked: Mapping[str, Any]) -> str:
+    """Return the command that says all that stands behind the answer to a question."""
+    options = {**_said(asked), "explain": True}
+    return str(Command("recommend", (_shortest(run.directory),), options))
 
 
 def without_limits(run: RunRecords, asked: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from scalelab.recommend.answer.text import allocations
 from scalelab.recommend.by_device import answer
 from scalelab.recommend.question.objective import Constraints
 from scalelab.session.answer import Answer
-from scalelab.site.spot import Spot
+from scalelab.site.spot import AskedSpot
 
 pytestmark = pytest.mark.slow
 
@@ -163,7 +163,7 @@ def test_devices_have_powers_of_their_own_and_one_carbon_limit() -> None:
 
 
 def test_interruptions_take_energy_too(asked: Asked) -> None:
-    terms = Spot.model_validate({"interrupted_every": "6h"})
+    terms = AskedSpot.model_validate({"interrupted_every": "6h"})
     found = asked(power=WATTS, spot=terms)
     by_size: dict[int, dict[str, float]] = {}
     for row in found.rows:

@@ -347,12 +347,6 @@ class Recommendation(BasisPart, ChosenPart, AskedPart):
         return next(asked_s, None)
 
     @property
-    def explain_command(self) -> str:
-        """The command that says all that stands behind the answer; may be empty."""
-        steps = (fact.values for fact in self.facts if fact.kind == "next_step")
-        return "".join(command_of({"command": step["explain"]}) for step in steps)
-
-    @property
     def next_command(self) -> tuple[str, str]:
         """The command of the next step and what it is for; each may be empty."""
         for fact in self.facts:
