@@ -6,9 +6,9 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -18,6 +18,7 @@ from scalelab.cli.shown.activity import Activity, Speaker
 from scalelab.inputs.lines import between_words, one_line
 from scalelab.inputs.numerals import DeviceWords, counted, duration, number
 from scalelab.plan.inquiry import in_a_line
+from scalelab.plan.tracked import TrackedSource
 from scalelab.records.control.events import (
     Event,
     NodeLost,
@@ -31,17 +32,15 @@ from scalelab.records.control.events import (
     Waiting,
 )
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from scalelab.plan.tracked import TrackedSource
-
 REFRESH_PER_S, LINE_EVERY_S = 4, 10.0
 BAR_WIDTH, SHORTEST_BAR = 24, 8
 
 
-def view(console: Console, words: DeviceWords, *, is_quiet: bool) -> ProgressView:
-    """Return the view that suits the console."""
+def view(
+    words: DeviceWords, *, is_quiet: bool, console: Console | None = None
+) -> ProgressView:
+    """Return the view that suits the console, by default that of standard error."""
+    console = console or Console(stderr=True)
     if console.is_terminal and not console.is_dumb_terminal and not is_quiet:
         return LiveView(console, words)
     return LineView(console, words, is_quiet=is_quiet)

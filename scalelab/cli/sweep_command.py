@@ -93,7 +93,10 @@ def run(
     Ctrl-C finishes the trials that run, a second one ends them; scalelab stop does the
     same from another shell.
     """
+    from scalelab.running import detached
     from scalelab.running.sweep import Sweep
+    from scalelab.session.sweep_cost import to_come
+    from scalelab.site.batch_site import BatchSite
 
     if in_process and detach:
         raise SpecError("--in-process runs in this shell, --detach apart from it.")
@@ -111,6 +114,11 @@ def run(
         budget=sweep_budget,
         adapt=adapt,
     ).prepared(accept_changes=accept_changes)
+    if not as_driver_job:
+        detached.refuse_second_driver(asked.directory)
+    if isinstance(asked.site, BatchSite) and not quiet:
+        for line in to_come(asked):
+            say(line, err=True)
     if not yes and (question := asked.question):
         _confirm(question)
 
@@ -132,8 +140,6 @@ def run(
             arguments += [name] if value is True else [name, value]
 
     if detach:
-        from scalelab.running import detached
-
         apart = detached.detach(asked, arguments)
         typer.echo(apart.text, err=bool(apart.exit_code))
         raise typer.Exit(apart.exit_code)
@@ -199,8 +205,6 @@ def try_out(
     Where several devices are asked for, the smallest trial of several follows. No later
     sweep counts these trials.
     """
-    from rich.console import Console
-
     from scalelab.cli.progress import view
     from scalelab.cli.shown.first_trials import table, verdict
     from scalelab.running import trying
@@ -208,7 +212,7 @@ def try_out(
     started_s = time.monotonic()
 
     sweep = trying.prepare(experiment, site=site)
-    with view(Console(stderr=True), sweep.words, is_quiet=quiet) as progress:
+    with view(sweep.words, is_quiet=quiet) as progress:
         tried = trying.try_out(
             sweep,
             keep=keep,
@@ -236,23 +240,13 @@ def _run(
     is_quiet: bool,
     job: list[str] | None,
 ) -> SweepEnd:
-    from rich.console import Console
-
     from scalelab.cli.progress import view
-    from scalelab.running.detached import DriverJobLife, refuse_second_driver
+    from scalelab.running.detached import DriverJobLife
     from scalelab.running.execution import run_sweep
     from scalelab.session.sweep_cost import rate_of
 
     started_s = time.monotonic()
-
-    if not job:
-        refuse_second_driver(asked.directory)
-
-    console = Console(stderr=True)
-    with (
-        view(console, asked.words, is_quiet=is_quiet) as progress,
-        interrupts,
-    ):
+    with view(asked.words, is_quiet=is_quiet) as progress, interrupts:
         say = interrupts.say = progress.announce
         life = job and DriverJobLife(asked, job, say=say, started_s=started_s)
 

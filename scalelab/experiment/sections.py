@@ -30,7 +30,9 @@ from scalelab.inputs.fields import (
     Text,
 )
 from scalelab.inputs.layout import Layout, MicroBatches
+from scalelab.inputs.numerals import number
 from scalelab.inputs.problems import bracketed, shown
+from scalelab.inputs.wording import Option
 from scalelab.kinds.launchers import LAUNCHERS, Launcher
 
 MAX_GRACE_S = 100.0  # seconds; scalelab stop --now waits a little longer
@@ -273,9 +275,20 @@ class ConfirmAbove(Section):
     gpu_hours: Positive = Field(
         default=24.0, description="GPU-hours a sweep takes unasked."
     )
+    share_of_job: Positive = Field(
+        default=0.05,
+        description=(
+            "Samples of a sweep on a batch system, as a share of the job's, that it "
+            "trains unasked; a sweep with a budget never asks for this."
+        ),
+    )
 
     def question(
-        self, num_trials: int | None, gpu_hours: float | None, device_hour_word: str
+        self,
+        num_trials: int | None,
+        gpu_hours: float | None,
+        share_of_job: float | None,
+        device_hour_word: str,
     ) -> str | None:
         """Return what to ask the user, or None below both thresholds."""
         if (num_trials or 0) > self.trials:
@@ -289,5 +302,12 @@ class ConfirmAbove(Section):
             return (
                 f"This sweep takes about {hours} {device_hour_word}; "
                 f"confirm_above.gpu_hours is {self.gpu_hours:,g}. Go on?"
+            )
+
+        if share_of_job and share_of_job > self.share_of_job:
+            return (
+                f"This sweep trains up to {number(100 * share_of_job)}% of the job's "
+                f"samples; confirm_above.share_of_job is {self.share_of_job:g}, and "
+                f"{Option('budget', '10gpu-h')} limits what a sweep takes. Go on?"
             )
         return None

@@ -166,6 +166,14 @@ class Trial:
         )
 
     @property
+    def max_steps(self) -> int:
+        """Optimiser steps that it trains at most, warm-up included."""
+        measurement = self.measurement
+        if self.kind is TrialKind.THROUGHPUT:
+            return measurement.warmup_steps + measurement.steps
+        return -(-(measurement.max_samples or 0) // self.global_batch_size)
+
+    @property
     def is_canary(self) -> bool:
         """The trial is a canary: it shows whether the machine has changed."""
         return is_canary(self.repeat)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from scalelab.experiment.program import CommandProgram, StopRequest
-from scalelab.experiment.trial import TrialKind
+from scalelab.experiment.program import CommandProgram, Program, StopRequest
+from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 
 _GRACE_S = 2.0  # between SIGTERM and SIGKILL
@@ -48,20 +48,13 @@ class Limits:
     @classmethod
     def of(cls, spec: AttemptSpec, node_rank: int = 0) -> Limits:
         """Return the limits of an attempt's processes on a node."""
-        program, measurement = spec.program, spec.trial.measurement
-        floor_s, stop, deadline_s = _STALL_FLOOR_S, None, math.inf
+        program, stop, deadline_s = spec.program, None, math.inf
         # Ranks that can save do not die of SIGTERM, and need not live on after it.
         grace_s = 0.0 if spec.trial.saves_checkpoints else _GRACE_S
 
-        start_up_s = measurement.start_up_timeout_s or max(
-            _START_UP_S, spec.stall_floor_s or 0.0
-        )
+        start_up_s, between_steps_s = _silences(program, spec.trial)
         if isinstance(program, CommandProgram):
-            source, stop, grace_s = program.metrics, program.stop, _GRACE_S
-            is_late = spec.trial.kind is not TrialKind.THROUGHPUT or any(
-                (source.evaluation, source.csv, source.tensorboard)
-            )
-            floor_s = _BETWEEN_LATE_REPORTS_S if is_late else _BETWEEN_STEPS_S
+            stop, grace_s = program.stop, _GRACE_S
             start_up_s = start_up_s if node_rank == 0 else _NEVER_S
             if stop is not None and spec.deadline_s is not None:
                 deadline_s = spec.deadline_s - stop.grace_s
@@ -69,14 +62,40 @@ class Limits:
             stop = _STOP
 
         return cls(
-            timeout_s=measurement.timeout_s or math.inf,
+            timeout_s=spec.trial.measurement.timeout_s or math.inf,
             stall_factor=spec.stall_factor,
-            stall_floor_s=spec.stall_floor_s or floor_s,
+            stall_floor_s=between_steps_s,
             start_up_s=start_up_s,
             grace_s=grace_s,
             stop=stop,
             deadline_s=deadline_s,
         )
+
+
+def longest_s(program: Program, trial: Trial) -> float:
+    """Return the seconds of an attempt that uses up each of its time limits."""
+    start_up_s, between_steps_s = _silences(program, trial)
+    silent_s = start_up_s + trial.max_steps * between_steps_s
+    return min(silent_s, trial.measurement.timeout_s or math.inf)
+
+
+def _silences(program: Program, trial: Trial) -> tuple[float, float]:
+    """Return the seconds without a report that may pass before and between steps."""
+    measurement = trial.measurement
+    between_steps_s = measurement.stall_timeout_s
+    start_up_s = measurement.start_up_timeout_s or max(
+        _START_UP_S, between_steps_s or 0.0
+    )
+    if between_steps_s:
+        return start_up_s, between_steps_s
+    if not isinstance(program, CommandProgram):
+        return start_up_s, _STALL_FLOOR_S
+
+    source = program.metrics
+    is_late = trial.kind is not TrialKind.THROUGHPUT or any(
+        (source.evaluation, source.csv, source.tensorboard)
+    )
+    return start_up_s, _BETWEEN_LATE_REPORTS_S if is_late else _BETWEEN_STEPS_S
 
 
 class Timing:

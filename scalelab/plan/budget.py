@@ -1,22 +1,18 @@
 """The budget of a sweep: device time, money or time, and what is left of it."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from scalelab.errors import SpecError
+from scalelab.experiment.trial import Trial
 from scalelab.inputs.money import parse_money
 from scalelab.inputs.numerals import duration, number
 from scalelab.inputs.quantities import parse_duration, parse_gpu_hours
 from scalelab.inputs.wording import Option
-
-if TYPE_CHECKING:
-    from scalelab.experiment.trial import Trial
 
 # Seconds that trials may still take once they are asked to end
 ENDING_S = 3.0

@@ -6,8 +6,6 @@ could be read: its row is held against the rate that the program prints, the bat
 arithmetic, and what showed that its ranks met.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +13,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from scalelab.experiment.trial import PROGRAM, Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
@@ -25,9 +22,7 @@ from scalelab.plan.source import (
     TrialSource,
     found_no_place,
 )
-
-if TYPE_CHECKING:
-    from scalelab.plan.tracked import TrackedSource
+from scalelab.plan.tracked import TrackedSource
 
 # Factor between two rates of one program from which on they disagree.
 DOUBTED_BEYOND = 1.1

@@ -1,7 +1,5 @@
 """What a source of trials is to find out: how far it is, and what is next, in facts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum

@@ -86,10 +86,7 @@ class AttemptSpec:
     placement: Placement
     device_type: str
     threads_per_rank: int = 1
-    # Stalled when no rank makes progress for so many median steps, but at least for
-    # so many seconds; None: as many as are usual for such a program.
-    stall_factor: float = 20.0
-    stall_floor_s: float | None = None
+    stall_factor: float = 20.0  # median steps without progress after which it stalls
     validity: tuple[str, ...] = ()
     # Seconds after which ranks end early, with a checkpoint, because the walltime of a
     # node is up soon after, counted by the driver; and that moment on the monotonic
@@ -126,6 +123,7 @@ class AttemptSpec:
     def from_json(cls, values: Mapping[str, Any]) -> AttemptSpec:
         """Rebuild a specification from :meth:`to_json`."""
         given = dict(values)
+        given.pop("stall_floor_s", None)  # of older runs; the measurement says it, too
         trial = given["trial"] = Trial.from_json(given["trial"])
         untold = _UNTOLD.get(trial.workload, KnownWorkload())
         given |= {

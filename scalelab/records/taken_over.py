@@ -1,17 +1,13 @@
 """Rows of another run that a run starts from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.wording import Option
-
-if TYPE_CHECKING:
-    from scalelab.plan.source import Observation
+from scalelab.plan.source import Observation
 
 IMPORTED = "imported"
 """The kind of rows that were measured elsewhere."""

@@ -1,7 +1,5 @@
 """Detached drivers: a background process or a batch job that runs the sweep."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -11,8 +9,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from scalelab.cluster.batch.queue import (
+    MISSING_LOOKS,
+    JobState,
+    JobView,
+    cancel,
+    job_log,
+    look_at,
+    submit_driver,
+    waiting_driver,
+)
 from scalelab.errors import ClusterError, LeaseError, ScaleLabError
 from scalelab.inputs.plain_files import last_log_lines, open_to_append
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS, system_of_job
@@ -20,12 +27,9 @@ from scalelab.plan.tracked import source_of
 from scalelab.records.attempt_io import storing
 from scalelab.records.control.job_list import DriverRecord
 from scalelab.records.control.lease import LEASE, LOG, Lease, read_holder
+from scalelab.running.execution import RunningSweep
+from scalelab.running.sweep import Sweep
 from scalelab.site.batch_site import driver_job_of
-
-if TYPE_CHECKING:
-    from scalelab.cluster.batch.queue import JobView
-    from scalelab.running.execution import RunningSweep
-    from scalelab.running.sweep import Sweep
 
 QUEUED_S = 5.0  # seconds that --detach watches a job that waits in the queue
 _LOOK_AGAIN_S, _ASK_QUEUE_S = 0.1, 1.0
@@ -45,7 +49,6 @@ class Detached:
 def detach(asked: Sweep, arguments: Sequence[str]) -> Detached:
     """Start a sweep apart from this process and wait until it has begun."""
     run = asked.store().directory
-    refuse_second_driver(run)
     if driver_job_of(asked.site) is not None:
         return _detach_job(asked, run, arguments)
     return _detach_process(run, arguments)
@@ -57,8 +60,6 @@ def refuse_second_driver(run: Path) -> None:
         return
     with Lease(run / LEASE):
         pass  # it says who else holds it
-
-    from scalelab.cluster.batch.queue import waiting_driver
 
     if found := waiting_driver(run):
         raise LeaseError(
@@ -78,8 +79,6 @@ def _described(record: DriverRecord, view: JobView) -> str:
 
 def waiting_driver_text(run: Path) -> str | None:
     """Say which job waits to run a run's driver; None: there is none."""
-    from scalelab.cluster.batch.queue import waiting_driver
-
     try:
         found = waiting_driver(run)
     except ClusterError as error:
@@ -132,15 +131,6 @@ def _detach_process(run: Path, arguments: Sequence[str]) -> Detached:
 
 
 def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
-    from scalelab.cluster.batch.queue import (
-        MISSING_LOOKS,
-        JobState,
-        cancel,
-        job_log,
-        look_at,
-        submit_driver,
-    )
-
     log, output = run / LOG, _log_of(run)
     start = os.fstat(output).st_size
     os.close(output)
@@ -242,8 +232,6 @@ class DriverJobLife:
 
     def _renew(self, running: RunningSweep) -> bool:
         # Whether there is a next job, or shall be none.
-        from scalelab.cluster.batch.queue import submit_driver
-
         if running.stop_requests.came:
             return True
 

@@ -39,6 +39,7 @@ from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.open_run import OpenRun
 from scalelab.records.store import RunReader, RunStore
 from scalelab.records.taken_over import apart, taken_over
+from scalelab.site.batch_site import BatchSite
 from scalelab.site.choice import lasting_name
 from scalelab.site.job_script import refuse_log_directory
 from scalelab.site.node_settings import DeviceType
@@ -193,9 +194,30 @@ class Sweep:
     @property
     def question(self) -> str | None:
         """What to ask the user before so large a sweep; None: nothing."""
+        is_open = isinstance(self.site, BatchSite) and self.budget is None
         return self.experiment.confirm_above.question(
-            self.num_remaining, self.gpu_hours, self.words.hour
+            self.num_remaining,
+            self.gpu_hours,
+            self.share_of_job if is_open else None,
+            self.words.hour,
         )
+
+    @property
+    def share_of_job(self) -> float | None:
+        """Samples that the trials left train at most, as a share of the job's.
+
+        None: the trials, or the samples of the job, are not known.
+        """
+        job, left = self.experiment.job, self.source.left
+        if job is None or left is None:
+            return None
+
+        shares = [
+            trial.max_steps * trial.global_batch_size / num_samples
+            for trial in left
+            if (num_samples := job.num_samples(trial.global_batch_size))
+        ]
+        return sum(shares) if shares else None
 
     @property
     def crowding(self) -> str:

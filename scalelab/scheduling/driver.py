@@ -321,7 +321,6 @@ class Driver:
             placement=placement,
             device_type=device_type,
             threads_per_rank=self._pool.threads_per_rank(placement, device_type),
-            stall_floor_s=trial.measurement.stall_timeout_s,
             validity=self._pool.validity(trial, placement),
             stop_after_s=self._pool.time_left_s(placement),
             queue_wait_s=self._provision.queue_wait_s(placement),

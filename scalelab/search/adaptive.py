@@ -512,7 +512,7 @@ class AdaptiveTrials(TrialSource):
             allocation=str(trial.allocation),
             world_size=trial.world_size,
             local_batch_size=trial.local_batch_size,
-            num_steps=trial.measurement.warmup_steps + trial.measurement.steps,
+            num_steps=trial.max_steps,
             gpu_hours=None if devices_s is None else devices_s / 3600,
             purpose=purpose,
             settles=settles,

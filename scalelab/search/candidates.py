@@ -1,7 +1,5 @@
 """The candidates of an adaptive sweep: what may run, and on which curve it lies."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace

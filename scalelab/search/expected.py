@@ -1,7 +1,5 @@
 """What the laws expect of the candidates of an adaptive sweep, from its rows so far."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -6,8 +6,6 @@ best that further trials could bring is worth less than the next one costs; or w
 nothing that would help is affordable.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

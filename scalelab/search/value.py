@@ -13,8 +13,6 @@ perfect information from a probabilistic sensitivity analysis sample*, Medical D
 Making 34.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -4,11 +4,9 @@ Types and rules are those of the keys that users write in YAML; values of NumPy 
 pandas are taken as the plain values they hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter
 
@@ -39,10 +37,8 @@ from scalelab.inputs.money import USUAL, Money, Rate, parse_rate
 from scalelab.inputs.problems import shown
 from scalelab.kinds.resources import RESOURCES
 from scalelab.plan.budget import Budget
+from scalelab.site.prices import PriceEntry
 from scalelab.site.spot import AskedSpot
-
-if TYPE_CHECKING:
-    from scalelab.site.prices import PriceEntry
 
 T = TypeVar("T")
 ByDevice = tuple[tuple[str, T], ...]  # what each is called; empty: any
@@ -247,8 +243,6 @@ class RecommendArguments(LawArguments):
 
     def quoted(self) -> Iterator[PriceEntry]:
         """Yield the prices that are given, as entries of a list."""
-        from scalelab.site.prices import PriceEntry
-
         if self.price and self.price_per_gpu_hour_usd is not None:
             raise SpecError(
                 "price and price_per_gpu_hour_usd both say a price. Give one of them."

@@ -1,10 +1,10 @@
 """Two runs beside each other, or two values of a setting within one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import pandas as pd
 
 from scalelab.errors import FitError, SpecError
 from scalelab.inputs.guessed import Guided, by_guess
@@ -23,11 +23,7 @@ from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import allocated, sentences, texts
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.report.tables import provenance
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from scalelab.session.recommending import RecommendingRun
+from scalelab.session.recommending import RecommendingRun
 
 _MAX_SHOWN = 20
 _TITLES = {

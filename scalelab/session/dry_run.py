@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from scalelab.inputs.guessed import Guided, by_guess
 from scalelab.inputs.lines import aligned
-from scalelab.inputs.numerals import counted, device_time
+from scalelab.inputs.numerals import counted
 from scalelab.inputs.wording import Option
 from scalelab.kinds.sources import SOURCES
 
@@ -179,6 +179,8 @@ def _left_out(asked: Sweep) -> Iterator[str]:
 
 
 def _cost(asked: Sweep) -> Iterator[str]:
+    from scalelab.session.sweep_cost import to_come
+
     for change in asked.changes:
         yield f"Changed since {asked.directory}: {change}."
     if asked.changes and asked.has_measurements:
@@ -191,19 +193,7 @@ def _cost(asked: Sweep) -> Iterator[str]:
         done = f"{counted(asked.num_finished, 'trial')} done"
         yield f"In {asked.directory}: {done}{to_run}."
 
-    if left and asked.gpu_hours is not None:
-        from scalelab.session.sweep_cost import spending_to_come
-
-        hours = device_time(asked.gpu_hours, asked.words.hour)
-        besides = ", ".join([hours, *spending_to_come(asked)])
-        yield f"Device time to come: about {besides}, estimated from ended trials."
-    elif left is None and SOURCES[asked.experiment.source.name].is_adaptive:
-        yield "Device time to come: at most what --sweep-budget allows."
-    elif left is None:
-        yield "Device time to come: not known; the source of trials does not say."
-    elif left:
-        yield "Device time to come: not known before a trial of each kind has ended."
-
+    yield from to_come(asked)
     if asked.experiment.job:
         yield f"Job to recommend for: {asked.experiment.job}"
 

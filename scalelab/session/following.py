@@ -1,14 +1,12 @@
 """The job afterwards: held against the answer of a run, and what it used."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite, log
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -44,10 +42,7 @@ from scalelab.records.afterwards.job_steps import JobSteps
 from scalelab.records.attempt_io import read_spec, storing
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.session.export import write_rows
-
-if TYPE_CHECKING:
-    from scalelab.session.recommending import RecommendingRun
-
+from scalelab.session.recommending import RecommendingRun
 
 _WIDTH = 100
 

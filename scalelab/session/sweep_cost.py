@@ -1,25 +1,28 @@
-"""What the trials of a sweep that are left will take besides device time."""
+"""What the trials of a sweep that are left will take."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scalelab.errors import SpecError
+from scalelab.inputs.numerals import device_time, number
 from scalelab.inputs.wording import Option
 from scalelab.kinds.resources import MONEY
+from scalelab.kinds.sources import SOURCES
+from scalelab.launch.timing import longest_s
 from scalelab.plan.budget import Rate, Spent, devices_alone
 from scalelab.records.attempt_io import is_taken
 from scalelab.records.observations import frame
-from scalelab.session.arguments import RecommendArguments
 from scalelab.session.run import Run
 
 if TYPE_CHECKING:
+    from scalelab.experiment.trial import Trial
     from scalelab.recommend.question.objective import Constraints
     from scalelab.running.sweep import Sweep
-    from scalelab.site.profile import Site
 
 
 def rate_of(asked: Sweep) -> Rate:
@@ -37,9 +40,7 @@ def rate_of(asked: Sweep) -> Rate:
 
     from scalelab.recommend.money.trials import trials_take
 
-    named = {
-        group: _limits(asked, site, group) for group, site in asked.site.groups.items()
-    }
+    named = _limits(asked)
     for group, limits in named.items():
         where = f" of node group {group}" if group else ""
         limit = Option("budget", budget.in_words(asked.words.hour))
@@ -62,51 +63,59 @@ def rate_of(asked: Sweep) -> Rate:
     return rate
 
 
-def _limits(asked: Sweep, site: Site, group: str | None) -> Constraints:
-    """Return what is charged on a node group, whose devices may have no name yet."""
-    from scalelab.recommend.answer.kept import Question
-    from scalelab.recommend.by_device import limits_of
-    from scalelab.recommend.money.prices import quotes_in
-    from scalelab.recommend.question.devices import DeviceKind, kinds_of
-    from scalelab.recommend.question.objective import Constraints
+def to_come(asked: Sweep) -> Iterator[str]:
+    """Yield in lines how much device time and samples the trials left take."""
+    left, name = asked.source.left, asked.experiment.source.name
+    if left == []:
+        return
 
-    kind = DeviceKind(node_group=group or "", device_type=site.device_type.value)
-    if is_taken(asked.directory):
-        known = kinds_of(Run.open(asked.directory).observations)
-        kind = next((k for k in known if k.node_group == kind.node_group), kind)
-    quotes = tuple(quotes_in(Path(site.prices))) if site.prices else ()
-    question = Question(limits=Constraints(), quotes=quotes)
-    return limits_of(question, kind, frame([]), site)
+    if asked.budget is not None:
+        yield (
+            f"The run takes at most {asked.budget.in_words(asked.words.hour)} in all: "
+            "its budget."
+        )
+    elif left is None and SOURCES[name].is_adaptive:
+        yield "Device time to come: at most what --sweep-budget allows."
+    elif left is None:
+        yield "Device time to come: not known; the source of trials does not say."
+    elif (times := asked.source.times_left) is not None:
+        yield (
+            f"Device time to come: about {_amounts(asked, times)}, estimated from "
+            "ended trials."
+        )
+    else:
+        programs = asked.experiment.programs()
+        longest = [(trial, longest_s(programs[trial.program], trial)) for trial in left]
+        yield (
+            f"Device time to come: at most {_amounts(asked, longest)}, if every trial "
+            "used up its time limits; measure.timeout lowers them."
+        )
+
+    if (share := asked.share_of_job) is not None:
+        yield f"Samples to come: at most {number(100 * share)}% of the job's."
 
 
-def spending_to_come(asked: Sweep) -> list[str]:
-    """Return in words the money, energy and carbon that the trials left will take.
+def _amounts(asked: Sweep, times: Sequence[tuple[Trial, float]]) -> str:
+    """Write what trials take, from the seconds of each.
 
-    It is empty where nothing is known of prices and powers, where prices are of several
-    currencies, and before a trial of each kind has ended, in each node group.
+    Money, energy and carbon are left out where a price or a power is not known, and
+    where prices are of several currencies.
     """
-    if not (times := asked.source.times_left):
-        return []
-    from scalelab.recommend.answer.kept import Question
+    seconds = sum(held_s * trial.world_size for trial, held_s in times)
+    hours = device_time(seconds / 3600, asked.words.hour)
+    charged = [
+        (site.price_per_gpu_hour, site.price_per_node_hour, site.prices, site.power_w)
+        for site in asked.site.groups.values()
+    ]
+    if not is_taken(asked.directory) and not any(map(any, charged)):
+        return hours  # without the modules that read prices
+
+    limits = _limits(asked)
+    if len({limit.units("").currency for limit in limits.values()}) > 1:
+        return hours
+
     from scalelab.recommend.answer.sentences import spent_in_words
-    from scalelab.recommend.by_device import limits_of
     from scalelab.recommend.money.trials import in_all, trials_take
-    from scalelab.recommend.question.devices import kinds_of
-    from scalelab.recommend.question.objective import Constraints
-
-    run = Run.open(asked.directory)
-    question = Question(
-        limits=Constraints(), quotes=tuple(run.quotes(RecommendArguments()))
-    )
-    limits = {
-        group: limits_of(question, kind, run.observations, asked.site.groups.get(group))
-        for kind in kinds_of(run.observations)
-        for group in [kind.node_group or None]
-    }
-
-    is_known = {trial.node_group for trial, _ in times} <= limits.keys()
-    if not is_known or len({limit.units("").currency for limit in limits.values()}) > 1:
-        return []
 
     parts = [
         trials_take(
@@ -115,6 +124,28 @@ def spending_to_come(asked: Sweep) -> list[str]:
         )
         for trial, held_s in times
     ]
-
     units = next(iter(limits.values())).units(asked.words.hour)
-    return spent_in_words(in_all(parts), units)
+    return ", ".join([hours, *spent_in_words(in_all(parts), units)])
+
+
+def _limits(asked: Sweep) -> dict[str | None, Constraints]:
+    """Return what each node group is charged; its devices may have no name yet."""
+    from scalelab.recommend.answer.kept import Question
+    from scalelab.recommend.by_device import limits_of
+    from scalelab.recommend.money.prices import quotes_in
+    from scalelab.recommend.question.devices import DeviceKind, kinds_of
+    from scalelab.recommend.question.objective import Constraints
+
+    is_begun = is_taken(asked.directory)
+    rows = Run.open(asked.directory).observations if is_begun else frame([])
+    kinds = {kind.node_group: kind for kind in kinds_of(rows)}
+
+    limits = {}
+    for group, site in asked.site.groups.items():
+        named = DeviceKind(node_group=group or "", device_type=site.device_type.value)
+        kind = kinds.get(named.node_group, named)
+        quotes = tuple(quotes_in(Path(site.prices))) if site.prices else ()
+        question = Question(limits=Constraints(), quotes=quotes)
+        limits[group] = limits_of(question, kind, rows, site)
+
+    return limits

@@ -123,12 +123,13 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
     from scalelab.cluster.batch import queue as batch_queue
 
     queue = Queue()
-    monkeypatch.setattr(batch_queue, "submit_driver", queue.submit)
-    monkeypatch.setattr(batch_queue, "look_at", lambda record: queue.view)
-    monkeypatch.setattr(batch_queue, "waiting_driver", queue.waiting)
-    monkeypatch.setattr(
-        batch_queue, "cancel", lambda record: queue.cancelled.append(record.job_id)
-    )
+    for module in (batch_queue, detaching):
+        monkeypatch.setattr(module, "waiting_driver", queue.waiting)
+        monkeypatch.setattr(
+            module, "cancel", lambda record: queue.cancelled.append(record.job_id)
+        )
+    monkeypatch.setattr(detaching, "submit_driver", queue.submit)
+    monkeypatch.setattr(detaching, "look_at", lambda record: queue.view)
     monkeypatch.setattr(detaching, "QUEUED_S", 0.0)
     monkeypatch.setattr(detaching, "_ASK_QUEUE_S", 0.01)
     Path("experiment.yaml").write_text(EMULATED.replace("site: ", "# site: "))
@@ -184,7 +185,7 @@ def test_a_driver_that_can_never_run_is_cancelled(
     queue.view = JobView(
         state=JobState.PENDING, reason="PartitionTimeLimit", can_never_run=True
     )
-    refused = scalelab(*SWEEP, "--detach")
+    refused = scalelab(*SWEEP, "--detach", "--quiet")
     refused.assert_refused(3)
     assert "can never run: PartitionTimeLimit. Correct driver_job" in refused.err
     assert queue.cancelled == ["17"]
@@ -195,7 +196,7 @@ def test_a_driver_that_ended_early_says_what_it_said(
     scalelab: Callable[..., Any], run: Path, queue: Queue
 ) -> None:
     queue.view = JobView(state=JobState.ENDED, reason="FAILED (NonZeroExitCode)")
-    refused = scalelab(*SWEEP, "--detach")
+    refused = scalelab(*SWEEP, "--detach", "--quiet")
     refused.assert_refused(3)
     assert "(small-driver-1) ended (FAILED (NonZeroExitCode)) before" in refused.err
     assert has_left_queue(run)
@@ -214,7 +215,7 @@ def test_a_refused_driver_is_an_error_of_the_cluster(
     scalelab: Callable[..., Any], run: Path, queue: Queue
 ) -> None:
     queue.refusal = "no such partition"
-    refused = scalelab(*SWEEP, "--detach")
+    refused = scalelab(*SWEEP, "--detach", "--quiet")
     refused.assert_refused(3)
     assert "no such partition" in refused.err
 

@@ -28,10 +28,46 @@ def test_configurations_are_counted(scalelab: Callable[..., Any], here: Path) ->
         "",
         "Every trial: precision fp32, parallelism ddp.",
         "",
-        "Device time to come: not known before a trial of each kind has ended.",
+        # on 12 devices in all: 600 s until the first of 6 steps, and 30 s a step
+        "Device time to come: at most 2.6 emulated GPU-h, if every trial used up its "
+        "time limits; measure.timeout lowers them.",
+        # 6 steps of 4 + 8 + 8 + 16 samples, twice, of 100,000
+        "Samples to come: at most 0.43% of the job's.",
         "Job to recommend for: 100,000 samples",
     ]
     assert os.listdir() == ["experiment.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "hours"),
+    [
+        ("timeout: 5min", "1"),
+        ("stall_timeout: 1min", "3.2"),
+        ("start_up_timeout: 2min", "1"),
+    ],
+)
+def test_limits_of_time_bound_what_a_fresh_sweep_takes(
+    scalelab: Callable[..., Any],
+    here: Path,
+    limit: str,
+    hours: str,
+) -> None:
+    text = EMULATED.replace("repeats: 2", f"repeats: 2, {limit}")
+    priced = text.replace("node: 2}", "node: 2, price_per_gpu_hour: 3eur}")
+    at_most = f"Device time to come: at most {hours} emulated GPU-h, "
+    assert f"{at_most}if every" in scalelab("plan", write(text)).out
+    money = f"{at_most}{3 * float(hours):.3g} eur, if every"
+    assert money in scalelab("plan", write(priced)).out
+
+
+def test_without_a_length_of_the_job_no_share_is_said(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
+    text = COMMAND.replace("epochs: 90, samples_per_epoch: 100000", "target: acc >= 1")
+    Path("train.py").write_text("")
+    out = scalelab("plan", write(text)).out
+    assert "Device time to come: at most" in out
+    assert "Samples to come" not in out
 
 
 def test_every_axis_has_a_column_or_one_value(
@@ -71,9 +107,11 @@ def test_what_is_done_and_what_the_rest_takes(
     (explained,) = (line for line in lines if line.startswith("A canary is"))
     assert "first, after every 20 trials, and last" in explained
     # 46 trials of 1 and of 2 devices and 3 canaries of 1, each about 10 s
-    assert lines[-3:-1] == [
+    assert lines[-4:-1] == [
         f"In {here}/runs/small: 8 trials done, 49 to run.",
         "Device time to come: about 0.20 emulated GPU-h, estimated from ended trials.",
+        # 6 steps of 3 x 4 + 7 x (4 + 8 + 8 + 16) + 9 x (16 + 32) samples
+        "Samples to come: at most 4.2% of the job's.",
     ]
 
 

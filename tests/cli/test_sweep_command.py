@@ -302,6 +302,46 @@ def test_large_sweeps_ask(
     assert len(questions) == 1
 
 
+ON_SLURM = EMULATED.replace(
+    "{device_type: cpu", "{name: hpc, scheduler: slurm, device_type: cpu"
+)
+LARGE_SHARE = ON_SLURM.replace("100000", "1000")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "asks"),
+    [
+        (ON_SLURM, (), False),  # 0.43% of the job
+        (LARGE_SHARE, (), True),
+        (LARGE_SHARE, ("--yes",), False),
+        (LARGE_SHARE, ("--sweep-budget", "10gpu-h"), False),
+        (LARGE_SHARE + "confirm_above: {share_of_job: 0.5}", (), False),
+        (EMULATED.replace("100000", "1000"), (), False),
+    ],
+)
+def test_a_sweep_of_a_large_share_asks_before_a_job_is_submitted(
+    scalelab: Callable[..., Any],
+    here: Path,
+    experiment: Path,
+    conductor: type[Conductor],
+    text: str,
+    options: tuple[str, ...],
+    asks: bool,
+) -> None:
+    experiment.write_text(text)
+    ended = scalelab("sweep", *options, "experiment.yaml")
+    assert (ended.code, len(conductor.made)) == ((2, 0) if asks else (0, 1))
+    assert ("This sweep trains up to 43.2% of the job's samples" in ended.err) == asks
+    assert (here / "runs").exists() == (not asks)
+
+    lines = ended.err.splitlines()
+    costs = [line for line in lines if line.startswith(("Device time", "The run"))]
+    begun = [line for line in lines if line.startswith(("Running", "Error"))]
+    assert len(costs) == ("slurm" in text)
+    assert lines[: len(costs)] == costs
+    assert len(begun) == 1
+
+
 def test_one_trial_runs_in_this_process(
     scalelab: Callable[..., Any], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -466,16 +466,21 @@ class TestFingerprint:
         assert str(change) == "code_hash: 'a' -> 'b'"
 
 
-def test_a_sweep_asks_above_either_threshold() -> None:
+def test_a_sweep_asks_above_each_threshold() -> None:
     confirm = ConfirmAbove(trials=10, gpu_hours=2)
 
-    assert confirm.question(10, 2.0, "GPU-h") is None
-    assert confirm.question(10, None, "GPU-h") is None
-    assert confirm.question(1000, None, "GPU-h") == (
+    assert confirm.question(10, 2.0, 0.05, "GPU-h") is None
+    assert confirm.question(10, None, None, "GPU-h") is None
+    assert confirm.question(1000, None, 0.5, "GPU-h") == (
         "This sweep runs 1,000 trials; confirm_above.trials is 10. Go on?"
     )
-    assert confirm.question(5, 12.34, "GPU-h") == (
+    assert confirm.question(5, 12.34, 0.5, "GPU-h") == (
         "This sweep takes about 12.3 GPU-h; confirm_above.gpu_hours is 2. Go on?"
+    )
+    assert confirm.question(5, None, 0.301, "GPU-h") == (
+        "This sweep trains up to 30.1% of the job's samples; "
+        "confirm_above.share_of_job is 0.05, and budget='10gpu-h' limits what a sweep "
+        "takes. Go on?"
     )
 
 

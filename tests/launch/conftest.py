@@ -49,7 +49,7 @@ def make_spec(tmp_path: Path) -> MakeSpec:
         device_type: str = "cpu",
         threads_per_rank: int = 1,
         stall_factor: float = 20.0,
-        stall_floor_s: float = 30.0,
+        stall_floor_s: float | None = 30.0,
         start_up_timeout_s: float | None = None,
         **options: Scalar,
     ) -> AttemptSpec:
@@ -66,7 +66,9 @@ def make_spec(tmp_path: Path) -> MakeSpec:
                 local_batch_size=4,
                 options={"act": act, **options},
                 measurement=Measurement(
-                    timeout_s=timeout_s, start_up_timeout_s=start_up_timeout_s
+                    timeout_s=timeout_s,
+                    stall_timeout_s=stall_floor_s,
+                    start_up_timeout_s=start_up_timeout_s,
                 ),
             ),
             program=WorkloadProgram(name=workload, code_directory=code),
@@ -85,7 +87,6 @@ def make_spec(tmp_path: Path) -> MakeSpec:
             device_type=device_type,
             threads_per_rank=threads_per_rank,
             stall_factor=stall_factor,
-            stall_floor_s=stall_floor_s,
         )
 
     return make

@@ -7,7 +7,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -568,6 +567,9 @@ def test_the_first_step_has_a_limit_of_its_own(
     start_up_timeout_s: float | None,
     limits: tuple[float, float],
 ) -> None:
-    spec = make_spec("meet", start_up_timeout_s=start_up_timeout_s)
-    found = Limits.of(replace(spec, stall_floor_s=stall_floor_s))
+    silences = {
+        "stall_floor_s": stall_floor_s,
+        "start_up_timeout_s": start_up_timeout_s,
+    }
+    found = Limits.of(make_spec("meet", **silences))
     assert (found.start_up_s, found.stall_floor_s) == limits

@@ -124,6 +124,7 @@ def command_spec(
                 max_samples=max_samples,
                 target=Target.parse(target) if target else None,
                 timeout_s=timeout_s,
+                stall_timeout_s=stall_floor_s,
                 start_up_timeout_s=start_up_timeout_s,
             ),
         ),
@@ -148,7 +149,6 @@ def command_spec(
         ),
         device_type=device_type,
         threads_per_rank=threads_per_rank,
-        stall_floor_s=stall_floor_s,
     )
 
 

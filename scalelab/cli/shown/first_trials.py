@@ -1,10 +1,8 @@
 """What first trials show, as a small table, and what to change in the experiment."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -19,12 +17,10 @@ from scalelab.plan.first_check import (
     Sign,
     loss_ends,
 )
+from scalelab.plan.source import Observation
+from scalelab.running.sweep import Sweep
+from scalelab.running.trying import Checked, Tried, read_first_trials
 from scalelab.session import marks_in_words
-
-if TYPE_CHECKING:
-    from scalelab.plan.source import Observation
-    from scalelab.running.sweep import Sweep
-    from scalelab.running.trying import Checked, Tried
 
 _SHOWN_REASON = 400
 _NOT_READ = "not read"
@@ -212,8 +208,6 @@ def _in_words(finding: Finding, row: Mapping[str, Any]) -> str:
 
 def of_sweep(asked: Sweep, unsound: Sequence[Observation], experiment: Path) -> str:
     """Say which first trials of a sweep failed their check, and what to change."""
-    from scalelab.running.trying import read_first_trials
-
     lines = [
         line
         for checked in read_first_trials(asked, unsound).trials

@@ -1,17 +1,12 @@
 """The end of a sweep in words: what was not measured, and what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
-
-if TYPE_CHECKING:
-    from scalelab.records.control.job_list import JobLine
-    from scalelab.running.sweep_end import SweepEnd
+from scalelab.records.control.job_list import JobLine
+from scalelab.running.sweep_end import SweepEnd
 
 MAX_SHOWN = 5
 

@@ -8,8 +8,6 @@ its attempt. Whoever connects proves that it knows a key that lies in a file of 
 attempt for its user alone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -23,12 +21,9 @@ from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
-
-if TYPE_CHECKING:
-    from scalelab.kinds.launchers import LaunchedProcess
+from scalelab.kinds.launchers import LaunchedProcess
 
 _VERSION = re.compile(r"mpirun \(Open MPI\) (\d+)\.")
 _MAJOR = "4"

@@ -1,7 +1,5 @@
 """Answers whose job script was printed: kept in the run's directory, until they ran."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The answer as Python and the command line show it: tables, lines of text, HTML."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape

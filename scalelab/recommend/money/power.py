@@ -1,10 +1,7 @@
 """Power: what devices draw, as their counters measured it or as it is said."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -14,10 +11,8 @@ from scalelab.kinds.resources import MODELLED
 from scalelab.laws.interval import NUM_DRAWS, SEED, levels
 from scalelab.laws.rows import cells, numbers
 from scalelab.recommend.money.prices import UNNAMED
-
-if TYPE_CHECKING:
-    from scalelab.recommend.question.devices import DeviceKind
-    from scalelab.site.profile import Site
+from scalelab.recommend.question.devices import DeviceKind
+from scalelab.site.profile import Site
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
