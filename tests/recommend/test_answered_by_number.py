@@ -19,10 +19,10 @@ WEAK = "gpus,nodes,batch per gpu,samples/s\n" + "".join(
 JOB = {"samples": 100_000_000}
 
 
-def table(text: str, home: Path, **options: Any) -> Run:
+def table(text: str, home: Path, name: str = "run", **options: Any) -> Run:
     path = home / "table.csv"
     path.write_text(text)
-    return import_table(path, home / "run", **options)
+    return import_table(path, home / name, **options)
 
 
 def values(answer: Answer, kind: str) -> Any:
@@ -122,3 +122,26 @@ def test_a_price_history_is_of_one_device(tmp_path: Path) -> None:
     assert row.cost is not None
     assert row.cost.value == pytest.approx(0.395 * row.gpu_hours.value, rel=0.3)
     assert row.cost.value > 1.5 * row.cost.lo
+
+
+UNLIKE = """\
+device,gpus,nodes,global batch,step_time_s,price_usd,outcome
+p2,1,1,64,1.0,2,completed
+p2,2,1,128,1.05,2,completed
+p2,4,1,512,,2,out_of_memory
+c4,1,1,64,2.0,1,completed
+c4,2,1,128,2.1,1,completed
+c4,4,1,256,2.2,1,completed
+"""
+
+
+def test_counts_of_trials_name_their_device(tmp_path: Path) -> None:
+    answer = table(UNLIKE, tmp_path).recommend(job=JOB)
+    grounds = {ground.kind: ground.text for ground in answer.grounds}
+    assert grounds["ignored"].startswith("p2: 1 of 3 trials ")
+    assert grounds["memory"].startswith("p2: ")
+
+    lines = UNLIKE.splitlines(keepends=True)
+    alone = table("".join(lines[:4]), tmp_path, "alone")
+    grounds = {ground.kind: ground.text for ground in alone.recommend(job=JOB).grounds}
+    assert grounds["ignored"].startswith("1 of 3 trials ")

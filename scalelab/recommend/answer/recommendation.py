@@ -30,7 +30,7 @@ from scalelab.recommend.answer.rows import (
 )
 
 # Grounds that count trials of the chosen device alone
-_OF_TRIALS = ("ignored", "failures", "not_settled", "few_readings")
+_OF_TRIALS = ("ignored", "failures", "not_settled", "few_readings", "memory")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -314,7 +314,14 @@ class Recommendation(BasisPart, ChosenPart, AskedPart):
             self.left_out, self.num_observations, is_emulated=self.is_emulated
         )
         is_whole = not self.left_out
-        found = grounds(self.facts, self.device_word, trials, is_whole=is_whole)
+        unfitting = [
+            Ground(kind="memory", state="confirmed", text=str(limit).rstrip("."))
+            for limit in self.memory_limits[:1]
+        ]
+        found = (
+            *grounds(self.facts, self.device_word, trials, is_whole=is_whole),
+            *unfitting,
+        )
         if self.devices and (device := self.node_group or self.device_name):
             found = tuple(
                 replace(ground, text=f"{device}: {ground.text}")
@@ -323,10 +330,7 @@ class Recommendation(BasisPart, ChosenPart, AskedPart):
                 for ground in found
             )
 
-        unfitting = [str(limit).rstrip(".") for limit in self.memory_limits[:1]]
-        return found + tuple(
-            Ground(kind="memory", state="confirmed", text=text) for text in unfitting
-        )
+        return found
 
     @property
     def chained_jobs(self) -> tuple[dict[str, Any], ...]:
