@@ -290,7 +290,7 @@ class ConfirmAbove(Section):
         share_of_job: float | None,
         device_hour_word: str,
     ) -> str | None:
-        """Return what to ask the user, or None below both thresholds."""
+        """Return what to ask the user, or None below all thresholds."""
         if (num_trials or 0) > self.trials:
             return (
                 f"This sweep runs {num_trials:,} trials; confirm_above.trials is "

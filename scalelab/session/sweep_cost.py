@@ -66,7 +66,7 @@ def rate_of(asked: Sweep) -> Rate:
 def to_come(asked: Sweep) -> Iterator[str]:
     """Yield in lines how much device time and samples the trials left take."""
     left, name = asked.source.left, asked.experiment.source.name
-    if left == []:
+    if asked.num_remaining == 0:
         return
 
     if asked.budget is not None:

@@ -18,7 +18,7 @@ def test_a_drivers_job_sweeps_and_is_stopped(pbs: Pbs) -> None:
     swept = Swept(pbs, "driven", experiment, nodes=1, driver_job=job)
     code, said = pbs.scalelab("sweep", "--detach", *swept.arguments)
     assert code == 0, said
-    assert re.match(r"(Begun|Queued): job \S+ \(driven-driver-1\)", said), said
+    assert re.search(r"^(Begun|Queued): job \S+ \(driven-driver-1\)", said, re.M), said
     wait_until(swept.num_ended, "a trial ends", said=swept.job_logs)
     code, said = swept.run(60)
     assert code == 2, said

@@ -70,7 +70,7 @@ def sweep(
     run = Path("runs") / f"{name}-{Path(site).stem}"
     (slurm.home / "experiments" / f"{name}.yaml").write_text(json.dumps(settings))
     arguments = [f"experiments/{name}.yaml", "--site", site, "--run", str(run)]
-    code, said = slurm.scalelab("sweep", *arguments)
+    code, said = slurm.scalelab("sweep", "--yes", *arguments)
     assert code == 0, said
     wait_until(lambda: not slurm.jobs(), "no job is left")
     wait_until(lambda: not slurm.user_processes(), "no process is left")

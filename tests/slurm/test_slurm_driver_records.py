@@ -22,7 +22,7 @@ def test_the_queue_is_not_asked_for_a_driver_that_has_begun(
     swept = Swept(slurm, "recorded", MANY, nodes=1, driver_job=job)
     code, said = slurm.scalelab("sweep", "--detach", *swept.arguments)
     assert code == 0, said
-    assert said.startswith("Begun: job "), said
+    assert "\nBegun: job " in said, said
     record = json.loads((swept.directory / "cluster" / "driver.json").read_text())
     assert record["has_left_queue"] is True
     programs = FakePrograms(slurm.home / "silent")

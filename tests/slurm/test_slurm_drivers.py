@@ -33,7 +33,7 @@ def test_a_detached_process_is_stopped_and_succeeded(slurm: ThrowawaySlurm) -> N
     swept = Swept(slurm, "detached", FEW, nodes=1)
     code, said = detach(swept)
     assert code == 0, said
-    assert re.match(r"Begun: process \d+ on host login runs the sweep of", said)
+    assert re.search(r"^Begun: process \d+ on host login runs the sweep of", said, re.M)
     wait_until(lambda: swept.num_ended(), "a trial ended")
     assert "Driver: process" in swept.status()
     code, said = swept.run()
@@ -63,7 +63,9 @@ def test_a_drivers_job_renews_itself(slurm: ThrowawaySlurm) -> None:
     swept = Swept(slurm, "renewed", trials, nodes=1, driver_job=job)
     code, said = detach(swept)
     assert code == 0, said
-    assert re.match(r"Begun: job \d+ \(renewed-driver-1\) runs the sweep of", said)
+    assert re.search(
+        r"^Begun: job \d+ \(renewed-driver-1\) runs the sweep of", said, re.M
+    )
     assert re.search(r"on host n\d", said)
     log_file = swept.directory / "driver.log"
     wait_until(

@@ -67,7 +67,7 @@ class BatchSweep:
 
     @property
     def arguments(self) -> list[str]:
-        return [f"{self.name}.yaml", "--site", f"./{self.name}-site.yaml"]
+        return [f"{self.name}.yaml", "--yes", "--site", f"./{self.name}-site.yaml"]
 
     def run(self, timeout: float = 180) -> tuple[int, str]:
         """Sweep; return the status and all that was said."""
