@@ -82,7 +82,7 @@ def test_a_drivers_job_that_waits_is_cancelled(slurm: ThrowawaySlurm) -> None:
     swept = Swept(slurm, "waiting", {**EMULATED, "gpus": [1]}, driver_job=job)
     code, said = detach(swept)
     assert code == 0, said
-    assert re.match(r"Queued: job \d+ \(waiting-driver-1\) waits .*BeginTime", said)
+    assert re.search(r"Queued: job \d+ \(waiting-driver-1\) waits .*BeginTime", said)
     assert "(waiting-driver-1) waits in the queue, BeginTime" in swept.status()
     code, said = slurm.scalelab("stop", f"runs/{swept.name}")
     assert code == 0, said
