@@ -36,11 +36,8 @@ REFRESH_PER_S, LINE_EVERY_S = 4, 10.0
 BAR_WIDTH, SHORTEST_BAR = 24, 8
 
 
-def view(
-    words: DeviceWords, *, is_quiet: bool, console: Console | None = None
-) -> ProgressView:
-    """Return the view that suits the console, by default that of standard error."""
-    console = console or Console(stderr=True)
+def view(console: Console, words: DeviceWords, *, is_quiet: bool) -> ProgressView:
+    """Return the view that suits the console."""
     if console.is_terminal and not console.is_dumb_terminal and not is_quiet:
         return LiveView(console, words)
     return LineView(console, words, is_quiet=is_quiet)

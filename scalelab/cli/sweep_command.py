@@ -96,7 +96,6 @@ def run(
     from scalelab.running import detached
     from scalelab.running.sweep import Sweep
     from scalelab.session.sweep_cost import to_come
-    from scalelab.site.batch_site import BatchSite
 
     if in_process and detach:
         raise SpecError("--in-process runs in this shell, --detach apart from it.")
@@ -116,7 +115,7 @@ def run(
     ).prepared(accept_changes=accept_changes)
     if not as_driver_job:
         detached.refuse_second_driver(asked.directory)
-    if isinstance(asked.site, BatchSite) and not quiet:
+    if asked.site.batch_system is not None and not quiet:
         for line in to_come(asked):
             say(line, err=True)
     if not yes and (question := asked.question):
@@ -205,6 +204,8 @@ def try_out(
     Where several devices are asked for, the smallest trial of several follows. No later
     sweep counts these trials.
     """
+    from rich.console import Console
+
     from scalelab.cli.progress import view
     from scalelab.cli.shown.first_trials import table, verdict
     from scalelab.running import trying
@@ -212,7 +213,7 @@ def try_out(
     started_s = time.monotonic()
 
     sweep = trying.prepare(experiment, site=site)
-    with view(sweep.words, is_quiet=quiet) as progress:
+    with view(Console(stderr=True), sweep.words, is_quiet=quiet) as progress:
         tried = trying.try_out(
             sweep,
             keep=keep,
@@ -240,13 +241,18 @@ def _run(
     is_quiet: bool,
     job: list[str] | None,
 ) -> SweepEnd:
+    from rich.console import Console
+
     from scalelab.cli.progress import view
     from scalelab.running.detached import DriverJobLife
     from scalelab.running.execution import run_sweep
     from scalelab.session.sweep_cost import rate_of
 
     started_s = time.monotonic()
-    with view(asked.words, is_quiet=is_quiet) as progress, interrupts:
+    with (
+        view(Console(stderr=True), asked.words, is_quiet=is_quiet) as progress,
+        interrupts,
+    ):
         say = interrupts.say = progress.announce
         life = job and DriverJobLife(asked, job, say=say, started_s=started_s)
 

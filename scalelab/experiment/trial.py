@@ -166,11 +166,20 @@ class Trial:
         )
 
     @property
+    def cycle(self) -> int:
+        """Optimiser steps after which the work of a step repeats."""
+        return strategy_of(self.parallelism).cycle(self.options)
+
+    @property
     def max_steps(self) -> int:
-        """Optimiser steps that it trains at most, warm-up included."""
+        """Optimiser steps that it trains at most, warm-up included.
+
+        Measured steps are whole cycles, rounded up.
+        """
         measurement = self.measurement
         if self.kind is TrialKind.THROUGHPUT:
-            return measurement.warmup_steps + measurement.steps
+            num_cycles = -(-measurement.steps // self.cycle)
+            return measurement.warmup_steps + num_cycles * self.cycle
         return -(-(measurement.max_samples or 0) // self.global_batch_size)
 
     @property

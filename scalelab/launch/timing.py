@@ -73,7 +73,11 @@ class Limits:
 
 
 def longest_s(program: Program, trial: Trial) -> float:
-    """Return the seconds of an attempt that uses up each of its time limits."""
+    """Return the seconds of an attempt that uses up each of its time limits.
+
+    Without ``measure.timeout`` evaluations come on top, and silences of a program whose
+    steps have become slower.
+    """
     start_up_s, between_steps_s = _silences(program, trial)
     silent_s = start_up_s + trial.max_steps * between_steps_s
     return min(silent_s, trial.measurement.timeout_s or math.inf)

@@ -39,7 +39,6 @@ from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.open_run import OpenRun
 from scalelab.records.store import RunReader, RunStore
 from scalelab.records.taken_over import apart, taken_over
-from scalelab.site.batch_site import BatchSite
 from scalelab.site.choice import lasting_name
 from scalelab.site.job_script import refuse_log_directory
 from scalelab.site.node_settings import DeviceType
@@ -194,7 +193,7 @@ class Sweep:
     @property
     def question(self) -> str | None:
         """What to ask the user before so large a sweep; None: nothing."""
-        is_open = isinstance(self.site, BatchSite) and self.budget is None
+        is_open = self.site.batch_system is not None and self.budget is None
         return self.experiment.confirm_above.question(
             self.num_remaining,
             self.gpu_hours,

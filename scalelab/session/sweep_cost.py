@@ -88,7 +88,7 @@ def to_come(asked: Sweep) -> Iterator[str]:
         longest = [(trial, longest_s(programs[trial.program], trial)) for trial in left]
         yield (
             f"Device time to come: at most {_amounts(asked, longest)}, if every trial "
-            "used up its time limits; measure.timeout lowers them."
+            "ran once and used up its time limits; measure.timeout lowers them."
         )
 
     if (share := asked.share_of_job) is not None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scalelab.errors import SpecError
-from scalelab.experiment.trial import Trial, TrialKind
-from scalelab.kinds.strategies import strategy_of
+from scalelab.experiment.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,26 +25,20 @@ class TrainingPlan:
     @classmethod
     def of(cls, trial: Trial) -> TrainingPlan:
         """Return the plan of a trial."""
-        measurement, cycle = trial.measurement, 1
-        if trial.kind is TrialKind.THROUGHPUT:
-            cycle = strategy_of(trial.parallelism).cycle(trial.options)
-            num_cycles = -(-measurement.steps // cycle)
-            num_steps = measurement.warmup_steps + num_cycles * cycle
-        elif measurement.max_samples is None:
+        measurement, evaluates = trial.measurement, trial.saves_checkpoints
+        if evaluates and measurement.max_samples is None:
             raise SpecError(
                 f"max_samples is missing: a {trial.kind} trial needs the training "
                 "samples after which it gives up. Set it under 'measure' or 'job'."
             )
-        else:
-            num_steps = -(-measurement.max_samples // trial.global_batch_size)
 
         return cls(
-            warmup_steps=min(measurement.warmup_steps, num_steps),
-            num_steps=num_steps,
+            warmup_steps=min(measurement.warmup_steps, trial.max_steps),
+            num_steps=trial.max_steps,
             global_batch_size=trial.global_batch_size,
-            evaluates=trial.kind is not TrialKind.THROUGHPUT,
+            evaluates=evaluates,
             evaluate_every_samples=measurement.evaluate_every_samples,
-            cycle=cycle,
+            cycle=1 if evaluates else trial.cycle,
         )
 
     def is_evaluated_after(self, step: int) -> bool:

@@ -29,8 +29,8 @@ def test_configurations_are_counted(scalelab: Callable[..., Any], here: Path) ->
         "Every trial: precision fp32, parallelism ddp.",
         "",
         # on 12 devices in all: 600 s until the first of 6 steps, and 30 s a step
-        "Device time to come: at most 2.6 emulated GPU-h, if every trial used up its "
-        "time limits; measure.timeout lowers them.",
+        "Device time to come: at most 2.6 emulated GPU-h, if every trial ran once and "
+        "used up its time limits; measure.timeout lowers them.",
         # 6 steps of 4 + 8 + 8 + 16 samples, twice, of 100,000
         "Samples to come: at most 0.43% of the job's.",
         "Job to recommend for: 100,000 samples",

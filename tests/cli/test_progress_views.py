@@ -461,7 +461,7 @@ def test_an_error_is_not_preceded_by_counts() -> None:
 def test_the_view_suits_the_console(
     console: Console, is_quiet: bool, kind: type[Any]
 ) -> None:
-    assert isinstance(view(CORES, is_quiet=is_quiet, console=console), kind)
+    assert isinstance(view(console, CORES, is_quiet=is_quiet), kind)
 
 
 def test_time_is_real() -> None:

@@ -29,8 +29,8 @@ from scalelab.recommend.answer.rows import (
     plain_values,
 )
 
-# Grounds that count trials of the chosen device alone
-_OF_TRIALS = ("ignored", "failures", "not_settled", "few_readings", "memory")
+# Grounds that are about the chosen device alone
+_OF_DEVICE = ("ignored", "failures", "not_settled", "few_readings", "memory")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -325,7 +325,7 @@ class Recommendation(BasisPart, ChosenPart, AskedPart):
         if self.devices and (device := self.node_group or self.device_name):
             found = tuple(
                 replace(ground, text=f"{device}: {ground.text}")
-                if ground.kind in _OF_TRIALS
+                if ground.kind in _OF_DEVICE
                 else ground
                 for ground in found
             )
