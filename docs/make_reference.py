@@ -41,7 +41,8 @@ SCHEDULERS = ("local", "allocation", "slurm", "pbs")
 GROUPS = {
     "step": "optimiser steps done; a line without it adds its metrics to the last step",
     "samples": (
-        "training samples of all ranks so far; checked against the batch sizes, or, "
+        "training samples of all ranks so far, or of a step; checked against the batch "
+        "sizes, or, "
         "without any step, made steps by them"
     ),
     "t": "seconds by the command's own clock, instead of the time the line arrived",
@@ -67,6 +68,11 @@ GROUPS = {
         "by the global batch and added up over epochs"
     ),
     "samples_in_epoch": "how many of them an epoch has, likewise",
+    "percent_of_epoch": (
+        "beside samples_of_epoch and samples_in_epoch: the share of the epoch that is "
+        "done; a line that counts the samples of one rank, and says the share of all "
+        "ranks, is refused"
+    ),
     "epoch": (
         "beside a count of the epoch: a higher number begins the next epoch, needed "
         "where an epoch has one line; else a metric like any other"

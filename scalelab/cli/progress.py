@@ -36,8 +36,9 @@ REFRESH_PER_S, LINE_EVERY_S = 4, 10.0
 BAR_WIDTH, SHORTEST_BAR = 24, 8
 
 
-def view(console: Console, words: DeviceWords, *, is_quiet: bool) -> ProgressView:
-    """Return the view that suits the console."""
+def view(words: DeviceWords, *, is_quiet: bool) -> ProgressView:
+    """Return the view that suits stderr."""
+    console = Console(stderr=True)
     if console.is_terminal and not console.is_dumb_terminal and not is_quiet:
         return LiveView(console, words)
     return LineView(console, words, is_quiet=is_quiet)
@@ -232,11 +233,11 @@ class LiveView(ProgressView):
 
         rate, what = self._tracker.fastest
         fastest = f"Fastest here: {number(rate)} samples/s{what}"
-        inquiry = self._tracker.inquiry()
+        inquiry, notice = self._tracker.inquiry(), self._tracker.activity.notice
         below = [
             _on_one_line(inquiry) if inquiry else None,
             _on_one_line(fastest if rate else ""),
-            self._problem,
+            Text(notice, style="yellow") if notice else self._problem,
         ]
         return Group(line, *filter(None, below))
 
@@ -256,7 +257,7 @@ class LineView(ProgressView):
         self._file = console.file
         self._is_quiet = is_quiet
         self._next_line_s = time.monotonic() + LINE_EVERY_S
-        self._last = ""
+        self._last = self._notice = ""
         self._printing = threading.Lock()
         self._speaker = Speaker(self._show_counts, self._tracker.activity)
         self._shown = nullcontext() if is_quiet else self._speaker
@@ -283,6 +284,11 @@ class LineView(ProgressView):
         if text != self._last:
             self.announce(text)
         self._last = text
+
+        notice = self._tracker.activity.notice
+        if notice and notice != self._notice:
+            self.announce(notice)
+        self._notice = notice
 
     def _print(self, text: str) -> None:
         # Not through rich: it ends the program by itself where a pipe's reader left.

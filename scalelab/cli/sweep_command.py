@@ -144,8 +144,9 @@ def run(
         raise typer.Exit(apart.exit_code)
 
     interrupts = _Interrupts()
-    job = arguments if as_driver_job else None
-    end = _run(asked, interrupts, is_quiet=quiet, job=job)
+    end = _run(
+        asked, interrupts, is_quiet=quiet, job=arguments if as_driver_job else None
+    )
     raise typer.Exit(_show_end(asked, end, experiment, interrupts, is_quiet=quiet))
 
 
@@ -204,8 +205,6 @@ def try_out(
     Where several devices are asked for, the smallest trial of several follows. No later
     sweep counts these trials.
     """
-    from rich.console import Console
-
     from scalelab.cli.progress import view
     from scalelab.cli.shown.first_trials import table, verdict
     from scalelab.running import trying
@@ -213,7 +212,7 @@ def try_out(
     started_s = time.monotonic()
 
     sweep = trying.prepare(experiment, site=site)
-    with view(Console(stderr=True), sweep.words, is_quiet=quiet) as progress:
+    with view(sweep.words, is_quiet=quiet) as progress:
         tried = trying.try_out(
             sweep,
             keep=keep,
@@ -221,9 +220,11 @@ def try_out(
             on_start=lambda running: progress.watch(running.source),
         )
 
-    took = duration(time.monotonic() - started_s)
-    count = counted(len(tried.trials), "trial")
-    title = f"{sweep.experiment.name}: {count} of a few steps in {took}"
+    trials = counted(len(tried.trials), "trial")
+    title = (
+        f"{sweep.experiment.name}: {trials} of a few steps in "
+        f"{duration(time.monotonic() - started_s)}"
+    )
     typer.echo("\n".join([title, *table(tried), "", *verdict(tried)]))
 
     if tried.directory is not None:
@@ -241,18 +242,13 @@ def _run(
     is_quiet: bool,
     job: list[str] | None,
 ) -> SweepEnd:
-    from rich.console import Console
-
     from scalelab.cli.progress import view
     from scalelab.running.detached import DriverJobLife
     from scalelab.running.execution import run_sweep
     from scalelab.session.sweep_cost import rate_of
 
     started_s = time.monotonic()
-    with (
-        view(Console(stderr=True), asked.words, is_quiet=is_quiet) as progress,
-        interrupts,
-    ):
+    with view(asked.words, is_quiet=is_quiet) as progress, interrupts:
         say = interrupts.say = progress.announce
         life = job and DriverJobLife(asked, job, say=say, started_s=started_s)
 

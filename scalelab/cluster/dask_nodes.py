@@ -107,8 +107,7 @@ class DaskNodes(ABC):
 
     def nodes(self) -> list[Node]:
         """Return the nodes that answered a round trip just now."""
-        nodes = self.client.sync(ask_nodes, self.client, self.workers)
-        return cast(list[Node], nodes)
+        return cast(list[Node], self.client.sync(ask_nodes, self.client, self.workers))
 
     def __enter__(self) -> Self:
         try:

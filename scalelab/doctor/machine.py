@@ -5,6 +5,7 @@ import platform
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,14 +18,18 @@ from scalelab.errors import LaunchError, ScaleLabError, install_command
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.kinds.trainers import DEFAULT_TRAINER, TRAINERS, Trainer
+from scalelab.launch.neighbours import Neighbours
+from scalelab.plan.first_check import is_taken
 from scalelab.records.attempt import AttemptSpec, KnownWorkload, NodeShare, Placement
 from scalelab.records.attempt_io import existing_place
 from scalelab.site.profile import num_cores, num_visible_gpus
 
 MIN_FREE_BYTES = 2**30
+_LISTENS_S = 0.5  # to what other programs take
 _FRAMEWORKS = (
     *("transformers", "accelerate", "lightning", "deepspeed", "jax", "keras"),
     *("tensorflow", "mpi4py", "horovod", "torch_xla"),
@@ -76,6 +81,7 @@ def examine(runs: Path) -> Iterator[Finding]:
     on_cores = "" if gpus else "; trials run on cores, one thread per rank"
     yield ok("devices", f"{gpus} GPUs, {cores} cores this process may use{on_cores}")
 
+    yield _neighbours()
     for trainer in TRAINERS:
         if trainer.framework:
             yield _package(trainer.framework, trainer.extra, is_needed=False)
@@ -90,6 +96,19 @@ def examine(runs: Path) -> Iterator[Finding]:
     programs = [system.programs[0] for system in BATCH_SYSTEMS]
     found = ", ".join(filter(shutil.which, programs)) or f"no {' or '.join(programs)}"
     yield note("batch system", f"{found} found")
+
+
+def _neighbours() -> Finding:
+    neighbours = Neighbours(root=os.getpid())
+    time.sleep(_LISTENS_S)
+    seen = neighbours.columns()
+    text = (
+        f"other programs take {seen['other_cpu_share']:.0%} of "
+        f"{counted(seen['cores_at_hand'], 'core')} (load {seen['load_average']:.1f})"
+    )
+    if is_taken(seen["other_cpu_share"], seen["cores_at_hand"]):
+        return note("neighbours", f"{text}: times measured now are too long")
+    return ok("neighbours", text)
 
 
 def _package(name: str, extra: str, *, is_needed: bool) -> Finding:

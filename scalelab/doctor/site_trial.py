@@ -1,7 +1,5 @@
 """The test job of a site: one short job checks one node of each group."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex
@@ -14,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from scalelab.cluster.batch.queue import (
     JobState,
@@ -92,7 +90,7 @@ class _Listener:
         self.skew_s = math.nan
         self.refusal = ""
 
-    def __enter__(self) -> _Listener:
+    def __enter__(self) -> Self:
         threading.Thread(target=self._listen, daemon=True).start()
         return self
 

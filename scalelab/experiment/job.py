@@ -79,13 +79,13 @@ class Job(Section):
 
         return self
 
-    def num_samples(self, global_batch_size: int) -> int | None:
+    def num_samples(self, samples_per_step: float) -> int | None:
         """Return the job's length, or its cap where it has a target; None: unknown."""
         if self.epochs and self.samples_per_epoch:
             return math.ceil(self.epochs * self.samples_per_epoch)
         if self.tokens and self.sequence_length:
             return math.ceil(self.tokens / self.sequence_length)
-        return self.steps * global_batch_size if self.steps else self.samples
+        return math.ceil(self.steps * samples_per_step) if self.steps else self.samples
 
     def __str__(self) -> str:
         amounts = [

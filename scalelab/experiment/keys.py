@@ -199,7 +199,11 @@ class ExperimentKeys(TuneKeys):
         description="Samples per rank per forward pass, a range of them, or auto.",
     )
     gradient_accumulation_steps: Count | None = Field(
-        default=None, description="Derived where both batch sizes are given."
+        default=None,
+        description=(
+            "Passes of a step, one number for all trials; where both batch sizes are "
+            "given it follows from them."
+        ),
     )
     learning_rate: Rates | None = Field(
         default=None, description="A number, or {base, at_batch, rule, warmup}."

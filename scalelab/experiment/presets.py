@@ -121,16 +121,27 @@ _ROWS = (
     Preset(
         name="open_clip",
         reads=(
-            "`Train Epoch: 0 [  16/6400 (0%)] ...`, samples of the epoch, of open_clip "
-            "and of PyTorch's MNIST example"
+            "`Train Epoch: 0 [  16/6400 (0%)] ...` of open_clip, samples of all ranks"
         ),
         regex=(
-            r"\bTrain Epoch: (?P<epoch>\d+) \[ *"
-            r"(?P<samples_of_epoch>\d+)/(?P<samples_in_epoch>\d+) \(\d+%\)\]",
+            r"\bTrain Epoch: (?P<epoch>\d+) \[ *(?P<samples_of_epoch>\d+)/"
+            r"(?P<samples_in_epoch>\d+) \((?P<percent_of_epoch>\d+)%\)\]",
             rf"\bTrain Epoch: .*\bLoss: (?P<loss>{_NUMBER})",
         ),
         evaluation=(r"\bEval Epoch: \d", r"^Test set: "),
         packages=("open_clip", "open_clip_train"),
+    ),
+    Preset(
+        name="mnist",
+        reads=(
+            "`Train Epoch: 1 [640/60000 (1%)]`, a tab, `Loss: ...` of PyTorch's MNIST "
+            "example and of Horovod's, samples of one rank"
+        ),
+        regex=(
+            r"\bTrain Epoch: (?P<epoch>\d+) \[(?P<samples_of_rank>\d+)/"
+            rf"(?P<samples_in_epoch>\d+) \(\d+%\)\]\tLoss: (?P<loss>{_NUMBER})",
+        ),
+        evaluation=(r"^Test set: ",),
     ),
     Preset(
         name="keras",

@@ -23,7 +23,8 @@ METRICS_FILE = "{trial_dir}/metrics.jsonl"
 BATCH_OF_EPOCH, BATCHES_OF_EPOCH = "batch_of_epoch", "batches_of_epoch"
 STEP_OF_EPOCH, STEPS_OF_EPOCH = "step_of_epoch", "steps_of_epoch"
 SAMPLES_OF_EPOCH, SAMPLES_IN_EPOCH = "samples_of_epoch", "samples_in_epoch"
-SAMPLES_OF_RANK = "samples_of_rank"  # of an epoch, those of one rank
+# Of an epoch: the samples of one rank, and the share of it that is done.
+SAMPLES_OF_RANK, PERCENT_OF_EPOCH = "samples_of_rank", "percent_of_epoch"
 # What tells two epochs apart that report at the same count; steps of the training.
 EPOCH, STEPS_IN_ALL = "epoch", "steps_in_all"
 

@@ -111,13 +111,9 @@ class RateSetting:
 NO_WARMUP = "none"
 
 
-def _warmup_or_none(value: Any) -> Any:
-    return None if value == NO_WARMUP else value
-
-
 WarmupOrNone = Annotated[
     Warmup | None,
-    BeforeValidator(_warmup_or_none),
+    BeforeValidator(lambda value: None if value == NO_WARMUP else value),
     WithJsonSchema({"anyOf": [{"const": NO_WARMUP}, Warmup.model_json_schema()]}),
 ]
 

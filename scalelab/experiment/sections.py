@@ -306,7 +306,7 @@ class ConfirmAbove(Section):
 
         if share_of_job and share_of_job > self.share_of_job:
             return (
-                f"This sweep trains up to {number(100 * share_of_job)}% of the job's "
+                f"This sweep trains {number(100 * share_of_job)}% of the job's "
                 f"samples; confirm_above.share_of_job is {self.share_of_job:g}, and "
                 f"{Option('budget', '10gpu-h')} limits what a sweep takes. Go on?"
             )

@@ -284,6 +284,9 @@ class NodeAgent:
                 log=spec.files.log,
                 device_type=spec.device_type,
                 watch=watch,
+                gpus=spec.placement.shares[node_rank].device_ids
+                if spec.device_type == "cuda"
+                else (),
             )
 
             heed = partial(_end_cancelled, cancellation, supervisor, watch)

@@ -1,9 +1,18 @@
-"""Confidence interval of a mean step time, by block bootstrap."""
+"""Confidence interval of a mean step time, by block bootstrap; when a trial ends."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from scalelab.experiment.trial import Measurement
+from scalelab.plan.first_check import AT_LEAST, AT_MOST
+
+# A trial whose step times have not settled goes on for so many times its steps, unless
+# its steps have taken so long.
+MOST_TIMES_ITS_STEPS = 10
+SETTLES_WITHIN_S = 120.0
 
 NUM_RESAMPLES = 1000
 MIN_STEPS = 20  # fewer are never called steady
@@ -87,26 +96,83 @@ def interval_columns(
 ) -> dict[str, Any]:
     """Return the interval of a step time, and whether it has settled, by column.
 
-    Where it has not, the interval is widened to the means of both halves, and as far
-    beyond the later one as that is from the earlier one.
+    Where it has not, the step time is that of the later half, a bound: later steps take
+    even less, or even more. Its interval is widened to where one more such change would
+    lead.
 
     ``step_times_s`` has shape (n,), seconds in order without the warm-up, and may weigh
-    steps otherwise than the mean ``step_time_s``, which the interval is scaled to;
+    steps otherwise than the mean ``step_time_s``, which the columns are scaled to;
     nothing is known from fewer than 4.
     """
     if len(step_times_s) < 4:
         return {}
-    ends = [*mean_interval(step_times_s)]
-    halves = unlike_halves(step_times_s)
-    if halves is not None:
-        ends += [*halves, halves[1] ** 2 / halves[0]]
 
     scale = step_time_s / float(step_times_s.mean())
+    halves = unlike_halves(step_times_s)
+    if halves is None:
+        lo, hi = mean_interval(step_times_s)
+        return {
+            "step_time_lo_s": lo * scale,
+            "step_time_hi_s": hi * scale,
+            "settled": True,
+        }
+
+    earlier, later = halves
+    ends = [*mean_interval(np.array_split(step_times_s, 2)[1]), later**2 / earlier]
     return {
+        "step_time_s": later * scale,
         "step_time_lo_s": min(ends) * scale,
         "step_time_hi_s": max(ends) * scale,
-        "settled": halves is None,
+        "settled": False,
+        "step_time_bound": AT_MOST if later < earlier else AT_LEAST,
     }
+
+
+def warmup_to_go_on_with(
+    step_times_s: npt.NDArray[np.float64],
+    *,
+    num_steps: int,
+    warmup_steps: int,
+    measurement: Measurement,
+    spent_s: float,
+    is_precise: Callable[[], bool],
+) -> int | None:
+    """Return the warm-up with which a throughput trial goes on; None: it ends here.
+
+    It goes on until it has its steps, or its mean is precise. Where the halves of its
+    step times differ then, its warm-up is doubled, and it measures at least as many
+    steps as that leaves out. It ends unsettled after ``MOST_TIMES_ITS_STEPS`` times its
+    steps, or after ``SETTLES_WITHIN_S`` seconds.
+
+    Parameters
+    ----------
+    step_times_s
+        Seconds in order without the warm-up, shape (n,); each may be a mean of several
+        steps.
+    num_steps
+        Steps without the warm-up.
+    warmup_steps
+        Steps left out so far.
+    spent_s
+        Seconds that all steps took.
+    is_precise
+        Tells whether the mean is precise before all steps are done.
+
+    """
+    is_late = (
+        warmup_steps + num_steps >= MOST_TIMES_ITS_STEPS * measurement.steps
+        or spent_s >= SETTLES_WITHIN_S
+    )
+    if warmup_steps > measurement.warmup_steps:
+        is_enough = is_late or num_steps >= max(measurement.steps, warmup_steps)
+    else:
+        is_enough = num_steps >= measurement.steps or is_precise()
+
+    if not is_enough:
+        return warmup_steps
+    if is_late or warmup_steps == 0 or not unlike_halves(step_times_s):
+        return None
+    return 2 * warmup_steps
 
 
 def is_steady(

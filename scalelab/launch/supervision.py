@@ -19,6 +19,7 @@ from typing import Any
 from scalelab.experiment.program import CommandProgram, StopRequest
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.verdict import from_command_exit
+from scalelab.launch.neighbours import Neighbours
 from scalelab.launch.process_tree import oom_kill_count, signal_group
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import STACK_DUMP_SIGNAL, receive
@@ -70,6 +71,9 @@ class Watch:
 
     def attach(self, supervisor: Supervisor) -> None:
         """Learn who supervises the processes, which have been asked for."""
+
+    def look(self, pids: Sequence[int]) -> None:
+        """Look at the processes, at least once a second."""
 
     def conclude(self, rank: int) -> AttemptResult | None:
         """Return the attempt's result now that a process has exited with status 0.
@@ -180,6 +184,7 @@ class Supervisor:
         log: Callable[[int], Path],
         device_type: str,
         watch: Watch,
+        gpus: Sequence[str] = (),
     ) -> None:
         self._channel = channel
         self._server = server
@@ -201,6 +206,7 @@ class Supervisor:
 
         self._started_s = self._heard_s = time.monotonic()
         self._oom_kills = oom_kill_count()
+        self._neighbours = Neighbours(gpus)
         self._processes = Processes(ranks, limits.grace_s)
         self._returned: dict[int, AttemptResult | None] = {}
         self._ended: set[int] = set()
@@ -243,6 +249,9 @@ class Supervisor:
                 os.close(process.descriptor)
 
         result = self._result()
+        if result.outcome.is_measurement or result.outcome is Outcome.CANCELLED:
+            columns = {**result.measurements, **self._neighbours.columns()}
+            result = replace(result, measurements=columns)
         for reason in sorted(self._validity):
             result = with_validity(result, reason)
 
@@ -260,6 +269,7 @@ class Supervisor:
         One that has only lost its connection to another has not: this may be why.
         """
         if self._processes.ending_since_s is None:
+            self._neighbours.look(self.pids, is_last=True)
             has_failed = not all(failure.is_echo for failure in self._failures)
             if not has_failed:
                 self._cause = result
@@ -303,6 +313,9 @@ class Supervisor:
                 self._processes.add(message["rank"], process)
             case "returned":
                 values = message["result"]
+                # The start of a process may be told after its end.
+                if member := self._processes.started.get(message["rank"]):
+                    self._neighbours.look([member.pid], is_last=True)
                 self._returned[message["rank"]] = (
                     None if values is None else AttemptResult.from_json(values)
                 )
@@ -378,6 +391,9 @@ class Supervisor:
     def _look(self) -> None:
         paused_s = self._time.paused_s
         waking_s, now_s = self._time.look(), time.monotonic()
+        self._neighbours.look(self.pids)
+        if self._processes.ending_since_s is None:
+            self._watch.look(self.pids)
         if self._time.paused_s > paused_s and self._stall_watch.has_begun:
             self._validity.add("host_paused")
 

@@ -1,16 +1,15 @@
 """The time limits of an attempt on a node; its start, end and duration."""
 
-from __future__ import annotations
-
 import math
 import socket
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 from scalelab.experiment.program import CommandProgram, Program, StopRequest
 from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.launch.steady import SETTLES_WITHIN_S
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 
 _GRACE_S = 2.0  # between SIGTERM and SIGKILL
@@ -46,7 +45,7 @@ class Limits:
     deadline_s: float = math.inf
 
     @classmethod
-    def of(cls, spec: AttemptSpec, node_rank: int = 0) -> Limits:
+    def of(cls, spec: AttemptSpec, node_rank: int = 0) -> Self:
         """Return the limits of an attempt's processes on a node."""
         program, stop, deadline_s = spec.program, None, math.inf
         # Ranks that can save do not die of SIGTERM, and need not live on after it.
@@ -80,6 +79,8 @@ def longest_s(program: Program, trial: Trial) -> float:
     """
     start_up_s, between_steps_s = _silences(program, trial)
     silent_s = start_up_s + trial.max_steps * between_steps_s
+    if trial.kind is TrialKind.THROUGHPUT:
+        silent_s += SETTLES_WITHIN_S
     return min(silent_s, trial.measurement.timeout_s or math.inf)
 
 

@@ -16,6 +16,7 @@ from scalelab.errors import ScaleLabError, SpecError
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.plain_files import log_tail
+from scalelab.launch.neighbours import COLUMNS as NEIGHBOURS
 from scalelab.launch.steady import MIN_STEPS
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.attempt_io import NO_SPACE
@@ -274,7 +275,7 @@ def merge(
     A node that lost its peers reports a connection error, a stall or a cancellation;
     the node where the failure began reports the cause, which is returned. Measurements
     are those of node 0, hosts those of all nodes, reasons for exclusion from fits are
-    united.
+    united, and neighbours are those of the node of which other programs took most.
     """
     decided = first_decides and results[0].outcome.is_measurement
     heard = results[:1] if decided else results
@@ -296,6 +297,11 @@ def merge(
             break
 
     measurements = dict(results[0].measurements)
+    busiest = max(
+        (result.measurements for result in results),
+        key=lambda of_node: of_node.get("other_cpu_share", -1.0),
+    )
+    measurements |= {name: busiest[name] for name in NEIGHBOURS if name in busiest}
     for name in ("hosts", "validity"):
         values = [
             value for result in results for value in result.measurements.get(name, ())

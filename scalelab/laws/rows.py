@@ -40,7 +40,8 @@ class FitRows:
     # The observations as they were measured, with an index of distinct numbers
     observations: pd.DataFrame
     # By the same index, what a law reads of each observation: the curve columns, the
-    # configuration columns, ``step_time_s``, ``own_error`` and ``gradient_bytes``
+    # configuration columns, ``step_time_s`` (of as many samples as were asked for),
+    # ``own_error`` and ``gradient_bytes``
     completed: pd.DataFrame
     # By the same index, tuples of why an observation is unfit for a law
     reasons: pd.Series
@@ -229,6 +230,9 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
     throughput = numbers(observations, "throughput_samples_per_s")
     implied = completed["global_batch_size"] / throughput
     step_time = known_or(numbers(observations, "step_time_s"), implied)
+    # of as many samples as were asked for, where a step trains on others
+    drawn = numbers(observations, "samples_per_step")
+    step_time *= known_or(completed["global_batch_size"] / drawn, 1.0)
     is_timed = np.isfinite(step_time) & (step_time > 0)
     counts = completed[list(CONFIGURATION)].to_numpy()
     is_possible = (np.isfinite(counts) & (counts >= 1)).all(axis=1)

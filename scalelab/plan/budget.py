@@ -217,11 +217,12 @@ class Account:
     def _expected(self, trial: Trial) -> float:
         return self.needed(trial, self._expected_s(trial) or 0.0)
 
-    def _accrued(self, running: _Running) -> float:
-        return running.rate * (self._clock() - running.started_s)
-
     def _promised(self) -> float:
         """Return what the trials that run will cost, beside what has passed."""
         if self.budget is not None and self.budget.spent is Spent.TIME:
             return 0.0
-        return sum(max(r.expected, self._accrued(r)) for r in self._running.values())
+        now_s = self._clock()
+        return sum(
+            max(running.expected, running.rate * (now_s - running.started_s))
+            for running in self._running.values()
+        )

@@ -36,8 +36,32 @@ SAME_DATA = "same_data"
 ONE_PROCESS = "one_process"
 # What measured the steps of a row: the probe, where the optimizer steps; or the log.
 INSIDE, LOG = "inside", "log"
-# The samples_witness of a row of which the loader drew what was asked.
-LOADER = "loader"
+# The ranks_witness of a row whose ranks share no parameters and no gradients.
+ALONE = "alone"
+# The samples_witness of a row whose samples are those that its loaders drew, or that
+# entered the model.
+LOADER, MODEL = "loader", "model"
+# Why a step has other samples than were asked for: the samples_differ of a row.
+BATCH_SIZES, PASSES, LOADERS, UNEXPLAINED = (
+    "batch_sizes",
+    "passes",
+    "loaders",
+    "unexplained",
+)
+WHY_OTHERS = {
+    BATCH_SIZES: "batches differ in size",
+    PASSES: "steps differ in the batches they take",
+    LOADERS: "several loaders are drawn from",
+    MODEL: "the model is given a part of each batch",
+    UNEXPLAINED: "no reason was seen",
+}
+# What an unsettled step time says of later steps: the step_time_bound of a row.
+AT_MOST, AT_LEAST = "at_most", "at_least"
+BOUNDS = {AT_MOST: "at most", AT_LEAST: "at least"}
+# Other programs took cores that a trial waited for, where its threads ran less than
+# this share of the time in which they could, and others took so many cores, at least
+# this share of all.
+_RAN_LITTLE, _CORES_TAKEN, _SHARE_TAKEN = 0.9, 0.25, 0.01
 # Validity reason of a row of which a rank makes far fewer steps than the first.
 RANKS_APART = "ranks_apart"
 # The factor from which on no clock explains it: something else was counted.
@@ -60,20 +84,33 @@ class Sign(StrEnum):
     RATES_DISAGREE = "rates_disagree"
     LOG_DISAGREES = "log_disagrees"
     SAMPLES_NOT_WITNESSED = "samples_not_witnessed"
+    SAMPLES_DIFFER = "samples_differ"
     RANKS_NOT_WITNESSED = "not_witnessed"
+    RANKS_ALONE = "ranks_alone"
     SAME_DATA = "same_data"
     NOT_SETTLED = "not_settled"
     EQUAL_LOSSES = "equal_losses"
+    UNLIKELY_SPEEDUP = "unlikely_speedup"
+    BUSY_MACHINE = "busy_machine"
+    GPU_THROTTLED = "gpu_throttled"
     LOSS_NOT_FALLING = "loss_not_falling"
     WAITS_FOR_INPUT = "waits_for_input"
     MARKED = "marked"
 
 
 # What nothing has confirmed of a row, by the column and its value that say so.
-UNCONFIRMED: Sequence[tuple[Sign, str, str | bool]] = (
+UNCONFIRMED: Sequence[tuple[Sign, str, str]] = (
     (Sign.RANKS_NOT_WITNESSED, "ranks_witness", NOT_WITNESSED),
     (Sign.SAME_DATA, "ranks_witness", SAME_DATA),
+    (Sign.RANKS_ALONE, "ranks_witness", ALONE),
     (Sign.SAMPLES_NOT_WITNESSED, "samples_witness", NOT_WITNESSED),
+)
+
+
+# What makes a step time another than that of a long job, likewise.
+UNSURE_TIMES: Sequence[tuple[Sign, str, bool]] = (
+    (Sign.BUSY_MACHINE, "busy_machine", True),
+    (Sign.GPU_THROTTLED, "gpu_throttled", True),
     (Sign.NOT_SETTLED, "settled", False),
 )
 
@@ -92,7 +129,7 @@ def findings(
     row: Observation,
     *,
     losses: Sequence[float] = (),
-    others: Iterable[Observation] = (),
+    others: Collection[Observation] = (),
 ) -> list[Finding]:
     """Return what the row of a first trial shows to be wrong or doubtful.
 
@@ -103,7 +140,17 @@ def findings(
         return [_of_no_measurement(row, outcome)]
     if outcome is Outcome.OUT_OF_MEMORY:
         return [Finding(sign=Sign.DOES_NOT_FIT, stops=False, advice=_halved(row))]
-    return [*_of_rates(row), *_doubts(row, losses), *_of_losses(row, others)]
+    return [
+        *_of_rates(row),
+        *_doubts(row, losses),
+        *_of_losses(row, others),
+        *_of_speedup(row, others),
+    ]
+
+
+def samples_of_step(row: Observation) -> float:
+    """Return the samples of a step: those seen, or else those asked for."""
+    return float(row["samples_per_step"] or row["global_batch_size"])
 
 
 def is_measurement(row: Observation) -> bool:
@@ -124,7 +171,11 @@ def _of_no_measurement(row: Observation, outcome: Outcome) -> Finding:
         sign, advice = Sign.TOO_SILENT, {"measure": {"stall_timeout": "10min"}}
     elif outcome is Outcome.HOST_OUT_OF_MEMORY:
         sign, advice = Sign.DOES_NOT_FIT, _halved(row)
-    elif row["world_size"] > 1 and not _RAISED_IN.search(row["reason"] or ""):
+    elif (
+        row["world_size"] > 1
+        and outcome is not Outcome.REFUSED  # then its reason says what to change
+        and not _RAISED_IN.search(row["reason"] or "")
+    ):
         sign, advice = Sign.SEVERAL_RANKS_FAIL, {"gpus": [1], "launcher": "none"}
 
     return Finding(sign=sign, stops=True, advice=advice)
@@ -140,15 +191,15 @@ def _of_rates(row: Observation) -> Iterator[Finding]:
     if not (ours and printed) or factor(ours, printed) <= DOUBTED_BEYOND:
         return
 
-    is_confirmed = row["samples_witness"] == LOADER
+    is_confirmed = row["samples_witness"] in (LOADER, MODEL)
     yield Finding(
         sign=Sign.LOG_DISAGREES if is_confirmed else Sign.RATES_DISAGREE,
         stops=factor(ours, printed) > WRONG_BEYOND and not is_confirmed,
         figures={
             "step_time_s": ours,
             "reported_step_time_s": printed,
-            "throughput_samples_per_s": row["global_batch_size"] / ours,
-            "reported_samples_per_s": row["global_batch_size"] / printed,
+            "throughput_samples_per_s": samples_of_step(row) / ours,
+            "reported_samples_per_s": samples_of_step(row) / printed,
         },
     )
 
@@ -161,13 +212,36 @@ def loss_ends(losses: Sequence[float]) -> tuple[float, float] | None:
     return fmean(losses[:third]), fmean(losses[-third:])
 
 
+def is_taken(other_cpu_share: float, num_cores: float) -> bool:
+    """Tell whether other programs took more than daemons do of the cores at hand."""
+    least = max(_CORES_TAKEN, _SHARE_TAKEN * num_cores)
+    return other_cpu_share * num_cores >= least
+
+
+def was_busy(row: Observation) -> bool | None:
+    """Tell whether other programs took cores for which a trial's threads waited.
+
+    None where it was not watched.
+    """
+    names = ("cpu_share", "other_cpu_share", "cores_at_hand")
+    got, others, cores = (row.get(name) for name in names)
+    if got is None or others is None or cores is None:
+        return None
+    if row["exclusive_node"]:
+        return False
+    return got < _RAN_LITTLE and is_taken(others, cores)
+
+
 def _doubts(row: Observation, losses: Sequence[float]) -> Iterator[Finding]:
     def doubt(sign: Sign, **figures: float | str | Sequence[str]) -> Finding:
         return Finding(sign=sign, stops=False, figures=figures)
 
-    for sign, column, value in UNCONFIRMED:
+    for sign, column, value in (*UNCONFIRMED, *UNSURE_TIMES):
         if row[column] == value:
             yield doubt(sign)
+
+    if why := row["samples_differ"]:
+        yield doubt(Sign.SAMPLES_DIFFER, why=WHY_OTHERS[why])
 
     ends = loss_ends(losses)
     if ends is not None and not ends[1] < ends[0]:
@@ -189,6 +263,29 @@ def _of_losses(row: Observation, others: Iterable[Observation]) -> Iterator[Find
             sign=Sign.EQUAL_LOSSES,
             stops=False,
             figures={"batches": " and ".join(f"{batch:,}" for batch in sorted(alike))},
+        )
+
+
+def _of_speedup(row: Observation, others: Iterable[Observation]) -> Iterator[Finding]:
+    """Doubt ranks that are no faster than one rank, or faster than so many can be.
+
+    Their lines alone are read, and may count the samples of one rank or of all.
+    """
+    program = f"options.{PROGRAM}"
+    alone = [
+        samples_of_step(other) / other["step_time_s"]
+        for other in others
+        if other["world_size"] == 1 < row["data_parallel_size"]
+        and other["step_time_s"]
+        and other.get(program) == row.get(program)
+    ]
+    if not alone or row["measured_by"] != LOG or not row["step_time_s"]:
+        return
+
+    speedup = samples_of_step(row) / row["step_time_s"] / max(alone)
+    if not DOUBTED_BEYOND < speedup < row["world_size"] * DOUBTED_BEYOND:
+        yield Finding(
+            sign=Sign.UNLIKELY_SPEEDUP, stops=False, figures={"speedup": speedup}
         )
 
 

@@ -30,12 +30,14 @@ from scalelab.laws.rows import (
 )
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior, are_related
+from scalelab.plan.first_check import AT_LEAST, NOT_WITNESSED
 from scalelab.recommend.afterwards.calibration import Calibration
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.evidence import Accuracy
 from scalelab.recommend.prediction.consistency import (
     contradicted_samples,
     contradictions,
+    having,
     is_among,
 )
 from scalelab.recommend.prediction.needs import Overhead, SampleNeed
@@ -52,6 +54,13 @@ from scalelab.records.columns import OPTION_PREFIX
 
 _ONE_VALUE = ("workload", "sequence_length", "dataset", "emulated")
 _MAX_LISTED = 6
+# Figures that carry a mark, with the column and its value that say so: no second source
+# confirms samples or ranks, or the step time had not settled
+MARKS = {
+    "samples": ("samples_witness", NOT_WITNESSED),
+    "ranks": ("ranks_witness", NOT_WITNESSED),
+    "settled": ("settled", "False"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -381,15 +390,40 @@ class Knowledge:
     def is_contradicted(self, asked: pd.DataFrame) -> np.ndarray:
         """Mark configurations whose samples per step another source contradicts.
 
-        If all rows of several ranks are contradicted, so are all configurations of
-        several ranks. Shape (n_rows,).
+        Shape (n_rows,).
         """
-        frame, found = self.rows.frame, contradicted_samples(self.rows)
-        several = frame.loc[frame["data_parallel_size"] > 1, curve_columns(frame)]
-        is_of_several = self._are_all_among(asked, several, found)
-        if len(found) < len(frame):  # one rank was measured, and holds
-            is_of_several &= asked["data_parallel_size"].to_numpy() > 1
-        return np.asarray(self._are_all_among(asked, frame, found) | is_of_several)
+        return self._rests_on(asked, contradicted_samples(self.rows, self.need.job))
+
+    def marks(self, asked: pd.DataFrame) -> dict[str, np.ndarray]:
+        """Mark configurations with a figure that is not sure, by figure of ``MARKS``.
+
+        Shape (n_rows,).
+        """
+        return {
+            name: self._rests_on(asked, having(self.rows, sign))
+            for name, sign in MARKS.items()
+        }
+
+    def is_at_least(self, asked: pd.DataFrame) -> np.ndarray:
+        """Mark configurations whose steps still slowed down, shape (n_rows,)."""
+        slowing = having(self.rows, ("step_time_bound", AT_LEAST))
+        return self._rests_on(asked, slowing)
+
+    def _rests_on(self, asked: pd.DataFrame, found: pd.DataFrame) -> np.ndarray:
+        """Mark configurations whose rows are all among those found.
+
+        If all rows of a curve are, or all of several ranks, so are all configurations
+        of the curve, or of several ranks.
+        """
+        frame = self.rows.frame
+        curves = frame[curve_columns(frame)]
+        of_several = curves[frame["data_parallel_size"] > 1]
+        asks_for_several = asked["data_parallel_size"].to_numpy() > 1
+        return np.asarray(
+            self._are_all_among(asked, frame, found)
+            | self._are_all_among(asked, curves, found)
+            | (asks_for_several & self._are_all_among(asked, of_several, found))
+        )
 
     @staticmethod
     def _are_all_among(

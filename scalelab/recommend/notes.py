@@ -22,10 +22,13 @@ from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.recommend.answer.rows import Barred, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.consistency import (
+    busy_machine,
     disagreeing_rates,
     equal_losses,
     is_among,
+    not_settled,
     not_witnessed,
+    other_samples,
     unknown_scatter,
 )
 from scalelab.recommend.prediction.outlook import Outlook
@@ -74,10 +77,14 @@ def assumptions(
     yield from _doubts(knowledge)
     yield from [*knowledge.uneven.values()][:_MOST_NAMED]
 
+    yield from busy_machine(knowledge.rows)
     for noted in (unknown_scatter, not_witnessed, disagreeing_rates, equal_losses):
         yield from noted(knowledge.rows)
+    yield from not_settled(knowledge.rows, chosen.world_size)
+    batch, job = chosen.batch.global_batch_size, knowledge.need.job
+    yield from other_samples(knowledge.rows, job, batch)
 
-    yield from _not_measured(knowledge, chosen.batch.global_batch_size)
+    yield from _not_measured(knowledge, batch)
     beside_s = knowledge.overhead.by_part(chosen.samples.value, config)
     parts = _BESIDE_STEPS.get(contents, ["start-up"])
     not_in = [part for part in parts if part not in beside_s]
@@ -86,9 +93,7 @@ def assumptions(
         contents=contents,
         beside_s=beside_s,
         not_in=not_in,
-        of_first_epoch=are_of_first_epoch(
-            knowledge.rows, knowledge.need.job, chosen.batch.global_batch_size
-        ),
+        of_first_epoch=are_of_first_epoch(knowledge.rows, job, batch),
     )
 
     known = _known_by_convergence(knowledge, chosen, config["samples_curve"])

@@ -11,8 +11,7 @@ from scalelab.inputs.numerals import Interval
 from scalelab.laws.rows import CONFIGURATION, CurveKey, split_curves
 from scalelab.recommend.advice import Considered
 from scalelab.recommend.answer.rows import MeasuredStep, OutlookRow, ScalingSeries
-from scalelab.recommend.prediction.efficiency import Baseline
-from scalelab.recommend.prediction.outlook import look_ahead, outlook_rows
+from scalelab.recommend.prediction.outlook import Baseline, look_ahead, outlook_rows
 
 # What all allocations of a series have in common, by the kind of scaling
 _COMMON = {
@@ -74,7 +73,10 @@ def _predicted(
 ) -> tuple[tuple[OutlookRow, ...], tuple[MeasuredStep | None, ...]]:
     """Return the rows of a series, and what was measured of each."""
     knowledge, limits = considered.knowledge, considered.limits
-    runs = measured.groupby([*CONFIGURATION])["step_time_s"]
+    drawn = measured["global_batch_size"].map(knowledge.need.samples_per_step)
+    # the law's times are of the samples that were asked for
+    times_s = measured["step_time_s"] * drawn / measured["global_batch_size"]
+    runs = measured.assign(step_time_s=times_s).groupby([*CONFIGURATION])["step_time_s"]
     points = runs.agg([*_OF_RUNS]).reset_index()
     points = points.sort_values("median").drop_duplicates(_PLACE)
     shares = points["data_parallel_size"] / points["world_size"]

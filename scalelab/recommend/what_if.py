@@ -24,8 +24,7 @@ from scalelab.recommend.answer.note_words import settings_in_words
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import allocated
 from scalelab.recommend.comparison import Comparison
-from scalelab.recommend.prediction.efficiency import Baseline
-from scalelab.recommend.prediction.outlook import Outlook, outlook_rows
+from scalelab.recommend.prediction.outlook import Baseline, Outlook, outlook_rows
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.spending import CLEARLY, beating, counted_chances
 

@@ -185,6 +185,8 @@ class AttemptFiles:
         # Asks the ranks to end early, as the source wants; holds the reason.
         self.prune = directory / "prune"
         self.checkpoint = directory / "checkpoint"
+        # What the first node sees while no step of a command comes, in a sentence.
+        self.notice = directory / "notice.txt"
         # Streams of the probe, by node: of each process of a command whose optimizer
         # steps.
         self.probe = directory / "probe"

@@ -86,6 +86,10 @@ COLUMNS = (
     _number("step_time_lo_s", "Lower end of its 95% block-bootstrap interval."),
     _number("step_time_hi_s", "Upper end."),
     _flag("settled", "Both halves of the step times agree, but for their scatter."),
+    _text(
+        "step_time_bound",
+        "at_most or at_least: later steps take less, or more; missing where settled.",
+    ),
     _number("data_wait_s", "Seconds per step waiting for input."),
     _number("compute_s", "Seconds per step in forward and backward."),
     _number("exposed_sync_s", "Seconds per step of gradient exchange not hidden."),
@@ -99,18 +103,46 @@ COLUMNS = (
     _number(
         "reported_step_time_s", "Seconds per step by the rate that the program prints."
     ),
+    _number(
+        "cpu_share",
+        "Share of the time in which its threads could run that they ran; the rest they "
+        "waited for a core.",
+    ),
+    _number(
+        "other_cpu_share",
+        "Share of the time of its node's cores that other programs took.",
+    ),
+    _number("cpu_pressure_start", "Share of the 10 s before in which tasks waited."),
+    _number("cpu_pressure_end", "Share of its last 10 s in which tasks waited."),
+    _number("load_average", "Load average of its last minute."),
+    _flag("busy_machine", "Other programs took cores that the trial waited for."),
+    _integer("cores_at_hand", "Cores of its node that it may use."),
+    _flag("gpu_throttled", "A device had lower clocks for heat or a power brake."),
     _text(
         "ranks_witness",
         "What showed that the ranks met: engine, inside, store, framework, sockets, "
-        "same_data or not_witnessed; for one rank missing, or one_process of a program "
-        "on a CPU that joins no others.",
+        "same_data, alone or not_witnessed; for one rank missing, or one_process of a "
+        "program on a CPU that joins no others.",
     ),
     _text("measured_by", "What saw the steps: engine, inside or log."),
     _text(
         "samples_witness",
-        "What confirmed the samples of a step: engine, loader, log, rate or "
+        "What confirmed the samples of a step: engine, loader, model, log, rate or "
         "not_witnessed.",
     ),
+    _number(
+        "samples_per_step",
+        "Samples that all ranks trained on in a step, a mean; missing where not seen.",
+    ),
+    _text(
+        "samples_differ",
+        "Why they are not those asked for: batch_sizes, passes, loaders, model or "
+        "unexplained.",
+    ),
+    _number(
+        "samples_of_pass", "Samples that all ranks draw in a pass over their loaders."
+    ),
+    _number("samples_of_dataset", "Samples of the data set that a rank draws from."),
     _text("first_losses", "The first four losses of a command, where they change."),
     _text("target_metric", "Metric of the target."),
     _text("metric_mode", "min or max."),

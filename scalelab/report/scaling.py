@@ -44,7 +44,10 @@ def measured_points(rows: pd.DataFrame) -> pd.DataFrame:
         lo, hi = throughput.min(), throughput.max()
         if len(group) == 1:
             ends_s = group.iloc[0][["step_time_hi_s", "step_time_lo_s"]]
-            lo, hi = group["global_batch_size"].iloc[0] / ends_s
+            lo, hi = (
+                group["samples_per_step"].fillna(group["global_batch_size"]).iloc[0]
+                / ends_s
+            )
         points.append((*key, len(group), throughput.median(), lo, hi))
 
     return pd.DataFrame(points, columns=columns)

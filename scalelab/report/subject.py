@@ -27,6 +27,7 @@ _EXTRA_COLUMNS = (
     "compute_s",
     "exposed_sync_s",
     "optimizer_s",
+    "samples_per_step",
 )
 
 

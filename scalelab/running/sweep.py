@@ -1,14 +1,12 @@
 """A sweep: the experiment, the site and the run, read and checked before it runs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from scalelab.errors import MissingExtraError, SpecError
 from scalelab.experiment.checks import check_trials, check_workload
@@ -84,7 +82,7 @@ class Sweep:
         trial: str | None = None,
         budget: str | None = None,
         adapt: str | Path | None = None,
-    ) -> Sweep:
+    ) -> Self:
         """Read and check the experiment, the site and the run; write nothing.
 
         A ``trial`` is one that runs besides those of the experiment, see
@@ -154,7 +152,7 @@ class Sweep:
             taken_over=tuple(elsewhere),
         )
 
-    def prepared(self, *, accept_changes: bool = False) -> Sweep:
+    def prepared(self, *, accept_changes: bool = False) -> Self:
         """Return the sweep, with all that it needs to run checked; write nothing."""
         refuse_log_directory(self.site, self.directory / CLUSTER_DIRECTORY)
         for program, alone in commands_of(self.experiment):
@@ -203,9 +201,10 @@ class Sweep:
 
     @property
     def share_of_job(self) -> float | None:
-        """Samples that the trials left train at most, as a share of the job's.
+        """Samples that the trials left train, as a share of the job's.
 
-        None: the trials, or the samples of the job, are not known.
+        Trials whose step times settle late train more. None: the trials, or the samples
+        of the job, are not known.
         """
         job, left = self.experiment.job, self.source.left
         if job is None or left is None:

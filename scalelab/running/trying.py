@@ -15,12 +15,14 @@ from scalelab.experiment.sections import AutoBatch
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import PROGRAM, Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.plain_files import log_tail
 from scalelab.kinds.trainers import trainer_of
 from scalelab.plan.configurations import MAX_TRIALS
 from scalelab.plan.expand import Plan
 from scalelab.plan.first_check import Finding, findings, first_trials
 from scalelab.plan.source import Observation, TrialSource
 from scalelab.plan.tracked import TrackedSource, source_of
+from scalelab.reading.logs.match import MAX_LOG_BYTES, metrics_for
 from scalelab.records.attempt import (
     AttemptFiles,
     AttemptResult,
@@ -135,7 +137,8 @@ def read_first_trials(sweep: Sweep, rows: Sequence[Observation] | None = None) -
 
         found = findings(row, losses=losses, others=rows)
         if row["outcome"] in (Outcome.FAILED, Outcome.STALLED) and not steps:
-            advice = _what_would_read(files.log(0)) if metrics else {}
+            log = log_tail(files.log(0), num_bytes=MAX_LOG_BYTES)
+            advice = metrics_for(log.encode()) if metrics else {}
             if row["outcome"] == Outcome.STALLED and not advice:
                 advice = {"measure": {"start_up_timeout": "30min"}}
             found = [replace(f, advice=advice or f.advice) for f in found]
@@ -257,18 +260,6 @@ def _shortened(asked: Experiment, trial: Trial) -> Trial:
         local_batch_size=local,
         measurement=measurement,
     )
-
-
-def _what_would_read(log: Path) -> Mapping[str, object]:
-    from scalelab.reading.logs.match import match
-
-    try:
-        found = match(log)
-    except SpecError:  # it is empty, or too large
-        return {}
-    if found.preset is not None:
-        return {"metrics": found.preset.name}
-    return {"metrics": {"regex": found.expression}} if found.expression else {}
 
 
 def _losses(reports: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:

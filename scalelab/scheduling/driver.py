@@ -53,6 +53,9 @@ from scalelab.site.profile import LOST_AFTER_S
 MAX_WAITING = 20_000
 """Most trials taken from the source ahead, so that memory stays bounded."""
 
+WAIT_AT_MOST_S = 1.0
+"""Seconds after which a Ctrl-C that did not end a wait is heard."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stop:
@@ -70,12 +73,18 @@ class Inbox(SimpleQueue[Message]):
     def take(self, deadlines: Iterable[float | None]) -> Iterator[Message]:
         """Wait for one message, or the first deadline, and yield all there are.
 
-        Deadlines are on the monotonic clock; None: there is none.
+        Deadlines are on the monotonic clock; None: there is none. The wait is at most
+        ``WAIT_AT_MOST_S``: a signal that comes just before Python begins to wait does
+        not end the wait, and its handler runs only afterwards.
         """
-        known = [deadline_s for deadline_s in deadlines if deadline_s is not None]
-        timeout_s = max(0.0, min(known) - time.monotonic()) if known else None
+        now_s = time.monotonic()
+        known = (
+            deadline_s
+            for deadline_s in (*deadlines, now_s + WAIT_AT_MOST_S)
+            if deadline_s is not None
+        )
         with suppress(Empty):
-            yield self.get(timeout=timeout_s)
+            yield self.get(timeout=max(0.0, min(known) - now_s))
             while True:
                 yield self.get_nowait()
 
@@ -166,14 +175,10 @@ class Driver:
             num_failed=self._summary.num_failed,
             num_running=len(self._gangs),
             num_waiting=self._pool.num_waiting,
-            used_gpu_s=self._used_gpu_s,
+            used_gpu_s=self._run.used_gpu_s + self._summary.used_gpu_s,
             num_devices=self._pool.num_devices,
             num_out_of_memory=self._summary.outcomes[Outcome.OUT_OF_MEMORY],
         )
-
-    @property
-    def _used_gpu_s(self) -> float:
-        return self._run.used_gpu_s + self._summary.used_gpu_s
 
     def _resume(self) -> None:
         for observation in self._run.finished:

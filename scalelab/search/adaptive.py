@@ -1,12 +1,10 @@
 """The trial source ``adaptive``: measures what changes the answer most for its cost."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -84,7 +82,7 @@ class AdaptiveQuestion(Section):
     )
 
     @classmethod
-    def read(cls, given: Mapping[str, Any] | None) -> AdaptiveQuestion:
+    def read(cls, given: Mapping[str, Any] | None) -> Self:
         """Read what stands under ``source.question``."""
         asked = validated(cls, given or {}, source="source.question")
         asked.limits()  # that are wrong are refused at once

@@ -81,7 +81,8 @@ class TunedTrials(TrialSource):
             if trial := self._proposal(settings):
                 return trial
 
-        is_listed = self._runs_all
+        # Where there are as many settings as trials, each is run, in order.
+        is_listed = self._experiment.num_combinations == self.total
         while self._may_begin():
             settings = study.begin(self._untried() if is_listed else None)
             if trial := self._proposal(settings):
@@ -160,11 +161,6 @@ class TunedTrials(TrialSource):
             lambda: self._evaluations(reads),
             seed=self._base.seed,
         )
-
-    @property
-    def _runs_all(self) -> bool:
-        """Whether there are as many settings as trials: each is run, in order."""
-        return self._experiment.num_combinations == self.total
 
     def _may_begin(self) -> bool:
         num_running = len(self._proposed)

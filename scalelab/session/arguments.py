@@ -62,10 +62,6 @@ def _job(value: Any) -> Any:
     return by_name(value) or None
 
 
-def _terms(value: Any) -> Any:
-    return by_name(value) or None
-
-
 def _by_device(read: Callable[[Any], T]) -> Callable[[Any], ByDevice[T]]:
     """Return what reads one value, values by device, or texts as ``c4=0.39usd``."""
 
@@ -194,7 +190,9 @@ class RecommendArguments(LawArguments):
         default=(), description="A price, or prices by device."
     )
     prices: PathText | None = None
-    spot: Annotated[AskedSpot | None, BeforeValidator(_terms)] = Field(
+    spot: Annotated[
+        AskedSpot | None, BeforeValidator(lambda value: by_name(value) or None)
+    ] = Field(
         default=None,
         description="What is known of interruptible nodes, such as {'price': 0.12, "
         "'interrupted_every': '6h'}.",

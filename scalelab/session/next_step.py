@@ -33,11 +33,14 @@ def next_step(
 ) -> Fact:
     """Return what to do after an answer.
 
-    Where nothing meets the limits, that is to ask for what can be met; else to measure
+    Where most trials ran beside other programs, that is to measure again. Where nothing
+    meets the limits, that is to ask for what can be met; else to measure
     the trial that would change the answer most, or the samples to the target; else to
     submit the job.
     """
-    step = _next_step(run, answer, asked)
+    busy = (fact.values for fact in answer.facts if fact.kind == "busy_machine")
+    is_busy = any(2 * values["count"] > values["num_trials"] for values in busy)
+    step = _fact("quiet", None) if is_busy else _next_step(run, answer, asked)
     drawn = (f.values for f in answer.facts if f.kind == "choice_in_draws")
     # draws do not choose what was not measured, which a measurement may allow
     is_open = bool(_guessed(answer))

@@ -15,7 +15,7 @@ from scalelab.inputs.numerals import counted, device_words
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import Call, Option
 from scalelab.kinds.resources import read_limits
-from scalelab.records.afterwards.followed import KeptJob, followed_jobs
+from scalelab.records.afterwards.followed import followed_jobs
 from scalelab.records.afterwards.waits import Waits, waits_state
 from scalelab.records.history import HistoryFolder
 from scalelab.session.arguments import (
@@ -392,7 +392,10 @@ class RecommendingRun(RunRecords):
         states: list[Any] = [RunRecords.open(r).state for r in question.learn_from]
         states.append(waits_state(self.directory))
         if question.history:
-            states += [HistoryFolder(question.history).state, self._followed(question)]
+            states += [
+                HistoryFolder(question.history).state,
+                followed_jobs(question.history),
+            ]
 
         words = repr((question, self.experiment_text, self.sites, states))
         is_more = question.asks_what_if or question.asks_scaling
@@ -427,7 +430,7 @@ class RecommendingRun(RunRecords):
                 self.sites,
                 history,
                 self._untold(),
-                self._followed(question),
+                followed_jobs(question.history) if question.history else (),
             )
 
         doubts = (
@@ -466,9 +469,6 @@ class RecommendingRun(RunRecords):
                 *(known.site.spot for known in self.sites.values()),
             )
         )
-
-    def _followed(self, question: Question) -> tuple[KeptJob, ...]:
-        return followed_jobs(question.history) if question.history else ()
 
     def _untold(self) -> UntoldByProgram:
         if self.experiment is None:

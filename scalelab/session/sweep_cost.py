@@ -92,7 +92,10 @@ def to_come(asked: Sweep) -> Iterator[str]:
         )
 
     if (share := asked.share_of_job) is not None:
-        yield f"Samples to come: at most {number(100 * share)}% of the job's."
+        yield (
+            f"Samples to come: {number(100 * share)}% of the job's; trials whose step "
+            "times settle late take more."
+        )
 
 
 def _amounts(asked: Sweep, times: Sequence[tuple[Trial, float]]) -> str:

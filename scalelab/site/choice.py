@@ -79,8 +79,7 @@ def _own_settings(values: Any) -> Any:
         )
 
     scheduler = _scheduler(values)
-    classes = {**_BUILT_IN, scheduler: site_class(scheduler)}
-    return _own_keys(values, scheduler, classes)
+    return _own_keys(values, scheduler, {**_BUILT_IN, scheduler: site_class(scheduler)})
 
 
 def _own_keys(
@@ -196,8 +195,7 @@ def cache_directory() -> Path:
 
 
 def _of_user(kind: str, usual: str) -> Path:
-    home = os.environ.get(f"XDG_{kind}_HOME") or Path.home() / usual
-    return Path(home) / "scalelab"
+    return Path(os.environ.get(f"XDG_{kind}_HOME") or Path.home() / usual) / "scalelab"
 
 
 def available_sites() -> dict[str, Path]:

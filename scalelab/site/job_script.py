@@ -69,8 +69,7 @@ def job_script(
     asked = directives(
         site, allocation, job_name=job_name, walltime_s=walltime_s, log=log
     )
-    lines = ["#!/usr/bin/env bash", *asked, *site.prologue, *commands]
-    return "\n".join(lines) + "\n"
+    return "\n".join(["#!/usr/bin/env bash", *asked, *site.prologue, *commands]) + "\n"
 
 
 def with_batch_system(site: Site) -> BatchSite:

@@ -8,7 +8,7 @@ on.
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -18,7 +18,13 @@ from scalelab.experiment.fingerprint import ACCEPT
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.kinds.trainers import WorkloadNames
 from scalelab.launch.process_tree import stop_signal_has_come
-from scalelab.launch.steady import is_steady
+from scalelab.launch.steady import (
+    MOST_TIMES_ITS_STEPS,
+    cycle_means,
+    is_steady,
+    warmup_to_go_on_with,
+)
+from scalelab.launch.verdict import fewest_steps
 from scalelab.records.attempt import AttemptFiles
 from scalelab.records.attempt_io import encode_json, write_atomically
 from scalelab.training import checkpoint
@@ -54,6 +60,7 @@ class StepTally:
     step: int = 0
     # This rank's clock after warm-up, per block, each of shape (num_steps, 4).
     measured: list[Seconds] = field(default_factory=list)
+    num_unsettled: int = 0  # of these steps, at their beginning
     training_s: float = 0.0
     evaluation_s: float = 0.0
     evaluated_step: int = 0  # steps done at the last evaluation
@@ -138,7 +145,7 @@ class Loop:
 
         if tally.ending is not None:
             return tally.ending
-        if tally.step >= self._plan.num_steps or self._is_precise():
+        if self._has_measured_enough():
             return Ending.DONE
 
         tally.pruned = self._context.prune_reason()
@@ -149,15 +156,37 @@ class Loop:
 
         return Ending.STOPPED if is_asked else None
 
-    def _is_precise(self) -> bool:
+    def _has_measured_enough(self) -> bool:
+        tally, plan, cycle = self._tally, self._plan, self._plan.cycle
+        is_done = tally.step >= plan.num_steps
         if self._trial.kind is not TrialKind.THROUGHPUT:
-            return False
-        step_times_s, cycle = self._tally.readings.sum(axis=1), self._plan.cycle
-        return is_steady(
-            step_times_s[: len(step_times_s) // cycle * cycle],
-            self._trial.measurement.relative_precision,
-            cycle=cycle,
+            return is_done
+
+        measurement = self._trial.measurement
+        step_times_s = tally.readings.sum(axis=1)[tally.num_unsettled :]
+        step_times_s = step_times_s[: len(step_times_s) // cycle * cycle]
+        warmup_steps = warmup_to_go_on_with(
+            cycle_means(step_times_s, cycle),
+            num_steps=len(step_times_s),
+            warmup_steps=plan.warmup_steps + tally.num_unsettled,
+            measurement=measurement,
+            spent_s=tally.training_s,
+            is_precise=lambda: is_steady(
+                step_times_s, measurement.relative_precision, cycle=cycle
+            ),
         )
+        if warmup_steps is None:
+            if len(step_times_s) < fewest_steps(self._trial):
+                tally.num_unsettled = 0  # it was late before so many were measured
+            return True
+
+        # Measured steps are whole cycles.
+        num_cycles = -(-(warmup_steps - plan.warmup_steps) // cycle)
+        tally.num_unsettled = num_cycles * cycle
+        if is_done:
+            most = MOST_TIMES_ITS_STEPS * (plan.num_steps - plan.warmup_steps)
+            self._plan = replace(plan, num_steps=plan.warmup_steps + most)
+        return False
 
     def _block_steps(self) -> int:
         wanted = round(BLOCK_S / self._last_step_s) if self._last_step_s else 1

@@ -1,11 +1,9 @@
 """Rank options: parameters that apply to every workload."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from scalelab.errors import SpecError
 from scalelab.inputs.problems import one_of, shown
@@ -90,7 +88,7 @@ class RankOptions:
     @classmethod
     def split(
         cls, parameters: Mapping[str, Any], of_workload: Collection[str] = ()
-    ) -> tuple[RankOptions, dict[str, Any]]:
+    ) -> tuple[Self, dict[str, Any]]:
         """Return the rank's options and the parameters left for the workload.
 
         A name that the workload itself takes is the workload's.

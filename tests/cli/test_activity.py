@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
 import pytest
@@ -51,9 +52,13 @@ def test_nodes_start_then_a_trial_waits_for_its_first_step(tmp_path: Path) -> No
     activity.take(started(tmp_path), 120)
     assert activity.of_trial(120) == "", "it has just begun"
     assert activity.of_trial(132) == "no step yet after 12 s"
+    assert activity.notice == ""
+    (tmp_path / "notice.txt").write_text("No step after 60 s.")
+    assert activity.notice == "No step after 60 s."
     stream = tmp_path / "stream.jsonl"
     stream.write_text('{"event": "step", "step": 7}\n{"event": "evaluation"}\n{"ev')
     assert activity.of_trial(133) == "the first trial is at step 7"
+    assert activity.notice == ""
     ended = TrialEnded(
         trial_id="t",
         attempt=1,
@@ -71,7 +76,7 @@ def test_nodes_start_then_a_trial_waits_for_its_first_step(tmp_path: Path) -> No
 
 
 def test_a_line_is_printed_where_nothing_was_said(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(module, "SILENT_S", 0.05)
     console = Console(file=io.StringIO())
@@ -80,6 +85,13 @@ def test_a_line_is_printed_where_nothing_was_said(
         start = "starting nodes: importing torch"
         wait_until(lambda: start in said(console), "a line about the nodes")
     assert said(console).count("\n") >= 1
+    (tmp_path / "notice.txt").write_text("No step after 60 s.")
+    console = Console(file=io.StringIO())
+    with LineView(console, CORES, is_quiet=False) as lines:
+        lines(started(tmp_path))
+        wait_until(lambda: "No step after 60 s." in said(console), "the notice")
+        time.sleep(0.5)
+    assert said(console).count("No step after 60 s.") == 1
     quiet = Console(file=io.StringIO())
     with LineView(quiet, CORES, is_quiet=True) as lines:
         lines(SweepStarted(host="h", pid=1, frameworks=("torch",)))

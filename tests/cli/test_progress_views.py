@@ -450,18 +450,26 @@ def test_an_error_is_not_preceded_by_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("console", "is_quiet", "kind"),
+    ("is_terminal", "named", "is_quiet", "kind"),
     [
-        (terminal(80), False, LiveView),
-        (terminal(80), True, LineView),
-        (terminal(80, _environ={"TERM": "dumb"}), False, LineView),
-        (Console(file=io.StringIO(), force_terminal=False), False, LineView),
+        (True, "xterm-256color", False, LiveView),
+        (True, "xterm-256color", True, LineView),
+        (True, "dumb", False, LineView),
+        (False, "xterm-256color", False, LineView),
     ],
 )
-def test_the_view_suits_the_console(
-    console: Console, is_quiet: bool, kind: type[Any]
+def test_the_view_suits_stderr(
+    monkeypatch: pytest.MonkeyPatch,
+    is_terminal: bool,
+    named: str,
+    is_quiet: bool,
+    kind: type[Any],
 ) -> None:
-    assert isinstance(view(console, CORES, is_quiet=is_quiet), kind)
+    file = io.StringIO()
+    monkeypatch.setattr(file, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr("sys.stderr", file)
+    monkeypatch.setenv("TERM", named)
+    assert isinstance(view(CORES, is_quiet=is_quiet), kind)
 
 
 def test_time_is_real() -> None:

@@ -28,6 +28,7 @@ def test_this_machine_can_run_sweeps(
     assert list(findings) == [
         "Python",
         "devices",
+        "neighbours",
         "torch",
         "distributed",
         "frameworks",

@@ -282,7 +282,7 @@ class TestJob:
         ],
     )
     def test_length_in_samples(self, text: str, samples: int | None) -> None:
-        assert self.job(text).num_samples(global_batch_size=64) == samples
+        assert self.job(text).num_samples(samples_per_step=64) == samples
 
     @pytest.mark.parametrize(
         ("text", "words"),
@@ -478,7 +478,7 @@ def test_a_sweep_asks_above_each_threshold() -> None:
         "This sweep takes about 12.3 GPU-h; confirm_above.gpu_hours is 2. Go on?"
     )
     assert confirm.question(5, None, 0.301, "GPU-h") == (
-        "This sweep trains up to 30.1% of the job's samples; "
+        "This sweep trains 30.1% of the job's samples; "
         "confirm_above.share_of_job is 0.05, and budget='10gpu-h' limits what a sweep "
         "takes. Go on?"
     )

@@ -191,6 +191,149 @@ train(optimizer, steps=1)
 
 
 @pytest.mark.slow
+def test_it_sees_what_enters_the_model_and_leaves_nothing_in_it(
+    tmp_path: Path,
+) -> None:
+    status, output = run(
+        tmp_path,
+        SET_UP
+        + """
+import copy
+class Named(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(4, 1))
+    def forward(self, values=None):
+        return self.inner(values)
+model = Named()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+hooked = []
+for step, (x,) in enumerate(DataLoader(TensorDataset(torch.randn(80, 8)), 2), 1):
+    if step == 5:
+        kept = copy.deepcopy(model)
+        torch.save(model, "model.pt")
+    hooked.append(len(model._forward_pre_hooks))
+    with torch.no_grad():
+        model(values=torch.randn(64, 8))
+    model(values=x[:1]).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print([step for step, count in enumerate(hooked, 1) if count])
+kept(values=x)
+print(any("scalelab" in str(vars(part)) for part in kept.modules()))
+""",
+    )
+    assert status == 0, output
+    looked_at = [1, 2, 3, 4, 5, 6, 7, 8, 16, 32]
+    assert output == f"{looked_at[1:]}\nFalse\n"
+
+    (process,) = seen(tmp_path)
+    assert [note["at_step"] for note in process.entries] == looked_at
+    assert {str(note["drawn"]) for note in process.entries} == {"[[0, 2, 16]]"}
+    # a hook of all modules sees no named arguments
+    entered = [note["entered"] for note in process.entries]
+    assert entered == [[[0, []]], *[[[0, [[1, 8, 8]]]]] * 9]
+
+    loads = """
+import torch
+class Named(torch.nn.Module):
+    def forward(self, values):
+        return self.inner(values)
+torch.load("model.pt", weights_only=False)(torch.randn(2, 8))
+"""
+    status, output = run(tmp_path, loads, "-I")
+    assert (status, output) == (0, "")
+
+
+@pytest.mark.slow
+def test_a_module_that_takes_no_hook_disturbs_no_other(tmp_path: Path) -> None:
+    status, output = run(
+        tmp_path,
+        SET_UP
+        + """
+class Square(torch.nn.Module):
+    def forward(self, values):
+        return values * values
+loss = torch.jit.script(Square())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, in DataLoader(TensorDataset(torch.randn(80, 8)), 2):
+    loss(model(x[:1])).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(len(model._forward_pre_hooks))
+""",
+    )
+    assert status == 0, output
+    assert output.split()[-1] == "0"
+    (process,) = seen(tmp_path)
+    assert [note["entered"] for note in process.entries] == [[[0, [[1, 8, 8]]]]] * 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_compiled_model_compiles_at_most_once_more(
+    tmp_path: Path, is_whole: bool
+) -> None:
+    text = (
+        SET_UP
+        + f"""
+compiled = []
+def backend(graph, inputs):
+    compiled.append(graph)
+    return graph.forward
+how = dict(backend=backend, fullgraph={is_whole})
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(8, 4), torch.nn.Linear(4, 1)
+    def forward(self, inputs):
+        return self.last(self.first(inputs).relu())
+model = Net()
+def loss(inputs):
+    return model(inputs).mean()
+forms = dict(
+    wrapped=lambda: torch.compile(model, **how),
+    within=lambda: model.compile(**how) or model,
+    function=lambda: torch.compile(loss, **how),
+)
+forward = forms[os.environ["FORM"]]()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, in DataLoader(TensorDataset(torch.randn(80, 8)), 2):
+    forward(x).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(len(compiled))
+"""
+    )
+    for form in ("wrapped", "within", "function"):
+        status, output = run(tmp_path, text, FORM=form)
+        assert status == 0, output
+        _, without = run(tmp_path, text, "-E", FORM=form)
+        assert int(output) <= int(without) + 1, form
+
+
+@pytest.mark.slow
+def test_steps_that_a_scaler_skips_are_counted(tmp_path: Path) -> None:
+    status, output = run(
+        tmp_path,
+        SET_UP
+        + """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+for step in range(12):
+    factor = float("inf") if step % 3 == 1 else 1.0
+    scaler.scale(factor * model(torch.randn(4, 8)).mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+""",
+    )
+    assert (status, output) == (0, "")
+    (process,) = seen(tmp_path)
+    assert [step.num_skipped for step in process.steps[0]] == [0, *[1, 0] * 3, 1]
+
+
+@pytest.mark.slow
 def test_what_a_program_does_to_its_process_loses_little(tmp_path: Path) -> None:
     status, output = run(
         tmp_path,
@@ -261,7 +404,7 @@ def test_a_torn_end_is_read_up_to_the_last_whole_record(tmp_path: Path) -> None:
     stream = stream_of(tmp_path)
     stream.fact(loader=0, first_batch=7)
     for number in range(1, 4):
-        stream.step(0, number, float(number), [(0, 0, 1, 16, 0.25)], 0.5)
+        stream.step(0, number, float(number), [(0, 0, 1, 16, 0.25)], 0.5, 0)
     stream.flush()
     (file,) = tmp_path.glob("*.probe")
     content = file.read_bytes()
@@ -281,7 +424,7 @@ def test_a_torn_end_is_read_up_to_the_last_whole_record(tmp_path: Path) -> None:
 def test_a_step_takes_forty_bytes_at_most(tmp_path: Path) -> None:
     stream = stream_of(tmp_path)
     for number in range(1, 101):
-        stream.step(0, number, float(number), [(0, 0, 1, 16, 0.0)], 0.5)
+        stream.step(0, number, float(number), [(0, 0, 1, 16, 0.0)], 0.5, 0)
     stream.flush()
     (file,) = tmp_path.glob("*.probe")
     assert file.stat().st_size <= 100 * 40

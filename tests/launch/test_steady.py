@@ -87,5 +87,8 @@ def test_halves_that_differ_beyond_their_scatter_are_told(
     assert interval_columns(series[:25], float(series[:25].mean()))["settled"]
     columns = interval_columns(series, float(series.mean()))
     assert not columns["settled"]
-    assert columns["step_time_lo_s"] <= min(1.0, later**2) * 1.05
-    assert columns["step_time_hi_s"] >= max(1.0, later**2) * 0.95
+    assert columns["step_time_s"] == pytest.approx(later, rel=0.02)
+    assert columns["step_time_bound"] == ("at_most" if later < 1 else "at_least")
+    # One more such change would lead there.
+    assert columns["step_time_lo_s"] <= min(later, later**2) * 1.05
+    assert columns["step_time_hi_s"] >= max(later, later**2) * 0.95

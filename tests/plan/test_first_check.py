@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from scalelab.plan.first_check import Sign, findings, is_sound, loss_ends
+from scalelab.plan.first_check import (
+    WHY_OTHERS,
+    Sign,
+    findings,
+    is_sound,
+    loss_ends,
+)
 from scalelab.records.columns import COLUMNS
 
 MISSING: dict[str, Any] = {column.name: None for column in COLUMNS}
@@ -17,6 +23,7 @@ ROW = MISSING | {
     "local_batch_size": 16,
     "gradient_accumulation_steps": 1,
     "global_batch_size": 16,
+    "data_parallel_size": 1,
     "step_time_s": 0.1,
     "validity": [],
 }
@@ -53,8 +60,12 @@ def test_a_rate_of_the_programs_own_may_stop_a_sweep(own_s: float, stops: bool) 
 def test_trials_without_a_measurement() -> None:
     assert signs(outcome="failed") == [Sign.NOT_MEASURED]
     assert signs(outcome="failed", world_size=2) == [Sign.SEVERAL_RANKS_FAIL]
-    (alone,) = findings(ROW | {"outcome": "refused", "world_size": 2})
+    (alone,) = findings(ROW | {"outcome": "failed", "world_size": 2})
     assert alone.advice == {"gpus": [1], "launcher": "none"}
+    # Its reason says what to change.
+    (refused,) = findings(ROW | {"outcome": "refused", "world_size": 2})
+    assert (refused.sign, refused.stops) == (Sign.NOT_MEASURED, True)
+    assert refused.advice == {}
     own = "Rank 0 raised KeyError at train.py:12: 'x'."
     (raised,) = findings(ROW | {"outcome": "failed", "world_size": 2, "reason": own})
     assert (raised.sign, raised.stops, raised.advice) == (Sign.NOT_MEASURED, True, {})
@@ -95,7 +106,12 @@ def test_doubts_are_said_and_stop_nothing() -> None:
 def test_what_nothing_confirms_is_said() -> None:
     assert signs(samples_witness="not_witnessed") == [Sign.SAMPLES_NOT_WITNESSED]
     assert signs(ranks_witness="same_data") == [Sign.SAME_DATA]
-    assert signs(settled=False) == [Sign.NOT_SETTLED]
+    assert signs(busy_machine=True) == [Sign.BUSY_MACHINE]
+    assert signs(gpu_throttled=True) == [Sign.GPU_THROTTLED]
+    assert signs(settled=False, step_time_bound="at_most") == [Sign.NOT_SETTLED]
+    assert signs(ranks_witness="alone") == [Sign.RANKS_ALONE]
+    for why in WHY_OTHERS:
+        assert signs(samples_differ=why) == [Sign.SAMPLES_DIFFER]
     assert signs(settled=True, samples_witness="log", ranks_witness="one_process") == []
 
 
@@ -114,6 +130,33 @@ def test_equal_losses_of_other_batches_are_said_once() -> None:
     assert found[1][0].figures == {"batches": "16 and 32"}
     assert not found[1][0].stops
     assert findings(small, others=[small, small]) == [], "repeats may be equal"
+
+
+@pytest.mark.parametrize(
+    ("step_s", "of_row", "is_doubted"),
+    [
+        (0.2, {}, True),  # twice the samples in twice the time
+        (0.11, {}, False),
+        (0.05, {}, True),  # four times as fast as one rank
+        (0.2, {"measured_by": "inside"}, False),
+        (0.2, {"options.program": "other"}, False),
+        (0.2, {"data_parallel_size": 1}, False),  # two devices of one replica
+        (None, {}, False),
+    ],
+)
+def test_a_speedup_that_ranks_cannot_have_is_doubted(
+    step_s: float | None, of_row: dict[str, Any], is_doubted: bool
+) -> None:
+    one = ROW | {"measured_by": "log", "options.program": "this"}
+    two = {"world_size": 2, "data_parallel_size": 2, "global_batch_size": 32}
+    row = one | two | {"step_time_s": step_s} | of_row
+    found = findings(row, others=[one, row])
+    assert [finding.sign for finding in found] == [Sign.UNLIKELY_SPEEDUP] * is_doubted
+    if step_s and is_doubted:
+        assert found[0].figures["speedup"] == pytest.approx(0.2 / step_s)
+        assert is_sound(row)
+    assert findings(one, others=[one, row]) == []
+    assert findings(row, others=[row]) == []
 
 
 def test_the_ends_of_a_loss_need_a_few_values() -> None:

@@ -33,6 +33,7 @@ from scalelab.recommend.prediction.consistency import (
     contradictions,
     disagreeing_rates,
     equal_losses,
+    not_settled,
     not_witnessed,
     unknown_scatter,
 )
@@ -140,7 +141,6 @@ def test_only_rows_whose_ranks_nobody_saw_are_named(
     [
         ("ranks_witness", "same_data", "same_data"),
         ("samples_witness", "not_witnessed", "samples_not_witnessed"),
-        ("settled", False, "not_settled"),
     ],
 )
 def test_what_nothing_has_confirmed_is_named(
@@ -150,6 +150,22 @@ def test_what_nothing_has_confirmed_is_named(
     (fact,) = not_witnessed(rows)
     assert (fact.kind, fact.values["count"]) == (kind, len(TWICE))
     assert not [*not_witnessed(step_time_rows(TWICE.assign(**{column: "inside"})))]
+
+
+def test_unsettled_steps_are_named_with_the_bound_of_the_nearest() -> None:
+    assert not [*not_settled(step_time_rows(TWICE.assign(settled=True)), 4)]
+
+    rows = TWICE.assign(settled=TWICE["world_size"] == 1, step_time_bound="at_least")
+    (fact,) = not_settled(step_time_rows(rows), 4)
+    at = rows[rows["world_size"] == 4]["step_time_s"]
+    assert fact.values == {
+        "bound": "at_least",
+        "count": int((rows["world_size"] > 1).sum()),
+        "world_size": 4,
+        "step_time_s": at.iloc[0],
+    }
+    (older,) = not_settled(step_time_rows(TWICE.assign(settled=False)), 4)
+    assert older.values["bound"] is None  # recorded before bounds were
 
 
 def test_both_figures_are_given_where_a_program_prints_another_rate() -> None:

@@ -61,6 +61,15 @@ def test_a_single_repeat_has_the_interval_within_it() -> None:
     assert point["hi"] == pytest.approx(middle / 0.99)
 
 
+def test_a_point_counts_the_samples_that_were_drawn() -> None:
+    rows = frame([trial_row(2, 32)])
+    (whole,) = measured_points(ReportSubject.of(rows).rows).to_dict("records")
+    drawn = rows.assign(samples_per_step=16.0)  # of 64
+    (point,) = measured_points(ReportSubject.of(drawn).rows).to_dict("records")
+    for name in ("throughput_samples_per_s", "lo", "hi"):
+        assert point[name] == pytest.approx(whole[name] / 4)
+
+
 def test_speedup_is_one_at_the_baseline_and_below_ideal(subject: ReportSubject) -> None:
     table = speedup_table(subject)
     law, ideal = series(table, "law"), series(table, "ideal")

@@ -31,6 +31,7 @@ from scalelab.records.control.events import (
     Waiting,
 )
 from scalelab.scheduling import gangs
+from scalelab.scheduling.driver import Inbox, Stop
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -49,6 +50,14 @@ def complete_at_once(spec_json: str, node_rank: int, rendezvous: str | None) -> 
     if node_rank == 0:
         write_result(spec.files, result)
     return json.dumps(result.to_json())
+
+
+@pytest.mark.timeout(60)
+def test_a_wait_without_a_message_ends_so_that_a_lost_signal_is_heard() -> None:
+    inbox = Inbox()
+    assert list(inbox.take([None])) == []
+    inbox.put(Stop(at_once=True))
+    assert list(inbox.take([None])) == [Stop(at_once=True)]
 
 
 @pytest.mark.slow

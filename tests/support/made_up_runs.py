@@ -154,6 +154,7 @@ def outlook_row(world_size: int, global_batch: int, **values: Any) -> OutlookRow
         ),
         "settings": {},
         "device": "A100",
+        "samples_per_step": global_batch,
         "step_time_s": around(step, width),
         "throughput_samples_per_s": around(global_batch / step, width),
         "throughput_tokens_per_s": None,

@@ -66,8 +66,9 @@ def test_throughput_trial_measures_every_column_it_can_know(
     result = run_attempt(spec)
     measured = result.measurements
     assert result.outcome is Outcome.COMPLETED
-    assert measured["num_steps"] == 20
-    assert measured["num_samples"] == 22 * trial.global_batch_size
+    # More on a busy machine, where step times have not settled.
+    assert measured["num_steps"] >= 20
+    assert measured["num_samples"] >= 22 * trial.global_batch_size
     assert measured["num_parameters"] == 64 * 64 + 64 + 64 * 10 + 10
     assert measured["gradient_bytes"] == 4 * measured["num_parameters"]
     assert measured["planned_steps"] == 22
@@ -87,7 +88,7 @@ def test_throughput_trial_measures_every_column_it_can_know(
     assert "gpu_memory_bytes" not in measured
     assert "gradient_noise_scale" not in measured
     assert "normalization_batch_size" not in measured
-    assert row(spec, result)["num_steps"] == 20
+    assert row(spec, result)["num_steps"] == measured["num_steps"]
 
 
 @pytest.mark.slow
@@ -235,8 +236,11 @@ def test_map_style_data_come_through_loader_workers(tmp_path: Path) -> None:
         directory = tmp_path / f"workers-{loader_workers}"
         run_trial(directory, trial, code_directory=HERE, loader_workers=loader_workers)
         losses.append([row["loss"] for row in stream(directory, "step")])
-    assert losses[0] == losses[1]
-    assert losses[0][-1] < losses[0][0]
+    # One may have gone on until its step times settled.
+    one, other = (of_run[:22] for of_run in losses)
+    assert one == other
+    assert len(one) == 22
+    assert one[-1] < one[0]
 
 
 def test_batch_beyond_the_memory_limit_is_out_of_memory(tmp_path: Path) -> None:

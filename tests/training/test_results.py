@@ -8,7 +8,7 @@ from scalelab.experiment.trial import Measurement, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.training.loop import Ending, StepTally
-from scalelab.training.results import (
+from scalelab.training.rank import (
     RankReadings,
     conclude,
     device_columns,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from scalelab.errors import StoreError
 from scalelab.inputs.numerals import duration
+from scalelab.inputs.plain_files import log_tail
 from scalelab.records.attempt import AttemptFiles
 from scalelab.records.control.events import (
     Event,
@@ -17,7 +18,7 @@ from scalelab.records.control.events import (
 from scalelab.records.streams import FollowedStream
 
 # Seconds without a word after which it is said what goes on: at first, and at most.
-SILENT_S, LONGEST_SILENCE_S = 5.0, 60.0
+SILENT_S, LONGEST_SILENCE_S, LONGEST_WITHOUT_STEP_S = 5.0, 60.0, 20.0
 
 
 class Activity:
@@ -27,6 +28,7 @@ class Activity:
         self._since_s: float | None = None
         self._frameworks: tuple[str, ...] = ()
         self._trial: FollowedStream | None = None
+        self._files: AttemptFiles | None = None
         self._trial_since_s = 0.0
         self._step: int | None = None
         self.is_over = False
@@ -38,7 +40,7 @@ class Activity:
                 self._since_s = now_s
                 self._frameworks = event.frameworks
             case TrialStarted() if self._trial is None:
-                files = AttemptFiles(Path(event.directory))
+                self._files = files = AttemptFiles(Path(event.directory))
                 self._trial = FollowedStream(files.stream, below=files.run)
                 self._trial_since_s = now_s
             case TrialEnded():
@@ -62,6 +64,18 @@ class Activity:
         if self._step is not None:
             return f"the first trial is at step {self._step}"
         return f"no step yet after {duration(round(passed_s))}"
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether the first trial has reported a step, or has ended."""
+        return self.is_over or self._step is not None
+
+    @property
+    def notice(self) -> str:
+        """What the node of the first trial says while no step comes; mostly empty."""
+        if self.has_stepped or self._files is None:
+            return ""
+        return log_tail(self._files.notice, below=self._files.run)
 
 
 class Speaker:
@@ -98,7 +112,12 @@ class Speaker:
                     silent_s = SILENT_S
                 else:
                     self._say()
-                    silent_s = min(2 * silent_s, LONGEST_SILENCE_S)
+                    silent_s = min(
+                        2 * silent_s,
+                        LONGEST_SILENCE_S
+                        if self._activity.has_stepped
+                        else LONGEST_WITHOUT_STEP_S,
+                    )
                 if self._activity.is_over:
                     silent_s = LONGEST_SILENCE_S
                 self._heard.clear()

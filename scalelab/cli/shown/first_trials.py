@@ -10,12 +10,15 @@ from scalelab.inputs.lines import aligned, ended, one_line
 from scalelab.inputs.numerals import counted, duration, number, percent
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.first_check import (
+    ALONE,
+    BOUNDS,
     INSIDE,
     LOG,
     NOT_WITNESSED,
     Finding,
     Sign,
     loss_ends,
+    samples_of_step,
 )
 from scalelab.plan.source import Observation
 from scalelab.running.sweep import Sweep
@@ -81,16 +84,17 @@ def _column(checked: Checked) -> dict[str, str]:
     step_s, wait_s, own_s = (
         row[name] for name in ("step_time_s", "data_wait_s", "reported_step_time_s")
     )
-    peak, accumulation = (
-        row["gpu_memory_peak_bytes"],
-        row["gradient_accumulation_steps"],
+    got, others, peak, accumulation = (
+        *(row["cpu_share"], row["other_cpu_share"]),
+        *(row["gpu_memory_peak_bytes"], row["gradient_accumulation_steps"]),
     )
 
     return {
         "": _size(row["world_size"], checked.program),
         "outcome": str(Outcome(row["outcome"])).replace("_", " "),
         "batch": f"{row['global_batch_size']:,} = {row['local_batch_size']} x "
-        f"{row['data_parallel_size']}{f' x {accumulation}' * (accumulation > 1)}",
+        f"{row['data_parallel_size']}{f' x {accumulation}' * (accumulation > 1)}"
+        f"{f', {number(samples_of_step(row))} drawn' * bool(row['samples_differ'])}",
         "steps seen": _steps(row),
         "seen": _SEEN.get(row["measured_by"], _NOT_READ),
         "time per step": _time(step_s),
@@ -105,6 +109,11 @@ def _column(checked: Checked) -> dict[str, str]:
             if step_s and wait_s is not None
             else _NOT_READ
         ),
+        "cores": (
+            f"ran {percent(got)}, others took {percent(others)}"
+            if got is not None and others is not None
+            else _NOT_READ
+        ),
         "device memory": _NOT_READ if peak is None else f"{number(peak / 2**30)} GiB",
         "until first step": _time(row["start_up_s"]),
     }
@@ -114,7 +123,7 @@ def _steps(row: Mapping[str, Any]) -> str:
     steps, samples = row["num_steps"], row["num_samples"]
     if steps is None or samples is None:
         return "none"
-    seen = f"{samples // row['global_batch_size']:,} ({samples:,} samples)"
+    seen = f"{round(samples / samples_of_step(row)):,} ({samples:,} samples)"
     return f"{seen}, {steps:,} measured"
 
 
@@ -123,7 +132,7 @@ def _time(seconds: float | None) -> str:
 
 
 def _rate(step_time_s: float, row: Mapping[str, Any]) -> str:
-    return f"{number(row['global_batch_size'] / step_time_s)} samples/s"
+    return f"{number(samples_of_step(row) / step_time_s)} samples/s"
 
 
 def _loss(losses: Sequence[float]) -> str:
@@ -139,10 +148,13 @@ def _loss(losses: Sequence[float]) -> str:
 def _ranks(row: Mapping[str, Any]) -> str:
     if row["world_size"] == 1:
         return "one rank"
-    witness = row["ranks_witness"]
-    return "not witnessed" if witness in (None, NOT_WITNESSED) else f"yes ({witness})"
+    return _RANKS.get(row["ranks_witness"], f"yes ({row['ranks_witness']})")
 
 
+_RANKS = {
+    **dict.fromkeys((None, NOT_WITNESSED), "not witnessed"),
+    ALONE: "no, each trains alone",
+}
 _SEEN = {INSIDE: "where the optimizer steps", LOG: "in what the program prints"}
 _HOLDS_REASON = {
     Sign.NOT_MEASURED,
@@ -174,13 +186,24 @@ _SENTENCES: Mapping[Sign, str] = {
     "{global_batch_size:,} samples; that is what the experiment asks for.",
     Sign.SAME_DATA: "all {world_size} ranks began with the same batch. The time of a "
     "step holds; what they learn is what one of them would.",
-    Sign.NOT_SETTLED: "its later steps took another time than its earlier ones: it may "
-    "still have been warming up, or shares the machine. More measure.warmup_steps show "
-    "which.",
+    Sign.NOT_SETTLED: "its steps had not settled when it ended: later ones take "
+    "{bound} {steps}. It still warms up or slows down, or it shares the machine.",
     Sign.EQUAL_LOSSES: "the trials of global batch {batches} print the same losses, to "
     "all digits: the batch size is not read, each rank trains alone, or all samples "
     "are alike.",
+    Sign.UNLIKELY_SPEEDUP: "by what the program prints, {world_size} ranks reach "
+    "{speedup:.3g} times the samples/s of one rank. Check whether its lines count the "
+    "samples of one rank (then their group is samples_of_rank) or of all ranks.",
+    Sign.RANKS_ALONE: "each of {world_size} ranks trains a model of its own: their "
+    "parameters and gradients differ at every step that was looked at.",
+    Sign.SAMPLES_DIFFER: "a step trained on {samples_per_step:.4g} samples, where "
+    "{global_batch_size:,} were asked for: {why}.",
     Sign.RANKS_NOT_WITNESSED: "nothing showed that the {world_size} ranks met.",
+    Sign.BUSY_MACHINE: "other programs used this machine (load {load_average:.1f} on "
+    "{cores_at_hand} cores): its threads ran for {cpu_share:.0%} of the time in which "
+    "they could, so its times are too long. Measure on a quiet machine.",
+    Sign.GPU_THROTTLED: "a GPU lowered its clocks, for heat or a power brake: its "
+    "times are too long.",
     Sign.LOSS_NOT_FALLING: "the loss does not fall within these few steps: {first:.4g} "
     "-> {last:.4g}.",
     Sign.WAITS_FOR_INPUT: "{share:.0%} of a step is spent waiting for input.",
@@ -189,10 +212,15 @@ _SENTENCES: Mapping[Sign, str] = {
 
 
 def _in_words(finding: Finding, row: Mapping[str, Any]) -> str:
-    values: dict[str, Any] = {**row, **finding.figures}
+    values: dict[str, Any] = {
+        **row,
+        **finding.figures,
+        "bound": BOUNDS.get(row["step_time_bound"], "about"),
+    }
+    if values["step_time_s"]:
+        values["steps"] = duration(values["step_time_s"])
     if "reported_samples_per_s" in values:
         values |= {
-            "steps": duration(values["step_time_s"]),
             "samples": number(values["throughput_samples_per_s"]),
             "own_steps": duration(values["reported_step_time_s"]),
             "own_samples": number(values["reported_samples_per_s"]),

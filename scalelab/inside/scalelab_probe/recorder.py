@@ -7,11 +7,11 @@ import os
 import sys
 import time
 from collections import deque
-from contextlib import suppress
 from functools import wraps
 from typing import Any, Callable
 
 from scalelab_probe import ranks
+from scalelab_probe.entry import Entry
 from scalelab_probe.stream import Stream
 
 # Of so many optimizers, and loaders, each is told apart.
@@ -76,6 +76,8 @@ class Recorder:
         self._forward_s = 0.0
         # Batches, samples and seconds waited since the last step, by loader and flags.
         self._draws: dict[tuple[int, int], list[Any]] = {}
+        # Steps of all optimizers; those that a scaler of gradients skipped since then
+        self._num_steps = self._num_skipped = 0
 
     def _begin_in_child(self) -> None:
         self.stream.begin()
@@ -89,7 +91,9 @@ class Recorder:
         from torch.utils.data.dataloader import _BaseDataLoaderIter
 
         self._has_gradients = torch.is_grad_enabled
+        self._entry = Entry()
         self._hook_loaders(_BaseDataLoaderIter)
+        self._hook_scaler(getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler))
         optimizer.register_optimizer_step_pre_hook(self._before_step)
         optimizer.register_optimizer_step_post_hook(self._after_step)
 
@@ -101,6 +105,18 @@ class Recorder:
             return backward(*arguments, **options)
 
         torch.autograd.backward = timed_backward
+
+    def _hook_scaler(self, scaler: Any) -> None:
+        step, recorder = scaler.step, self
+
+        @wraps(step)
+        def counted_step(self: Any, *arguments: Any, **options: Any) -> Any:
+            before = recorder._num_steps
+            result = step(self, *arguments, **options)
+            recorder._num_skipped += recorder._num_steps == before
+            return result
+
+        scaler.step = counted_step
 
     def _hook_loaders(self, iterator: Any) -> None:
         following, recorder = iterator.__next__, self
@@ -145,15 +161,24 @@ class Recorder:
 
         self._outer, self._ready_s = None, now_s
         known[1] += 1
+        self._num_steps += 1
 
         index, number = known
+        self._note_entry(index, number)
         if index >= _MOST_APART or (number > _EACH_UNTIL and number % _STRIDE):
             return
 
         drawn = [(*source, *draws) for source, draws in self._draws.items()]
         self._draws.clear()
-        self.stream.step(index, number, now_s, drawn, self._forward_s)
-        self._forward_s = 0.0
+        self.stream.step(
+            index, number, now_s, drawn, self._forward_s, self._num_skipped
+        )
+        self._forward_s, self._num_skipped = 0.0, 0
+
+    @_guarded
+    def _note_entry(self, index: int, number: int) -> None:
+        if seen := self._entry.after_step(self._num_steps):
+            self.stream.fact(optimizer=index, at_step=number, **seen)
 
     @_guarded
     def _before_backward(self) -> None:
@@ -186,20 +211,33 @@ class Recorder:
         draws[1] += size or 0
         draws[2] += waited_s
         self._ready_s = time.monotonic()
+        if not flags & _NO_GRADIENTS:
+            self._entry.drawn(loader, size, batch)
 
     def _loader_of(self, iterator: Any, batch: Any) -> int:
         """Return the index of a loader, or of those made anew for the same data."""
         key = iterator.__dict__.get("_scalelab_loader")
         if key is None:
             data = iterator._dataset
-            length = None
-            with suppress(Exception):  # it may be endless
-                length = len(data)
             size = getattr(iterator._index_sampler, "batch_size", None)
-            key = iterator._scalelab_loader = type(data).__name__, length, size
+            key = type(data).__name__, _length(data), size
+            iterator._scalelab_loader = key
 
         if key not in self._loaders and len(self._loaders) < _MOST_APART:
             index = self._loaders[key] = len(self._loaders)
-            self.stream.fact(loader=index, data=key, first_batch=ranks.of_batch(batch))
+            sampler = getattr(iterator._index_sampler, "sampler", None)
+            self.stream.fact(
+                loader=index,
+                data=key,
+                num_indices=_length(sampler),
+                first_batch=ranks.of_batch(batch),
+            )
 
         return self._loaders.get(key, _MOST_APART)
+
+
+def _length(values: Any) -> int | None:
+    try:
+        return len(values)
+    except Exception:  # it has none, or is endless
+        return None

@@ -9,6 +9,7 @@ at    type  value
 0     u8    index of the optimizer
 1     u8    index of the loader
 2     u8    flags: 1, gradients were disabled; 2, samples are not known; 4, a fact
+3     u8    steps that a scaler of gradients has skipped since the last step
 4     u32   steps of the optimizer so far, this one included; 0, it made none
 8     u32   batches that were drawn from the loader since the last step
 12    u32   samples in them
@@ -32,7 +33,7 @@ import sys
 import time
 from typing import Any, Iterable
 
-_RECORD = struct.Struct("<BBBxIIIffd")
+_RECORD = struct.Struct("<BBBBIIIffd")
 _FACT = 4
 _NOTHING_DRAWN = (0, 0, 0, 0, 0.0)
 # Steps that are written at once: a short program may end without a word.
@@ -67,21 +68,22 @@ class Stream:
         at_s: float,
         draws: Iterable[tuple[Any, ...]],
         forward_s: float,
+        skipped: int,
     ) -> None:
         """Add a step and what was drawn for it; write if it is time to."""
         self.is_begun = True
         drawn = list(draws) or [_NOTHING_DRAWN]
         for left, (loader, flags, *amounts) in enumerate(drawn, start=1 - len(drawn)):
             made, forward = (0, 0.0) if left else (number, forward_s)
-            values = (optimizer, loader, flags, made, *amounts, forward, at_s)
-            self._records.append(_RECORD.pack(*values))
+            head = (optimizer, loader, flags, min(skipped, 255), made)
+            self._records.append(_RECORD.pack(*head, *amounts, forward, at_s))
         if number <= _FIRST_STEPS or at_s - self._flushed_s > _FLUSH_AFTER_S:
             self.flush()
 
     def fact(self, **values: Any) -> None:
         """Add a fact, which JSON can hold."""
         text = json.dumps(values).encode()
-        head = _RECORD.pack(0, 0, _FACT, len(text), 0, 0, 0.0, 0.0, time.monotonic())
+        head = _RECORD.pack(0, 0, _FACT, 0, len(text), 0, 0, 0.0, 0.0, time.monotonic())
         self._records.append(head + text)
 
     def flush(self) -> None:

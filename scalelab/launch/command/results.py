@@ -43,7 +43,7 @@ def result_while_running(
     if log.reached_after_steps is not None:
         return completed(log, trial)
     limit = trial.measurement.max_samples
-    is_over = limit is not None and log.num_seen * trial.global_batch_size > limit
+    is_over = limit is not None and log.samples_of(log.num_seen) > limit
     return _at_end_of_training(log, trial) if is_over else None
 
 
@@ -51,8 +51,7 @@ def result_at_exit(log: StepLog, trial: Trial, nothing_seen: str) -> AttemptResu
     """Return the result of an attempt whose program has exited with status 0."""
     measured, measurement = log.intervals, trial.measurement
     needed = fewest_steps(trial)
-    if measured.num_steps < needed:  # a longer warm-up has left too few
-        measured.warmup_steps = measurement.warmup_steps
+    log.measure_enough()
 
     if log.last_step is None:
         reason = nothing_seen
@@ -88,7 +87,7 @@ def completed(log: StepLog, trial: Trial) -> AttemptResult:
     step time are about training alone.
     """
     columns: dict[str, Any] = {
-        "num_samples": log.num_seen * trial.global_batch_size,
+        "num_samples": log.samples_of(log.num_seen),
         "num_steps": log.intervals.num_steps,
         "versions": _versions(),
         "first_losses": log.first_losses,
@@ -115,7 +114,7 @@ def _at_end_of_training(log: StepLog, trial: Trial) -> AttemptResult:
             reason = f"{key} metric {missing[0]!r} was never reported by the command."
             return refused(SpecError(f"{reason} It reported these metrics: {known}."))
 
-    result, samples = completed(log, trial), log.num_seen * trial.global_batch_size
+    result, samples = completed(log, trial), log.samples_of(log.num_seen)
     if log.reached_after_steps is not None or not (target or log.diverged):
         return result
 
@@ -143,7 +142,7 @@ def _target_columns(log: StepLog, trial: Trial) -> dict[str, Any]:
     if target.metric in log.metrics and not log.diverged:
         columns["final_metric"] = log.metrics[target.metric]
     if (steps := log.reached_after_steps) is not None:
-        samples = steps * trial.global_batch_size
+        samples = log.samples_of(steps)
         columns |= {"steps_to_target": steps, "samples_to_target": samples}
     if (seconds := log.seconds_to_target()) is not None:
         columns["time_to_target_s"] = seconds

@@ -5,8 +5,6 @@ and connections that lead to other nodes. Where ScaleLab serves the store at whi
 ranks meet, those of other nodes are seen there.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections import Counter, defaultdict
@@ -48,7 +46,7 @@ class Held:
     memory: frozenset[tuple[str, str]]
     is_whole: bool
 
-    def meets(self, other: Held) -> bool:
+    def meets(self, other: Self) -> bool:
         """Tell whether a connection or a segment leads from one to the other."""
         reached = {(peer, place) for place, peer in self.links}
         return bool(reached & other.links or self.memory & other.memory)
@@ -169,6 +167,19 @@ def sight_of(
 
     is_whole = all(rank.is_whole for rank in ranks)
     return replace(sight, is_sure=is_whole and not any(map(_may_hide, trees)))
+
+
+def num_at_store(meeting: Meeting, pids: Sequence[int]) -> int:
+    """Return how many ranks are connected with the store where they are to meet.
+
+    ``pids`` are the command supervisors of the first node, one for each rank.
+    """
+    trees = [_tree(tops) for pid in pids if (tops := children(pid))]
+    links = _tcp_connections(trees[0][0]) if trees else {}
+    return sum(
+        any(peer[1] == meeting.port for _, peer in _held_by(tree, links).links)
+        for tree in trees
+    )
 
 
 def _tree(tops: Iterable[int]) -> list[int]:

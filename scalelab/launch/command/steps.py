@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import Trial, TrialKind
-from scalelab.launch.steady import interval_columns, is_steady, unlike_halves
+from scalelab.launch.steady import interval_columns, is_steady, warmup_to_go_on_with
+from scalelab.launch.verdict import fewest_steps
 from scalelab.reading.logs.doubt import LogWitness
 from scalelab.reading.logs.lines import Report
 
@@ -26,6 +27,8 @@ from scalelab.reading.logs.lines import Report
 _LONG = 2.0
 # How often the bootstrap asks whether the mean is known well enough.
 _CHECK_INTERVAL_S = 1.0
+# Samples and ranks are looked at after so many steps, and at the end.
+CONFIRM_AFTER_STEPS = 20
 # Ranks that train together are hardly a step apart. So many older steps of each rank in
 # a row are no delay: the steps have begun anew.
 _MOST_LATE_STEPS = 16
@@ -156,6 +159,7 @@ class StepLog:
         tokens_per_sample: int | None = None,
     ) -> None:
         self._trial = trial
+        self.samples_per_step = float(trial.global_batch_size)
         self._witness = LogWitness(trial, tokens_per_sample)
         self.names_evaluations = names_evaluations
         self._sees_steps = sees_steps
@@ -201,6 +205,10 @@ class StepLog:
         """Optimiser steps done, those before the first report included."""
         return 0 if self.last_step is None else self._num_seen_at(self.last_step)
 
+    def samples_of(self, num_steps: float) -> int:
+        """Return the samples of so many steps."""
+        return round(num_steps * self.samples_per_step)
+
     def take(self, reports: Sequence[Report], now_s: float) -> None:
         """Take in reports that arrived together.
 
@@ -238,17 +246,19 @@ class StepLog:
     def rows(self, *, is_over: bool = False) -> list[dict[str, Any]]:
         """Return the rows for the stream that were not returned before.
 
-        There are none before two reports have shown when the first step began, or the
-        command is over.
+        There are none before two reports have shown when the first step began, and the
+        samples of a step were looked at, or the command is over.
         """
         origin_s = self._began_s
-        if origin_s is None and not is_over:
+        is_early = self._sees_steps and self.num_seen < CONFIRM_AFTER_STEPS
+        if (origin_s is None or is_early) and not is_over:
             return []
         if origin_s is None and self._first is not None:
             origin_s = self._first[0].time_s
 
         rows, self._rows = self._rows, []
         for row in rows:
+            row["samples"] = self.samples_of(self._num_seen_at(row["step"]))
             if origin_s is not None and "t" in row:
                 row["t"] -= origin_s
 
@@ -257,23 +267,38 @@ class StepLog:
     def is_precise(self, now_s: float) -> bool:
         """Tell whether a throughput trial has measured enough.
 
-        Where halves of its step times differ then, the warm-up is doubled, once.
+        Where step times have not settled then, the warm-up becomes longer.
         """
-        measurement = self._trial.measurement
-        if self.intervals.num_steps < measurement.steps:
+        intervals, measurement = self.intervals, self._trial.measurement
+
+        def is_precise() -> bool:
             if now_s - self._checked_s < _CHECK_INTERVAL_S:
                 return False
             self._checked_s = now_s
-            means = self.intervals.step_times_s()
-            if not is_steady(means, measurement.relative_precision):
-                return False
+            return is_steady(intervals.step_times_s(), measurement.relative_precision)
 
-        is_doubled = self.intervals.warmup_steps != measurement.warmup_steps
-        if is_doubled or not unlike_halves(self.intervals.step_times_s()):
-            return True
+        warmup_steps = warmup_to_go_on_with(
+            intervals.step_times_s(),
+            num_steps=intervals.num_steps,
+            warmup_steps=intervals.warmup_steps,
+            measurement=measurement,
+            spent_s=sum(interval.seconds for interval in intervals),
+            is_precise=is_precise,
+        )
+        if warmup_steps is None:
+            self.measure_enough()
+        else:
+            intervals.warmup_steps = warmup_steps
+        return warmup_steps is None
 
-        self.intervals.warmup_steps *= 2
-        return self.intervals.warmup_steps == 0  # the user wants none
+    def measure_enough(self) -> None:
+        """Shorten a warm-up that became longer, where it has left too few steps."""
+        intervals, trial = self.intervals, self._trial
+        while (
+            intervals.num_steps < fewest_steps(trial)
+            and intervals.warmup_steps > trial.measurement.warmup_steps
+        ):
+            intervals.warmup_steps //= 2
 
     def step_columns(self) -> Mapping[str, Any]:
         """Return step time, its interval and the throughput, by column."""
@@ -282,17 +307,17 @@ class StepLog:
             return {"num_steps": num_steps}
 
         step_time_s = measured_s / num_steps
-        columns: dict[str, Any] = {
-            "num_steps": num_steps,
-            "step_time_s": step_time_s,
-            "throughput_samples_per_s": self._trial.global_batch_size / step_time_s,
-        }
+        columns: dict[str, Any] = {"num_steps": num_steps, "step_time_s": step_time_s}
         means = self.intervals.step_times_s()
         columns |= interval_columns(means, step_time_s)
+        columns["throughput_samples_per_s"] = (
+            self.samples_per_step / columns["step_time_s"]
+        )
         measured = [
             time_s for time_s in (step_time_s, float(np.median(means))) if time_s > 0
         ]
         after_steps = self.intervals.warmup_steps
+        self._witness.samples_per_step = self.samples_per_step
         return columns | self._witness.doubt(measured, after_steps=after_steps)
 
     def seconds_to_target(self) -> float | None:
@@ -310,8 +335,7 @@ class StepLog:
             return {}
         columns: dict[str, Any] = {"evaluation_s": self.intervals.evaluation_s()}
         if steps := self.intervals.steps_between_evaluations:
-            samples = round(steps * self._trial.global_batch_size)
-            columns["evaluation_interval_samples"] = samples
+            columns["evaluation_interval_samples"] = self.samples_of(steps)
         return columns
 
     def _num_seen_at(self, step: int) -> int:
@@ -358,8 +382,7 @@ class StepLog:
         self._check_target(report, step)
 
     def _row(self, report: Report, event: str, step: int) -> dict[str, Any]:
-        samples = self._num_seen_at(step) * self._trial.global_batch_size
-        row = {**report.metrics, "event": event, "step": step, "samples": samples}
+        row = {**report.metrics, "event": event, "step": step}
         self._rows.append(row)
         if event == "step" and len(self._losses) < _FIRST:
             named = (name for name in report.metrics if "loss" in name.lower())

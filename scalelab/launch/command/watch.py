@@ -11,6 +11,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
+from scalelab.launch.command.first_minute import MANY_LINES, FirstMinute
 from scalelab.launch.command.probe.steps import ProbedSteps
 from scalelab.launch.command.results import (
     completed,
@@ -19,7 +20,7 @@ from scalelab.launch.command.results import (
     result_while_running,
 )
 from scalelab.launch.command.sight import sight_of
-from scalelab.launch.command.steps import StepLog
+from scalelab.launch.command.steps import CONFIRM_AFTER_STEPS, StepLog
 from scalelab.launch.process_tree import has_loaded
 from scalelab.launch.progress import ProgressBoard, StreamWriter
 from scalelab.launch.rendezvous import Meeting
@@ -38,11 +39,7 @@ _READ_INTERVAL_S = 0.01
 # Output counts as a sign of life before the first step, for so many times the seconds
 # that may pass without a report.
 _TALK_FACTOR = 3
-# A file of reports with so many lines and no step is not what the experiment says.
-_MOST_UNREAD_LINES = 100
 _MOST_NAMES = 10
-# Samples and ranks are looked at after so many steps, and at the end.
-_CONFIRM_AFTER_STEPS = 20
 _FRAMEWORK = "framework"
 # The metric by which a program says how many ranks, or devices, work together.
 SAID = "world_size"
@@ -202,8 +199,9 @@ class _CommandWatch(Watch):
             self._file = EventFiles(path, within=within)
             self._watch = FileWatch(self._logs, [path, spec.files.probe])
         else:
-            is_table = source.csv is not None
-            self._file = FollowedFile(path, is_table=is_table, within=within)
+            self._file = FollowedFile(
+                path, is_table=source.csv is not None, within=within
+            )
             self._watch = FileWatch([path, *self._logs], [spec.files.probe])
 
         self._probed = ProbedSteps(
@@ -226,8 +224,10 @@ class _CommandWatch(Watch):
         self._stream = StreamWriter(spec.files.stream)
         self._foreign_library = attempt.launcher.foreign_library
         self._witness = RankWitness(attempt, meeting)
-        talk_s = _TALK_FACTOR * Limits.of(spec).start_up_s
-        self._talks_until_s = time.monotonic() + talk_s
+        self._first_minute = FirstMinute(attempt, meeting)
+        self._talks_until_s = time.monotonic() + (
+            _TALK_FACTOR * Limits.of(spec).start_up_s
+        )
         self._has_ended = False
         self._misread: SpecError | None = None  # what the program prints of its steps
         self._is_confirmed = False
@@ -243,6 +243,10 @@ class _CommandWatch(Watch):
     def attach(self, supervisor: Supervisor) -> None:
         supervisor.listen(self._watch.descriptor, partial(self._on_change, supervisor))
 
+    def look(self, pids: Sequence[int]) -> None:
+        if self._log.last_step is None and not self._probed.num_steps:
+            self._first_minute.look(pids, self._nothing_seen)
+
     def conclude(self, rank: int) -> AttemptResult | None:
         self._awaited.discard(rank)
         if self._awaited:
@@ -250,8 +254,7 @@ class _CommandWatch(Watch):
 
         result = self._read(is_over=True)
         if result is None:
-            nothing_seen = self._nothing_seen()
-            result = result_at_exit(self._log, self._spec.trial, nothing_seen)
+            result = result_at_exit(self._log, self._spec.trial, self._nothing_seen())
             if result.outcome is Outcome.FAILED:
                 result = replace(result, log=self._logs[0].name)
 
@@ -262,8 +265,17 @@ class _CommandWatch(Watch):
         return self._witnessed(replace(measured, outcome=Outcome.PRUNED, reason=reason))
 
     def explained(self, result: AttemptResult) -> AttemptResult:
-        unheard = result.outcome in (Outcome.STALLED, Outcome.TIMED_OUT)
-        if not unheard or self._log.last_step is not None:
+        if result.outcome not in (Outcome.STALLED, Outcome.TIMED_OUT):
+            return result
+        has_stepped = self._log.last_step is not None
+        came = self._first_minute.no_rank_came
+        cause = self._probed.fewer_batches() if has_stepped else came
+        if cause and result.outcome is Outcome.STALLED:  # it is the user's to correct
+            reason = f"{result.reason}. {cause}."
+            return replace(
+                result, outcome=Outcome.REFUSED, reason=reason, input_error=reason
+            )
+        if has_stepped:
             return result
         return replace(result, reason=f"{result.reason}. {self._nothing_seen()}")
 
@@ -320,9 +332,10 @@ class _CommandWatch(Watch):
     def _witnessed(self, result: AttemptResult) -> AttemptResult:
         if not result.outcome.is_measurement:
             return result
-        columns = dict(result.measurements)
         try:
-            columns |= self._confirmed(columns)
+            seen = self._confirmed(result.measurements)
+            # of the samples that were seen now
+            columns = {**completed(self._log, self._spec.trial).measurements, **seen}
             if columns.get("ranks_witness") is None:
                 columns |= self._witness.columns()
         except SpecError as error:
@@ -340,7 +353,7 @@ class _CommandWatch(Watch):
 
         seen = self._probed.columns()
         marks = [*columns.get("validity", ()), *seen.get("validity", ())]
-        if seen["samples_witness"] is None:
+        if "samples_witness" not in seen:
             seen["samples_witness"] = columns.get("samples_witness", NOT_WITNESSED)
         elif RATE_DISAGREES in marks:  # then the program's own rate is another's
             marks.remove(RATE_DISAGREES)
@@ -348,6 +361,7 @@ class _CommandWatch(Watch):
         if "reported_step_time_s" not in columns and self._misread is None:
             # Both are of the same steps, also where the warm-up was doubled.
             self._printed.intervals.warmup_steps = self._log.intervals.warmup_steps
+            self._printed.samples_per_step = self._log.samples_per_step
             counted = self._printed.step_columns()
             if counted["num_steps"] >= fewest_steps(self._spec.trial):
                 seen["reported_step_time_s"] = counted.get("step_time_s")
@@ -373,7 +387,7 @@ class _CommandWatch(Watch):
             if (
                 not is_read
                 and self._log.last_step is None
-                and self._file.num_lines >= _MOST_UNREAD_LINES
+                and self._file.num_lines >= MANY_LINES
             ):
                 raise SpecError(self._nothing_seen())
 
@@ -400,7 +414,7 @@ class _CommandWatch(Watch):
         return result_while_running(self._log, self._spec.trial, now_s)
 
     def _confirm_once(self) -> None:
-        if not self._is_confirmed and self._log.num_seen >= _CONFIRM_AFTER_STEPS:
+        if not self._is_confirmed and self._log.num_seen >= CONFIRM_AFTER_STEPS:
             self._is_confirmed = True
             self._confirmed({})
 
@@ -432,16 +446,19 @@ class _CommandWatch(Watch):
     def _nothing_seen(self) -> str:
         log, path, directory = self._logs[0], self._file.path, self._spec.directory
         shown = path.relative_to(directory) if path.is_relative_to(directory) else path
-        found = f"of {self._file.num_lines} lines in {shown} none was"
-        found += f" {self._reader.expectation}"
-        found += "; and no optimizer of PyTorch was seen to step"
+        found = f"it has not written {shown}"
+        if path.exists():
+            found = (
+                f"of {self._file.num_lines} lines in {shown} none was "
+                f"{self._reader.expectation}"
+            )
 
         names = sorted(entry.name for entry in path.parent.glob("*"))[:_MOST_NAMES]
         if names and not path.exists():
-            found += f"; there is no such file, and beside it: {', '.join(names)}"
+            found += f" (beside that file there is: {', '.join(names)})"
 
         return (
-            f"The program reported no step: {found}. Check what the program writes "
-            "against 'metrics' in the experiment; last lines of "
-            f"{log.name}: {last_lines(log) or '(nothing)'}"
+            f"The program reported no step: {found}; and no optimizer of PyTorch was "
+            "seen to step. Check what the program writes against 'metrics' in the "
+            f"experiment; last lines of {log.name}: {last_lines(log) or '(nothing)'}"
         )

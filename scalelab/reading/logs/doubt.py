@@ -18,11 +18,13 @@ _OF_PASSES = (RateUnit.ITERATIONS, RateUnit.COUNTS)
 class LogWitness:
     """Keeps the samples and the rates that a program prints beside its steps.
 
-    Where the tokens of a sample are not known, rates of tokens tell nothing.
+    Where the tokens of a sample are not known, rates of tokens tell nothing. Those of
+    samples are held against ``samples_per_step``.
     """
 
     def __init__(self, trial: Trial, tokens_per_sample: int | None = None) -> None:
         self._trial = trial
+        self.samples_per_step = float(trial.global_batch_size)
         self._tokens_per_sample = tokens_per_sample
         self._readings: list[tuple[OwnRate, int, bool]] = []
         self._samples: tuple[int, int] | None = None
@@ -34,7 +36,9 @@ class LogWitness:
             return
         before, self._samples = self._samples, (step, report.samples)
         if before is not None:
-            _check_samples(self._trial, step - before[0], report.samples - before[1])
+            rise = step - before[0], report.samples - before[1]
+            of_step = 1, report.samples  # where they do not rise
+            _check_samples(self._trial, *(rise if rise[1] > 0 else of_step))
             self._holds_samples = True
 
     def take(self, report: Report, num_seen: int) -> None:
@@ -84,7 +88,7 @@ class LogWitness:
 
         is_of_tokens = rates[0].unit is RateUnit.TOKENS
         items = (self._tokens_per_sample or 1) if is_of_tokens else 1
-        of_all = seconds * items * self._trial.global_batch_size
+        of_all = seconds * items * self.samples_per_step
         one = of_all / self._trial.data_parallel_size
         either = {True: {of_all}, False: {one}, None: {of_all, one}}
         return either[rates[0].of_all_ranks]

@@ -16,6 +16,7 @@ from scalelab.experiment.program import (
     BATCH_OF_EPOCH,
     BATCHES_OF_EPOCH,
     EPOCH,
+    PERCENT_OF_EPOCH,
     SAMPLES_IN_EPOCH,
     SAMPLES_OF_EPOCH,
     SAMPLES_OF_RANK,
@@ -33,7 +34,7 @@ _GROUPED = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
 _OWN = (STEP, SAMPLES, TIME)
 _OF_EPOCH = (BATCH_OF_EPOCH, STEP_OF_EPOCH, SAMPLES_OF_EPOCH)
 _LENGTHS = (BATCHES_OF_EPOCH, STEPS_OF_EPOCH, SAMPLES_IN_EPOCH, STEPS_IN_ALL)
-_COUNTS = frozenset((*_OF_EPOCH, SAMPLES_OF_RANK, *_LENGTHS))
+_COUNTS = frozenset((*_OF_EPOCH, SAMPLES_OF_RANK, PERCENT_OF_EPOCH, *_LENGTHS))
 _MOST_OF_A_LINE = 2000
 # Between the lines of steps, these show that a rate is not of the training.
 _OF_OTHERS = re.compile(r"%\||eval|valid|\bval\b|test", re.IGNORECASE)
@@ -301,12 +302,20 @@ class ReportReader:
         if length and length != self._length:
             return replace(report, step=None, is_evaluation=True)
 
+        if {SAMPLES_OF_EPOCH, SAMPLES_IN_EPOCH, PERCENT_OF_EPOCH} <= found.keys():
+            self._counter.check_share(
+                found[SAMPLES_OF_EPOCH],
+                found[SAMPLES_IN_EPOCH],
+                found[PERCENT_OF_EPOCH],
+                self._num_ranks,
+            )
+
         for name in _OF_EPOCH:
             if (value := _whole(found.get(name))) is not None:
-                epoch = found.get(EPOCH)
-                step = self._counter.steps_after(name, value, epoch, self._length)
-                is_of_samples = name == SAMPLES_OF_EPOCH
-                return replace(report, step=step, of_samples=is_of_samples)
+                step = self._counter.steps_after(
+                    name, value, found.get(EPOCH), self._length
+                )
+                return replace(report, step=step, of_samples=name == SAMPLES_OF_EPOCH)
 
         return report
 
@@ -347,7 +356,8 @@ class _EpochCounter:
                 return None
 
             if is_lower or is_next:
-                whole = int(length or last)
+                # The length may be that of one rank, and counts are of all ranks.
+                whole = max(int(length or 0), last)
                 self._check_end(name, last, whole)
                 self._before += self._whole_steps(whole) if is_samples else whole
             else:
@@ -361,6 +371,29 @@ class _EpochCounter:
             return self._whole_steps(done) // self._samples_per_step
 
         return done // (self._passes_per_step if name == BATCH_OF_EPOCH else 1)
+
+    def check_share(
+        self, samples: float, length: float, percent: float, num_ranks: int
+    ) -> None:
+        """Refuse a count of one rank's samples, which the percentage beside it shows.
+
+        The percentage is rounded, and may be one step ahead.
+
+        Raises
+        ------
+        SpecError
+            The percentage is that of the samples of all ranks.
+        """
+        done = length * percent / 100
+        slack = length / 100 + 2 * self._samples_per_step
+        if abs(done - num_ranks * samples) + slack < abs(done - samples):
+            raise SpecError(
+                f"a line counts {samples:,.0f} of {length:,.0f} samples and says "
+                f"{percent:g}%: it counts the samples of one of {num_ranks} ranks. In "
+                f"metrics.regex name the group {SAMPLES_OF_RANK}, not "
+                f"{SAMPLES_OF_EPOCH}. Write metrics: mnist if the program prints lines "
+                "like those of PyTorch's MNIST example."
+            )
 
     def _whole_steps(self, samples: int) -> int:
         """Return the samples of the steps that see so many, the last one full."""

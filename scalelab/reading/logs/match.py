@@ -12,6 +12,7 @@ from scalelab.experiment.program import (
     BATCH_OF_EPOCH,
     BATCHES_OF_EPOCH,
     EPOCH,
+    PERCENT_OF_EPOCH,
     SAMPLES_IN_EPOCH,
     SAMPLES_OF_EPOCH,
     STEPS_IN_ALL,
@@ -42,7 +43,7 @@ _COUNTING = (
     rf"\b{_LENGTH}",
 )
 # Scripts in the manner of PyTorch's MNIST example print it behind samples.
-_PERCENTAGE = r" *\( *\d+(?:\.\d+)?%"
+_PERCENTAGE = rf" *\( *(?P<{PERCENT_OF_EPOCH}>\d+(?:\.\d+)?)%"
 LOSS = r".*?(?i:\b(?:train[_ ])?loss)[ :=]+(?P<loss>[^\s,|;]+)"
 _LEAST_ALIKE = 0.6  # of the lines; the others may be of an evaluation
 
@@ -77,6 +78,14 @@ def match(path: Path, packages: Set[str] = frozenset()) -> LogMatch:
     return match_content(content, packages)
 
 
+def metrics_for(content: bytes) -> dict[str, object]:
+    """Return the metrics of an experiment that read a log; empty where none do."""
+    found = match_content(content)
+    if found.preset is not None:
+        return {"metrics": found.preset.name}
+    return {"metrics": {"regex": found.expression}} if found.expression else {}
+
+
 def match_content(content: bytes, packages: Set[str] = frozenset()) -> LogMatch:
     """Return how the content of a log reports steps; see :func:`match`."""
     lines = [line for line in _LINE_ENDS.split(content) if len(line) < _MAX_LINE_BYTES]
@@ -87,10 +96,13 @@ def match_content(content: bytes, packages: Set[str] = frozenset()) -> LogMatch:
 
     others = [row for row in presets if row.packages and not imported]
     for group in (imported, of_none, others):
-        found = []
-        for row in group:
-            steps = {*_steps(lines, *row.regex, evaluation=row.evaluation)}
-            found.append(LogMatch(preset=row, num_steps=len(steps)))
+        found = [
+            LogMatch(
+                preset=row,
+                num_steps=len({*_steps(lines, *row.regex, evaluation=row.evaluation)}),
+            )
+            for row in group
+        ]
         best = max(found, key=lambda match: match.num_steps, default=LogMatch())
         if best.num_steps:
             return best
@@ -126,7 +138,7 @@ def _plain_count(lines: Sequence[bytes]) -> LogMatch | None:
         if min(rises, default=0) > 0 and len(steps) >= _LEAST_ALIKE * num_lines:
             if min(rises) > 1 and _steps(lines, expression + _PERCENTAGE) == steps:
                 names = _OF_SAMPLES
-                expression = pattern.format(**names)
+                expression = pattern.format(**names) + _PERCENTAGE
             if _steps(lines, expression + LOSS) == steps:
                 expression += LOSS
             return LogMatch(

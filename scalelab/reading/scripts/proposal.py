@@ -207,7 +207,10 @@ class Proposal:
         given = [
             *((row.option, row.value) for row in self.filled),
             *self._around.elsewhere,
-            *((option, _variable(option)) for option in self.required),
+            *(
+                (option, option.flag.lstrip("-").replace("-", "_").upper())
+                for option in self.required
+            ),
         ]
         # What has no flag is known by its place: such words come last, as defined.
         given.sort(key=lambda pair: pair[0].joint == "" and _place(script, pair[0]))
@@ -336,10 +339,6 @@ def doubt(proposal: Proposal) -> list[str]:
     *_, unknown = proposal.job
     lacking.append(f"job.{unknown}, and remove the # before job")
     return lacking
-
-
-def _variable(option: ScriptOption) -> str:
-    return option.flag.lstrip("-").replace("-", "_").upper()
 
 
 def _place(script: Script, option: ScriptOption) -> int:

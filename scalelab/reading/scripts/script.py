@@ -25,6 +25,12 @@ _DIVISION = re.compile(
     r"\b(\w+)[ )]*//?=? *([\w.]*(?:world|gpu|device|rank)[\w.]*(?:\(\))?)",
     re.IGNORECASE,
 )
+# A learning rate that is multiplied by what is called so, or by the size of a group.
+_RATE = r"\b(?:lr|\w+_lr|learning_rate)"
+_RANKS = r"(?:[\w.]*(?:world|gpu|device|rank)\w*(?:\(\))?|\b\w+\.size\(\))"
+_SCALED_RATE = re.compile(
+    rf"{_RATE}[ )]*\*=? *{_RANKS}|{_RANKS} *\* *[\w.]*{_RATE}\b", re.IGNORECASE
+)
 # Packages, variables and names by which a training is spread over devices, besides all
 # names that hold "distributed".
 _SPREADING = frozenset(
@@ -47,6 +53,7 @@ class Script:
     all_packages: frozenset[str]  # and of what its modules import
     trains_on_several: bool
     divided: Mapping[str, str]  # names that it divides, by which count of ranks
+    scales_rate: bool  # it multiplies its learning rate by a count of ranks
     tables: tuple[str, ...]  # CSV files that it names, where it writes any
 
     @property
@@ -90,6 +97,7 @@ def read_script(path: Path) -> Script:
         all_packages=all_packages,
         trains_on_several=bool(spreads),
         divided=dict(_DIVISION.findall(source)),
+        scales_rate=bool(_SCALED_RATE.search(source)),
         tables=tuple(tables) if named & {"DictWriter", "writer"} else (),
     )
 

@@ -171,7 +171,9 @@ def _of_another_job(
 ) -> Iterator[Cause]:
     """Yield in what the job was another one than the answer is about."""
     batch = steps and steps.global_batch_size
-    if batch and factor(batch, promise.global_batch_size) > DOUBTED_BEYOND:
+    drawn = [*filter(None, (trial.global_batch_size for trial in trials))]
+    usual = fmean(drawn or [promise.global_batch_size])
+    if batch and factor(batch, usual) > DOUBTED_BEYOND:
         values = {"true": batch, "asked": promise.global_batch_size}
         yield Cause(kind="another_batch", values=values)
 

@@ -45,7 +45,6 @@ def recording_of(run_directory: Path, job: str) -> Path | None:
 def promise_of(recording: Path) -> Promise | None:
     """Return what was said of a recorded job; None where it cannot be read."""
     with suppress(OSError, ValueError, LookupError, TypeError):
-        run_directory = recording.parents[2]
-        content = read_file(recording.parent / _ANSWER, below=run_directory)
+        content = read_file(recording.parent / _ANSWER, below=recording.parents[2])
         return Promise.from_json(parse_json(content))
     return None

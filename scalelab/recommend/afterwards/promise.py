@@ -68,7 +68,7 @@ class Promise:
             step_time_s=row.step_time_s,
             time_s=row.time_s,
             gpu_hours=row.gpu_hours,
-            num_steps=row.samples.value / batch.global_batch_size,
+            num_steps=row.samples.value / row.samples_per_step,
             start_up_s=start_up_s,
             settings=row.settings,
             widened_by=answer.widened_by,

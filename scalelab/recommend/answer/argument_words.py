@@ -14,11 +14,12 @@ from scalelab.inputs.numerals import (
 )
 from scalelab.inputs.outcome import Support
 from scalelab.inputs.wording import Command, Option
+from scalelab.plan.first_check import BOUNDS
 from scalelab.recommend.answer.comparing_words import slower
 from scalelab.recommend.answer.facts import Fact
 
-State = Literal["contradicted", "open", "confirmed"]
-STATES: tuple[State, ...] = ("contradicted", "open", "confirmed")
+State = Literal["contradicted", "marked", "open", "confirmed"]
+STATES: tuple[State, ...] = ("contradicted", "marked", "open", "confirmed")
 _STABLE = 0.9  # of the draws, in which the choice is the same
 _AS_FAST = 1.05  # a smaller factor is no difference
 _AGREE = 0.1  # from their median, by which runs confirm one another
@@ -139,7 +140,8 @@ _STEPS = {
     "ask_larger_batch": "lets {count} meet it with a larger batch",
     "measure": "{otherwise}{why}{takes}",
     "add_a_row": "with a row more, of {place}{takes}: {otherwise}{why}",
-    "mend": "give each rank batches of its own, then measure again",
+    "quiet": "measure again while no other program runs there",
+    "mend": "mend the program where it is contradicted, then measure again",
     "elsewhere": "measure {count} on a site that has so many (sweep --site)",
     "train": "one run to the target tells whether the samples suffice",
     "submit": "{nothing}: print its job script",
@@ -263,6 +265,13 @@ def _of_curve(values: Mapping[str, Any]) -> str:
     return f" ({values['curve']})" if values["curve"] else ""
 
 
+def bound(values: Mapping[str, Any], device_word: str) -> str:
+    """Say the step time that an unsettled trial ended with, as a bound."""
+    limit, step_time = BOUNDS.get(values["bound"], "about"), values["step_time_s"]
+    place = counted(values["world_size"], device_word)
+    return f"{limit} {duration(step_time)} a step on {place}"
+
+
 def _uneven(values: Mapping[str, Any], device_word: str) -> tuple[State, str]:
     place = f"{counted(values['world_size'], device_word)}{_of_curve(values)}"
     if values["is_between"]:
@@ -348,6 +357,14 @@ _PHRASES: Mapping[str, Callable[[Mapping[str, Any], str], tuple[State, str]]] = 
         ),
     ),
     "same_data": _always("contradicted", lambda _: "ranks train on the same batches"),
+    "ranks_alone": _always("contradicted", lambda _: "each rank trains a model alone"),
+    "samples_unexplained": _always(
+        "contradicted", lambda _: "the samples asked for, by those drawn"
+    ),
+    "whole_data": lambda values, _: (
+        "contradicted" if values["in_epochs"] else "open",
+        f"each rank walks the whole {'' if values['in_epochs'] else 'of its '}data set",
+    ),
     "own_rate_differs": _always(
         "contradicted",
         lambda values: (
@@ -380,11 +397,12 @@ _PHRASES: Mapping[str, Callable[[Mapping[str, Any], str], tuple[State, str]]] = 
     "few_readings": _always(
         "open", lambda values: f"how far {counted(values['num_runs'], 'run')} scatter"
     ),
-    "not_settled": _always(
-        "open", lambda values: f"{counted(values['count'], 'trial')} had not settled"
+    "not_settled": lambda values, word: (
+        "marked",
+        f"{counted(values['count'], 'trial')} had not settled, {bound(values, word)}",
     ),
-    "not_witnessed": _always("open", lambda _: "whether the ranks work together"),
-    "samples_not_witnessed": _always("open", lambda _: "the samples of a step"),
+    "not_witnessed": _always("marked", lambda _: "whether the ranks work together"),
+    "samples_not_witnessed": _always("marked", lambda _: "the samples of a step"),
     "incomplete_sweep": _always(
         "open", lambda values: f"{counted(values['num_trials'], 'trial')} to come"
     ),

@@ -22,6 +22,7 @@ WhyNot = Literal[
 # The subjects of notes
 NotedPart = Literal[
     "unmet",
+    "machine",
     "batches",
     "nearest",
     "why_not",
@@ -50,7 +51,8 @@ _PARTS: Mapping[str, NotedPart] = {
     "nothing_measured": "choice",
     "nearest": "nearest",
     "nothing_chosen": "unmet",
-    "batches_differ": "batches",
+    **dict.fromkeys(("busy_machine", "gpu_throttled"), "machine"),
+    **dict.fromkeys(("batches_differ", "samples_differ", "another_epoch"), "batches"),
     **dict.fromkeys(("against_devices", "faster_device"), "choice"),
     "worth_granting": "granting",
     "spot_beside": "choice",

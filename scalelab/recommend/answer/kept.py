@@ -5,8 +5,6 @@ the same run. An answer holds for the records and the code it was made from; it 
 as JSON and only ever read as such.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import date as Date
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from scalelab.experiment.job import Job
 from scalelab.inputs.document import Scalar
@@ -64,7 +62,7 @@ class Question:
     asks_what_if: bool = field(default=False, repr=False)
     asks_scaling: bool = field(default=False, repr=False)
 
-    def of_one_run(self) -> Question:
+    def of_one_run(self) -> Self:
         """Return what is asked of one run: the limits of a campaign are of them all."""
         if self.runs is None:
             return self
@@ -83,8 +81,9 @@ class KeptAnswers:
         from pydantic import TypeAdapter
 
         with suppress(KeyError, ValueError):
-            found = self._read()[_key(question)]
-            return TypeAdapter(Recommendation).validate_python(found)
+            return TypeAdapter(Recommendation).validate_python(
+                self._read()[_key(question)]
+            )
         return None
 
     def keep(self, question: str, answer: Recommendation) -> None:

@@ -10,7 +10,8 @@ from scalelab.inputs.numerals import counted, duration, number, percent, plural
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.wording import Option
 from scalelab.plan.diverged import diverged_in_words
-from scalelab.recommend.answer import argument_words, ending_words, rate_words
+from scalelab.plan.first_check import WHY_OTHERS
+from scalelab.recommend.answer import argument_words, ending_words
 from scalelab.recommend.answer.comparing_words import (
     against_devices,
     campaign,
@@ -49,6 +50,12 @@ class _Sentences(Formatter):
         if how in _WRITTEN:
             return _WRITTEN[how](value)
         return format(value, format_spec)
+
+
+def _during(values: Mapping[str, Any]) -> str:
+    if values["count"] == values["num_trials"]:
+        return ""
+    return f" during {values['count']:,} of {counted(values['num_trials'], 'trial')}"
 
 
 def in_words(fact: Fact, device_word: str) -> str:
@@ -282,6 +289,51 @@ _CONFIGURATION = (
     "{world_size:n {device}} ({allocation}), local batch {local_batch_size}"
     "{gradient_accumulation_steps:| x {gradient_accumulation_steps} accumulation steps}"
 )
+# What the runs of a rate say of the rule that gives it
+_OF_RULES = {
+    "holds": "which did as well",
+    "fails": "which did worse",
+    "open": "which was not tried",
+}
+
+
+def _critical_batch(note: Mapping[str, Any]) -> str:
+    """Say up to which batch larger ones save steps."""
+    rule = f" with rule {note['rule']}" if note["rule"] else ""
+    value, lo, hi = (
+        f"{float(f'{note[name]:.2g}'):,.0f}" for name in ("value", "lo", "hi")
+    )
+    return (
+        f"Critical batch{rule}: about {value} samples [{lo}-{hi}]. Up to there, "
+        "twice the batch nearly halves the steps; beyond it, more and more of the "
+        "samples are wasted."
+    )
+
+
+def _rates_found(note: Mapping[str, Any]) -> str:
+    """Say which rate was found for each batch, and what the rules would have said."""
+    sentence = f"Learning rates found: {'; '.join(map(_rate_found, note['found']))}."
+    rules = ", and ".join(
+        f"{rule['rate']:.3g} from {rule['rule']}, {_OF_RULES[rule['verdict']]}"
+        for rule in note["rules"]
+    )
+    if not rules:
+        return sentence
+
+    first = note["found"][0]["global_batch_size"]
+    return (
+        f"{sentence} By the rate of batch {first:,}, batch {note['at_batch']:,} would "
+        f"get {rules}."
+    )
+
+
+def _rate_found(batch: Mapping[str, Any]) -> str:
+    worth = f"best of {batch['num_rates']}"
+    if batch["lo"] < batch["hi"]:
+        worth += f", {batch['lo']:.3g} to {batch['hi']:.3g} did as well"
+    return f"{batch['rate']:.3g} at batch {batch['global_batch_size']:,} ({worth})"
+
+
 SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "why_not": lambda note: argument_words.why_not(note.values, note.device_word),
     "next_step": lambda note: argument_words.next_step(note.values, note.device_word),
@@ -296,8 +348,8 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "failures": _failures,
     "diverged": lambda note: diverged_in_words(**note.values),
     "missed": _missed,
-    "critical_batch": lambda note: rate_words.critical_batch(note.values),
-    "rates_found": lambda note: rate_words.found(note.values),
+    "critical_batch": lambda note: _critical_batch(note.values),
+    "rates_found": lambda note: _rates_found(note.values),
     "incomplete_sweep": "The sweep is not complete: {num_trials:n trial} to come.",
     "accepted": lambda note: accepted_in_words(note.values),
     "asked_job": "Asked of {has_own:another job: |a job of }{job:and}.",
@@ -344,14 +396,41 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "same_data": "Not witnessed: the ranks of {count:n trial} began with the same "
     "batch and hold the same parameters. Times hold; what several ranks learn is what "
     "one would.",
+    "ranks_alone": "Each trains alone: in {count:n trial} the parameters and the "
+    "gradients of the ranks differed at every step looked at. Wrap the model in "
+    "DistributedDataParallel; where it averages weights now and then, write "
+    "parallelism: local_sgd.",
+    "samples_unexplained": "Not explained: in {count:n trial} a step drew other "
+    "samples than were asked for, and nothing shows why. Pass {{local_batch_size}} "
+    "where the program reads it.",
+    "whole_data": "Each of {most:n rank} draws all samples of its data set in a pass. "
+    "{in_epochs:An epoch takes as long as on one rank: give the loader a sampler, "
+    "torch.utils.data.DistributedSampler|Where all have the same data set, the loader "
+    "lacks a sampler}.",
+    "samples_differ": lambda note: (
+        f"Drawn, not asked: {number(note.values['samples_per_step'])} samples a step, "
+        f"where {note.values['asked']:,} were asked "
+        f"({WHY_OTHERS[note.values['why']]}). Rates are of those drawn."
+    ),
+    "busy_machine": lambda note: (
+        f"Other programs used this machine{_during(note.values)} (load "
+        f"{note.values['load_average']:.1f} on "
+        f"{counted(note.values['cores_at_hand'], 'core')}): these times are too long."
+    ),
+    "gpu_throttled": "A GPU lowered its clocks in {count:n trial}, for heat or a power "
+    "brake: their times are too long.",
+    "another_epoch": "The job counts {samples_per_epoch:,} samples an epoch; a pass "
+    "over the program's loaders has {samples_of_pass:,.0f}.",
     "one_process": "One process: {count:n trial} ran as a single process that joins no "
     "others, so more CPU slots than were measured are not proposed.",
     "samples_not_witnessed": "Not witnessed: in {count:n trial} nothing confirmed that "
     "a step is of as many samples as were asked. A DataLoader does, or samples "
     "reported beside the steps.",
-    "not_settled": "Not settled: in {count:n trial} later steps took another time than "
-    "earlier ones, beyond their scatter. Their intervals are wider, but such a time "
-    "may be far off. Raise measure.warmup_steps and measure.steps.",
+    "not_settled": lambda note: (
+        f"Not settled: {counted(note.values['count'], 'trial')} ended while the step "
+        f"time still moved: {argument_words.bound(note.values, note.device_word)}. "
+        "A trial goes on for ten times measure.steps, or 2 min. Raise measure.steps."
+    ),
     "equal_losses": "Doubted: the trials of global batch {batches:and} print the same "
     "losses, to all digits. The batch size is not read, each rank trains alone, or all "
     "samples are alike.",

@@ -54,7 +54,9 @@ _UNFLATTENED = "compared_with"
 # What grows with the devices: nothing but them, or the global batch as well
 Scaling = Literal["strong", "weak", "other"]
 # Why a row may not be chosen, where its basis does not say it
-Barred = Literal["batch", "slowed ranks", "contradicted", "doubted", "accuracy"]
+Barred = Literal[
+    "batch", "slowed ranks", "contradicted", "doubted", "marked", "accuracy"
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,8 +126,11 @@ class OutlookRow(Guided):
         models so trained are accurate enough, where any are.
     barred_by
         Why it may not be chosen, ``batch``, ``slowed ranks``,
-        ``contradicted``, ``doubted`` or ``accuracy``; None where its basis says it,
-        or where it may.
+        ``contradicted``, ``doubted``, ``marked`` or ``accuracy``; None where its basis
+        says it, or where it may.
+    marks
+        Figures that no second source confirms: the ``samples`` of a step, that the
+        ``ranks`` work together, or ``samples, ranks``; None: all are confirmed.
     is_chosen, is_baseline
         The recommended row; the row efficiencies refer to.
     energy_source
@@ -144,6 +149,7 @@ class OutlookRow(Guided):
     num_nodes: int
     batch: BatchPlan
     settings: Mapping[str, Scalar]
+    samples_per_step: float
     step_time_s: Interval
     throughput_samples_per_s: Interval
     throughput_tokens_per_s: Interval | None
@@ -165,6 +171,7 @@ class OutlookRow(Guided):
     is_interruptible: bool = False
     energy_source: str | None = None
     barred_by: Barred | None = None
+    marks: str | None = None
 
     @property
     def gpus(self) -> int:

@@ -61,6 +61,7 @@ def sentences(result: Recommendation) -> dict[str, list[str]]:
         "price": [result.price] if result.price else [],
         "spot": [*result.said("spot")],
         "electricity": [*result.said("electricity")],
+        "machine": [*result.said("machine")],
         "batches": [*result.said("batches")],
         "queue": [*result.said("queue")],
         "chained": [*result.said("chained")],

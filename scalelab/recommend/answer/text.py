@@ -22,9 +22,9 @@ from scalelab.inputs.numerals import (
 )
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.kinds.resources import DEVICE_HOURS, MODELLED, Units
+from scalelab.recommend.answer.argument_words import STATES, Ground
 from scalelab.recommend.answer.ending_words import chain_terms, smallest_in_one
 from scalelab.recommend.answer.evidence import RateRow, Spread, WayRow, side_by_side
-from scalelab.recommend.answer.first_lines import first_lines
 from scalelab.recommend.answer.note_words import settings_in_words
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.rows import BatchPlan, OutlookRow
@@ -44,6 +44,12 @@ _OPTIONAL = (
     *("batch", "unlike", "chance"),
 )
 _WIDEST = 100  # characters of a line of sentences
+_ROOM = 9  # lines that say the choice, its grounds, and what is next
+MARK = "?"  # of a figure that is not sure
+_MARKED = {
+    "samples": "the samples of a step",
+    "ranks": "that the ranks work together",
+}
 _LEFT = ("device", "next", "basis", "barred", "batch", "unlike")
 _OPTIONAL_OF_WAYS = ("metric", "reached", "servers", "batch", "gap", "bubble")
 # what is said on request: all but the first lines
@@ -54,7 +60,7 @@ _REMARKS = (
 )
 _HEAD = (
     *("campaign", "unmet", "nearest", "use", "settings", "takes", "chance"),
-    *("batches", "queue", "why_not", "rests_on", "next_step"),
+    *("machine", "batches", "queue", "why_not", "rests_on", "next_step"),
 )
 
 
@@ -64,7 +70,10 @@ def allocations(result: Recommendation) -> Columns:
     unit = spent[DEVICE_HOURS.name][0]
     columns = {
         **_counts(result),
-        "time": ["time", *(duration(row.time_s.value) for row in rows)],
+        "time": [
+            "time",
+            *(f"{MARK * bool(row.marks)}{duration(row.time_s.value)}" for row in rows),
+        ],
         "interval": [
             percent(result.interval),
             *(duration_ends(row.time_s) for row in rows),
@@ -308,13 +317,114 @@ def answer_text(
     width = min(width or _WIDEST, _WIDEST)
     table, above_ideal = _aligned(columns, left=_LEFT), recommendation.said("ideal")
     blocks = [
-        first_lines(recommendation, width),
-        [*table, *_wrapped([*_not_shown(omitted), *above_ideal], width)],
+        _first_lines(recommendation, width),
+        [
+            *table,
+            *_wrapped(
+                [*_marks(recommendation), *_not_shown(omitted), *above_ideal], width
+            ),
+        ],
     ]
     blocks += _chains(recommendation, width, explain=explain)
     if explain:
         blocks += _explained(recommendation, width)
     return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _first_lines(result: Recommendation, width: int) -> list[str]:
+    """Return the choice, its figures, why not another, its grounds, and what is next.
+
+    They are at most nine lines, but for words that are too long. Where not all grounds
+    fit, those that are contradicted come first, then those that are open.
+    """
+    sentences_of = sentences(result)
+    head = [
+        " ".join(texts(sentences_of, "campaign")),
+        " ".join(texts(sentences_of, "unmet", "nearest")),
+        ", ".join(texts(sentences_of, "use", "settings")),
+        ".  ".join(texts(sentences_of, "takes", "chance")),
+        *texts(sentences_of, "machine", "batches", "queue", "why_not"),
+    ]
+
+    first = [line for text in head for line in textwrap.wrap(text, width)]
+    last = _next_lines(result, width)
+    room = max(1, _ROOM - len(first) - len(last))
+    return [*first, *_on_lines(result.grounds, room, width), *last]
+
+
+def _on_lines(grounds: Sequence[Ground], room: int, width: int) -> list[str]:
+    """Return the grounds of each state, on one line; on several where there is room.
+
+    What is contradicted has two lines, if it needs them.
+    """
+    by_state = {
+        s: [ground.text for ground in grounds if ground.state == s] for s in STATES
+    }
+    lines_of_state = [
+        (f"{s.capitalize()}: ", texts_of_state)
+        for s, texts_of_state in by_state.items()
+        if texts_of_state
+    ]
+    lines: list[str] = []
+
+    left = room - len(lines_of_state[:room])
+    for title, phrases in lines_of_state[:room]:
+        whole = textwrap.wrap(f"{title}{'; '.join(phrases)}.", width)
+        is_first = title.startswith(STATES[0].capitalize())
+        is_whole = len(whole) - 1 <= max(left, int(is_first))
+        left -= is_whole * (len(whole) - 1)
+        lines += whole if is_whole else [_on_line(title, phrases, width)]
+
+    return lines
+
+
+def _on_line(title: str, phrases: Sequence[str], width: int) -> str:
+    line = ""
+    for count in range(len(phrases), 0, -1):
+        left = len(phrases) - count
+        more = [f"{left} more"] if left else []
+        line = f"{title}{'; '.join([*phrases[:count], *more])}."
+        if len(line) <= width:
+            return line
+    return textwrap.shorten(line, width, placeholder=" ...")
+
+
+def _next_lines(result: Recommendation, width: int) -> list[str]:
+    """Return the command, in lines that a shell reads as one, and what it is for."""
+    command, why = result.next_command
+    if not command:
+        return textwrap.wrap(f"Next: {why}.", width) if why else []
+
+    indent = " " * len("Next: ")
+    *begun, ended = textwrap.wrap(
+        command,
+        width - 2,
+        initial_indent="Next: ",
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+    lines = [*(f"{line} \\" for line in begun), f"{ended} ({why})."]
+    if len(lines[-1]) > width:
+        about = textwrap.wrap(
+            f"({why}).", width, initial_indent=indent, subsequent_indent=indent
+        )
+        lines[-1:] = [ended, *about]
+
+    return lines
+
+
+def _marks(result: Recommendation) -> list[str]:
+    names = [
+        text
+        for name, text in _MARKED.items()
+        if any(name in (row.marks or "") for row in result.rows)
+    ]
+    why = [f"no second source confirms {' and '.join(names)}"] * bool(names)
+    if any("settled" in (row.marks or "") for row in result.rows):
+        why.append("step times had not settled")
+    return [f"{MARK}: {', or '.join(why)}."] * bool(why)
 
 
 def _not_shown(titles: Sequence[str]) -> list[str]:

@@ -1,11 +1,9 @@
 """The spot market: on which terms the nodes of a kind of device may be taken away."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -33,7 +31,7 @@ class SeenInterruptions:
     node_hours: float
 
     @classmethod
-    def of(cls, frame: pd.DataFrame) -> SeenInterruptions:
+    def of(cls, frame: pd.DataFrame) -> Self:
         """Count the attempts whose nodes were lost or taken away."""
         lost = (Outcome.PREEMPTED, Outcome.NODE_FAIL)
         count = sum(outcome in lost for outcome in cells(frame, "outcome"))
@@ -92,7 +90,7 @@ class SpotMarket:
         start_up_s: float,
         *,
         is_asked: bool = False,
-    ) -> SpotMarket:
+    ) -> Self:
         """Read the terms; what is missing is measured, or assumed.
 
         ``is_asked``: the question itself says the price.

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
+from scalelab.experiment.job import Job
 from scalelab.experiment.trial import TrialKind, is_canary
 from scalelab.inputs.numerals import Interval
 from scalelab.laws.rows import (
@@ -26,15 +27,20 @@ from scalelab.laws.rows import (
     prepared,
 )
 from scalelab.plan.first_check import (
+    ALONE,
+    BOUNDS,
     DOUBTED_BEYOND,
     LOADER,
+    MODEL,
     ONE_PROCESS,
     RATE_DISAGREES,
     SAME_DATA,
     UNCONFIRMED,
+    UNEXPLAINED,
 )
 from scalelab.recommend.answer.evidence import DISTURBED, SlowNode, Steadiness
 from scalelab.recommend.answer.facts import Fact
+from scalelab.records.columns import COLUMNS_BY_NAME
 
 _MATERIAL = 0.02  # the least relative change that is reported: less is usual noise
 _TAIL = 0.1  # probability on either side of an interval of 80%
@@ -44,7 +50,20 @@ _SINGULAR = 1e-9
 _APART = 2.0  # longest over shortest; what shares a machine stays below
 _BEYOND = np.log(DOUBTED_BEYOND)
 # What is noted of rows, by the column and its value that say so.
-NOTED = (*UNCONFIRMED, ("one_process", "ranks_witness", ONE_PROCESS))
+NOTED = (
+    *UNCONFIRMED,
+    ("one_process", "ranks_witness", ONE_PROCESS),
+    ("gpu_throttled", "gpu_throttled", True),
+    ("samples_unexplained", "samples_differ", UNEXPLAINED),
+)
+# What contradicts the samples of a step, likewise.
+_CONTRADICTED = (
+    ("ranks_witness", SAME_DATA),
+    ("ranks_witness", ALONE),
+    ("samples_differ", UNEXPLAINED),
+)
+# By which share the samples of two passes over the same data differ at most.
+_SAME_LENGTH = 0.01
 
 
 def contradictions(rows: FitRows) -> pd.DataFrame:
@@ -87,7 +106,8 @@ def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:
 
     marked = np.array([RATE_DISAGREES in reasons for reasons in rows.reasons])
     # Where the loader confirms what the probe has measured, the log is no witness.
-    is_confirmed = [witness == LOADER for witness in cells(frame, "samples_witness")]
+    witnesses = map(str, cells(frame, "samples_witness"))
+    is_confirmed = [witness in (LOADER, MODEL) for witness in witnesses]
 
     used = rows.is_fit.to_numpy(bool) & ~np.array(is_confirmed)
     for are_asked, is_left_out in ((marked, True), (used, False)):
@@ -117,18 +137,73 @@ def equal_losses(rows: FitRows) -> Iterator[Fact]:
             yield Fact.of("equal_losses", batches=[f"{batch:,g}" for batch in batches])
 
 
-def contradicted_samples(rows: FitRows) -> pd.DataFrame:
+def contradicted_samples(rows: FitRows, job: Job | None) -> pd.DataFrame:
     """Return the rows whose samples per step another source contradicts.
 
-    Ranks train on the same batches, or a smaller batch prints the same losses.
+    Ranks train alone or on the same batches, each walks the data of a whole epoch, a
+    smaller batch prints the same losses, or nothing explains the samples drawn.
     """
-    measured = rows.observations.reindex(
-        index=rows.frame.index, columns=["ranks_witness", "first_losses"]
-    )
+    measured = rows.observations.loc[rows.frame.index]
+    losses = measured.reindex(columns=["first_losses"])["first_losses"]
     batches = rows.frame["global_batch_size"]
-    least = batches.groupby(measured["first_losses"]).transform("min")
-    is_alike = measured["ranks_witness"].eq(SAME_DATA).fillna(False).astype(bool)
-    return rows.frame[is_alike | (batches > least)]
+    found = batches > batches.groupby(losses).transform("min")
+    found |= batches.index.isin(having(rows, *_CONTRADICTED).index)
+    return rows.frame[found | _walk_all(measured, _epoch_of(job))]
+
+
+def having(rows: FitRows, *values: tuple[str, str]) -> pd.DataFrame:
+    """Return the rows that have one of some values, each given with its column."""
+    measured = rows.observations.loc[rows.frame.index]
+    found = [
+        [str(cell) == value for cell in cells(measured, name)] for name, value in values
+    ]
+    return rows.frame[np.any(found, axis=0)]
+
+
+def _epoch_of(job: Job | None) -> float:
+    """Return the samples of an epoch of a job that counts epochs, else NaN."""
+    return job.samples_per_epoch or np.nan if job and job.epochs else np.nan
+
+
+def _walk_all(measured: pd.DataFrame, samples: float | np.ndarray) -> np.ndarray:
+    """Tell in which rows each of several ranks draws so many samples in a pass."""
+    parallel = numbers(measured, "data_parallel_size")
+    of_rank = numbers(measured, "samples_of_pass") / parallel
+    is_alike = np.abs(of_rank / samples - 1) <= _SAME_LENGTH
+    return np.asarray((parallel > 1) & is_alike)
+
+
+def other_samples(rows: FitRows, job: Job | None, batch: int) -> Iterator[Fact]:
+    """Note where a step, or an epoch, has other samples than were asked for.
+
+    Of several batches the figures are those of the nearest to ``batch``.
+    """
+    used = rows.used.reindex(columns=[*COLUMNS_BY_NAME])
+    apart = np.abs(numbers(used, "global_batch_size") - batch)
+    used = used.iloc[apart.argsort(kind="stable")]
+    for why, alike in used.groupby("samples_differ", sort=False):
+        row = alike.iloc[0]
+        yield Fact.of(
+            "samples_differ",
+            why=str(why),
+            count=len(alike),
+            asked=int(row["global_batch_size"]),
+            samples_per_step=float(row["samples_per_step"]),
+        )
+
+    epoch, of_pass = _epoch_of(job), numbers(used, "samples_of_pass")
+    lengths = epoch if np.isfinite(epoch) else numbers(used, "samples_of_dataset")
+    if len(alone := used[_walk_all(used, lengths)]):
+        yield Fact.of(
+            "whole_data",
+            in_epochs=bool(np.isfinite(epoch)),
+            least=int(alone["data_parallel_size"].min()),
+            most=int(alone["data_parallel_size"].max()),
+        )
+    elif len(other := of_pass[np.abs(of_pass / epoch - 1) > _SAME_LENGTH]):
+        yield Fact.of(
+            "another_epoch", samples_per_epoch=int(epoch), samples_of_pass=other[0]
+        )
 
 
 def steadiness(given: Observed) -> Steadiness | None:
@@ -272,6 +347,37 @@ def unknown_scatter(rows: FitRows) -> Iterator[Fact]:
         yield Fact("no_repeats")
     if number := int((is_short & is_trial & is_alone).sum()):
         yield Fact.of("few_readings", num_runs=number)
+
+
+def not_settled(rows: FitRows, size: int) -> Iterator[Fact]:
+    """Note step times that had not settled, of about so many devices, as bounds."""
+    used = rows.observations.loc[having(rows, ("settled", "False")).index]
+    used = used.reindex(columns=[*COLUMNS_BY_NAME])
+    apart = np.abs(np.log(numbers(used, "world_size") / size))
+    used = used.iloc[apart.argsort(kind="stable")]
+    for bound, alike in used.groupby("step_time_bound", sort=False, dropna=False):
+        row = alike.iloc[0]
+        yield Fact.of(
+            "not_settled",
+            bound=str(bound) if bound in BOUNDS else None,
+            count=len(alike),
+            world_size=int(row["world_size"]),
+            step_time_s=float(row["step_time_s"]),
+        )
+
+
+def busy_machine(rows: FitRows) -> Iterator[Fact]:
+    """Note in how many trials other programs took cores that those waited for."""
+    busy = rows.observations.loc[having(rows, ("busy_machine", "True")).index]
+    if len(busy):
+        worst = busy.sort_values("load_average").iloc[-1]
+        yield Fact.of(
+            "busy_machine",
+            count=len(busy),
+            num_trials=len(rows.frame),
+            load_average=float(worst["load_average"]),
+            cores_at_hand=int(worst["cores_at_hand"]),
+        )
 
 
 def not_witnessed(rows: FitRows) -> Iterator[Fact]:

@@ -98,6 +98,8 @@ class SampleNeed:
     keys: tuple[CurveKey, ...]
     # The batch that a batch-norm statistic is computed over in all rows; else empty
     normalization: str
+    # The share of the samples of a step asked for that ranks train on, by global batch
+    shares: pd.Series
 
     @classmethod
     def of(
@@ -136,7 +138,13 @@ class SampleNeed:
             tried=tried,
             keys=keys,
             normalization=_normalization(frame),
+            shares=_shares(frame),
         )
+
+    def samples_per_step(self, batch: int) -> float:
+        """Return the samples that ranks train on in a step, where a batch is asked."""
+        share = self.shares.get(batch, self.shares.median())
+        return batch * (1.0 if np.isnan(share) else float(share))
 
     @property
     def uses_law(self) -> bool:
@@ -272,7 +280,8 @@ class SampleNeed:
             for is_late in (False, True)
         )
         seen = given if given > arrived else np.inf
-        amounts = [None if job is None else job.num_samples(size) for size in batch]
+        steps = map(self.samples_per_step, batch)
+        amounts = [None if job is None else job.num_samples(size) for size in steps]
         return np.array([seen if a is None else float(a) for a in amounts])
 
     def within_cap(self, samples: np.ndarray, batch: Sequence[int]) -> np.ndarray:
@@ -282,7 +291,8 @@ class SampleNeed:
         return np.asarray(samples <= self.caps(batch))
 
     def _amount(self, batch: int) -> float:
-        amount = None if self.job is None else self.job.num_samples(batch)
+        job, samples = self.job, self.samples_per_step(batch)
+        amount = None if job is None else job.num_samples(samples)
         if amount is None:
             raise SpecError(
                 "There is no job to recommend for: nothing says how long it is. Add "
@@ -292,6 +302,12 @@ class SampleNeed:
                 "job={'samples': 4500000}."
             )
         return float(amount)
+
+
+def _shares(frame: pd.DataFrame) -> pd.Series:
+    batches = numbers(frame, "global_batch_size")
+    shares = pd.Series(numbers(frame, "samples_per_step") / batches, index=batches)
+    return shares.dropna().groupby(level=0).median()
 
 
 def _tried(law: ConvergenceLaw, target: Target | None) -> dict[CurveKey, BatchCurve]:

@@ -1,15 +1,15 @@
 """The outlook: predicted time, cost and efficiency of the job on each allocation.
 
+Scaling efficiency is samples per second and device, against the fewest measured.
+
 References
 ----------
 Chowdhery et al. 2022, *PaLM*, appendix B (model FLOPs utilisation).
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -19,15 +19,106 @@ from scalelab.inputs.numerals import Interval
 from scalelab.inputs.outcome import Support
 from scalelab.kinds.resources import RESOURCES, Resource
 from scalelab.laws.interval import SEED, central
-from scalelab.laws.rows import configurations, numbers
+from scalelab.laws.rows import (
+    CONFIGURATION,
+    FitRows,
+    configurations,
+    numbers,
+    split_curves,
+)
 from scalelab.laws.support import weakest
-from scalelab.recommend.answer.rows import BatchPlan, OutlookRow
-from scalelab.recommend.knowledge import Knowledge
-from scalelab.recommend.prediction.efficiency import Baseline
+from scalelab.recommend.answer.rows import BatchPlan, OutlookRow, Scaling
+from scalelab.recommend.knowledge import MARKS, Knowledge
 from scalelab.recommend.question.candidates import allocation_label
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.spending import Spending, pareto
 from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Baseline:
+    """The smallest measured allocation.
+
+    A row is compared with the fastest that was measured there at the row's global
+    batch, else with the fastest of all.
+    """
+
+    world_size: int
+    # Configurations that were measured there, the fastest first, and draws of the
+    # samples per second of one run of each, shape (n_draws, n_measured)
+    measured: pd.DataFrame
+    rates: np.ndarray
+
+    @classmethod
+    def of(
+        cls, rows: FitRows, step_times: Callable[[pd.DataFrame], np.ndarray]
+    ) -> Self:
+        """Find the smallest allocation among the rows of an answer."""
+        size = rows.frame["world_size"].min()
+        found = [
+            frame.loc[frame["world_size"] == size, [*CONFIGURATION]].assign(**dict(key))
+            for key, frame in rows.curves.items()
+        ]
+        known = pd.concat(
+            [rows_of_curve for rows_of_curve in found if len(rows_of_curve)],
+            ignore_index=True,
+        )
+        return cls.at(known, step_times)
+
+    @classmethod
+    def at(
+        cls, known: pd.DataFrame, step_times: Callable[[pd.DataFrame], np.ndarray]
+    ) -> Self:
+        """Return the baseline at measured configurations of one world size."""
+        rates = _batches(known) / step_times(known)
+        order = np.argsort(-np.median(rates, axis=0), kind="stable")
+        return cls(
+            world_size=int(known["world_size"].iloc[0]),
+            measured=known.iloc[order],
+            rates=rates[:, order],
+        )
+
+    def of_row(self, row: pd.DataFrame) -> int:
+        """Return the place among the measured that a configuration is compared with."""
+        (total,) = _batches(row)
+        return int((_batches(self.measured) == total).argmax())
+
+    def compare(
+        self, row: pd.DataFrame, step_s: np.ndarray, mass: float
+    ) -> tuple[Interval, Scaling | None]:
+        """Return the efficiency of one configuration, and what it compares.
+
+        ``step_s`` are draws of the step time of one run of it.
+        """
+        (total,), (size,), place = _batches(row), row["world_size"], self.of_row(row)
+        base = self.measured.iloc[[place]]
+        (of_base,) = _batches(base)
+        is_weak = of_base * size == total * self.world_size
+
+        scaling: Scaling | None = "weak" if is_weak else "other"
+        if size == self.world_size:
+            scaling = None
+        elif of_base == total:
+            scaling = "strong"
+
+        at = [
+            configuration[[*CONFIGURATION]].to_numpy(float).tolist()
+            for configuration in (base, row)
+        ]
+        if at[0] == at[1] and [*split_curves(base)] == [*split_curves(row)]:
+            return Interval(value=1.0, lo=1.0, hi=1.0), scaling
+
+        rate = total / step_s / size
+        others = self.rates[:, place] / self.world_size
+        # drawn about the ratio of the rates that a table shows
+        value, shares = float(np.median(rate) / np.median(others)), rate / others
+        lo, hi = central(shares * (value / np.median(shares)), mass)
+        return Interval(value=value, lo=float(lo), hi=float(hi)), scaling
+
+
+def _batches(frame: pd.DataFrame) -> np.ndarray:
+    return configurations(frame)["global_batch_size"].to_numpy(float)
+
 
 # By which share what was not measured must be better than what was, by what it rests on
 _BETTER_BY = {
@@ -116,9 +207,9 @@ class Outlook:
         """Mark the rows that may be chosen and hold the limits, shape (n_rows,)."""
         return self.is_eligible & (self.probability >= limits.confidence)
 
-    def take(self, positions: np.ndarray) -> Outlook:
+    def take(self, positions: np.ndarray) -> Self:
         """Return some of the rows, by position or by mask."""
-        return Outlook(
+        return type(self)(
             frame=self.frame.iloc[positions].reset_index(drop=True),
             questions=self.questions.iloc[positions].reset_index(drop=True),
             samples=self.samples[:, positions],
@@ -173,11 +264,14 @@ def look_ahead(
 
     is_doubted = knowledge.is_doubted(answered)
     is_contradicted = knowledge.is_contradicted(answered) & (not accepts_unmeasured)
+    marks = knowledge.marks(answered)
+    is_marked = np.any([*marks.values()], axis=0)
     barred: dict[str, np.ndarray] = {
         "batch": ~is_allowed,
         "slowed ranks": is_made_slow,
         "contradicted": is_contradicted,
         "doubted": is_doubted,
+        "marked": is_marked & (not (is_marked.all() or accepts_unmeasured)),
         "accuracy": ~answered["is_accurate"].to_numpy(bool),
     }
     for is_barred in barred.values():
@@ -185,7 +279,7 @@ def look_ahead(
         rest = may_be & ~is_barred
         may_be = rest if rest.any() else may_be
 
-    answered["is_eligible"] = may_be
+    answered = answered.assign(is_eligible=may_be, **marks)
     answered["barred_by"] = np.select([*barred.values()], [*barred], default="")
 
     kept = _promising(answered, samples)
@@ -216,9 +310,10 @@ def look_ahead(
     overhead_s = knowledge.overhead.seconds(samples, frame)
     spent = limits.spending(one_run + overhead_s, sizes, nodes)
     reached &= need.within_cap(samples, frame["global_batch_size"].tolist())
-    # in half of the draws a row that was left out is right
+    # in half of the draws a row that was left out is right, or steps slow down further
     order = np.random.default_rng(SEED).permutation(len(reached))
-    reached &= (order < len(reached) // 2)[:, None] | ~is_doubted[kept]
+    is_unsure = (is_doubted | knowledge.is_at_least(answered))[kept]
+    reached &= (order < len(reached) // 2)[:, None] | ~is_unsure
 
     return Outlook(
         frame=frame,
@@ -307,6 +402,7 @@ def outlook_rows(
         rates = outlook.samples[:, i] / steps_s
         throughput = of(rates)
         batch = BatchPlan(**{name: int(config[name]) for name in BatchPlan.__slots__})
+        samples_per_step = knowledge.need.samples_per_step(batch.global_batch_size)
         amounts = {
             resource.name: taken[resource][i] if resource in taken else None
             for resource in RESOURCES
@@ -324,7 +420,8 @@ def outlook_rows(
                 num_nodes=nodes,
                 batch=batch,
                 settings=knowledge.settings(config),
-                step_time_s=of(batch.global_batch_size / rates),
+                samples_per_step=samples_per_step,
+                step_time_s=of(samples_per_step / rates),
                 throughput_samples_per_s=throughput,
                 throughput_tokens_per_s=_times(throughput, tokens),
                 flops_utilization=_times(throughput, peak_share),
@@ -341,6 +438,7 @@ def outlook_rows(
                 is_pareto=bool(on_front[i]),
                 is_eligible=bool(config["is_eligible"]),
                 barred_by=config["barred_by"] or None,
+                marks=", ".join(name for name in MARKS if config[name]) or None,
                 is_chosen=i == chosen,
                 is_baseline=size == baseline.world_size,
                 is_interruptible=knowledge.subject.is_interruptible,

@@ -1,7 +1,5 @@
 """What allocations take of each resource, and which take less than others."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
@@ -68,24 +66,24 @@ class Spending:
         """Return the amounts of a known resource, shape (..., n_rows)."""
         return self.amounts[resource.name]
 
-    def medians(self) -> Spending:
+    def medians(self) -> Self:
         """Return the medians over draws, or means of money, shape (n_rows,)."""
         found = {n: np.median(amount, axis=0) for n, amount in self.amounts.items()}
         if MONEY in self.known:
             ended = np.ma.masked_invalid(self.of(MONEY))  # those that never reach it
             means = ended.mean(axis=0).filled(np.inf)
             found[MONEY.name] = np.where(self.is_mean, means, found[MONEY.name])
-        return Spending(found)
+        return type(self)(found)
 
-    def in_order(self, draws: np.ndarray) -> Spending:
+    def in_order(self, draws: np.ndarray) -> Self:
         """Return the draws in another order."""
         amounts = {n: amount[draws] for n, amount in self.amounts.items()}
-        return Spending(amounts, self.is_mean)
+        return type(self)(amounts, self.is_mean)
 
-    def take(self, positions: np.ndarray) -> Spending:
+    def take(self, positions: np.ndarray) -> Self:
         """Return the amounts of some of the rows."""
         amounts = {n: amount[..., positions] for n, amount in self.amounts.items()}
-        return Spending(amounts, self.is_mean[positions])
+        return type(self)(amounts, self.is_mean[positions])
 
 
 def beating(spent: Spending, index: int, may_win: np.ndarray) -> np.ndarray:

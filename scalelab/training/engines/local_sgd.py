@@ -10,10 +10,9 @@ from torch import nn
 
 from scalelab.experiment.trial import TrialKind
 from scalelab.kinds.strategies import LocalSgd
-from scalelab.training.engines.compiling import kept
 from scalelab.training.engines.ddp import DdpModel
 from scalelab.training.engines.spread import Observers, SpreadModel
-from scalelab.training.engines.training import TrainingEngine
+from scalelab.training.engines.training import TrainingEngine, kept
 from scalelab.training.evaluation import exchange_whole
 from scalelab.training.probes.meter import Phase
 

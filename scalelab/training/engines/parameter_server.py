@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 from scalelab.kinds.strategies import ParameterServer
-from scalelab.training.engines.compiling import kept
 from scalelab.training.engines.local_sgd import averaged
 from scalelab.training.engines.spread import Observers, SpreadModel
-from scalelab.training.engines.training import TrainingEngine
+from scalelab.training.engines.training import TrainingEngine, kept
 from scalelab.training.probes.meter import Phase
 from scalelab.training.servers.link import ServerLink
 from scalelab.training.servers.rules import rule_of

@@ -19,10 +19,14 @@ from scalelab.kinds.strategies import Pipeline
 from scalelab.training import feed
 from scalelab.training.context import RankContext
 from scalelab.training.description import normalization_batch_size
-from scalelab.training.engines.compiling import compiling, unchanged
 from scalelab.training.engines.local_sgd import average
 from scalelab.training.engines.spread import Observers, SpreadModel
-from scalelab.training.engines.training import MIN_EVALUATION_BATCH, TrainingEngine
+from scalelab.training.engines.training import (
+    MIN_EVALUATION_BATCH,
+    TrainingEngine,
+    compiling,
+    unchanged,
+)
 from scalelab.training.order import Share
 from scalelab.training.pipeline.splitting import tied_parameters
 from scalelab.training.pipeline.stage import (

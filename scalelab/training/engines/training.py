@@ -1,7 +1,11 @@
-"""Trains a model step by step: feed, forward, backward, exchange, optimiser."""
+"""Trains a model step by step: feed, forward, backward, exchange, optimiser.
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+Where it is asked for, the model is compiled by ``torch.compile`` before the first step.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -9,12 +13,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import Dataset
 
-from scalelab.errors import SpecError
+from scalelab.errors import LaunchError, SpecError
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.training import evaluation, feed
 from scalelab.training.context import RankContext
 from scalelab.training.description import describe
-from scalelab.training.engines.compiling import compiled, compiling
 from scalelab.training.engines.slow_rank import SlowRank
 from scalelab.training.engines.spread import Observers, SpreadModel
 from scalelab.training.feeding.node_copy import CopiedData, copy_to_node
@@ -22,9 +25,95 @@ from scalelab.training.optimizers import optimizer_of
 from scalelab.training.order import Share
 from scalelab.training.probes.meter import Phase, StepClock
 from scalelab.training.probes.noise_scale import NoiseProbe
-from scalelab.training.seeds import MODEL_STREAM, rank_stream, seed_everything
+from scalelab.training.seeds import (
+    MODEL_STREAM,
+    random_state,
+    rank_stream,
+    restore_random_state,
+    seed_everything,
+)
 from scalelab.training.step_plan import TrainingPlan
 from scalelab.training.workloads.base import Workload
+
+REPORT_INTERVAL_S = 5.0
+LONGEST_COMPILATION_S = 1800.0
+"""Beyond it a rank is no longer reported alive, and counts as stalled if it hangs."""
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    """Return a module that trains as ``torch.compile`` translates it.
+
+    It has the parameters of the module that is given, which evaluates as it is.
+    """
+    import torch._inductor.config as inductor
+
+    inductor.compile_threads = 1  # a rank starts no processes that might outlive it
+    translated: nn.Module = torch.compile(model)  # type: ignore[assignment]
+    return translated
+
+
+@contextmanager
+def compiling(model: nn.Module, context: RankContext) -> Iterator[None]:
+    """Run a first pass in which the model is compiled, and undo what it changes.
+
+    The supervisor hears that the rank is alive, though the compiler takes minutes.
+    """
+    from torch._dynamo.exc import TorchDynamoException
+
+    try:
+        with unchanged(model, context.device), _reporting(context):
+            yield
+    except TorchDynamoException as error:
+        root = getattr(error, "inner_exception", error)
+        line = next(iter(str(root).strip().splitlines()), type(root).__name__)
+        raise LaunchError(
+            f"compile=True, but torch.compile fails here: {line.rstrip('. ')}. It "
+            "needs a C++ compiler such as g++ on every node, on GPUs also Triton. "
+            "Install what is missing, or leave compile out."
+        ) from error
+
+
+@contextmanager
+def unchanged(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Run a first pass and undo what it changes.
+
+    That is the state of random generators and of buffers such as batch-norm statistics.
+    """
+    random = random_state(device)
+    with kept(model.buffers()):
+        yield
+    restore_random_state(random, device)
+
+
+@contextmanager
+def kept(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Give the tensors back, after the block, the values that they have before it."""
+    copies = [(tensor.detach(), tensor.detach().clone()) for tensor in tensors]
+    yield
+    for tensor, value in copies:
+        tensor.copy_(value)
+
+
+@contextmanager
+def _reporting(context: RankContext) -> Iterator[None]:
+    ended = threading.Event()
+
+    def report() -> None:
+        for _ in range(round(LONGEST_COMPILATION_S / REPORT_INTERVAL_S)):
+            if ended.wait(REPORT_INTERVAL_S):
+                return
+            context.progress(0)
+
+    context.progress(0)
+    thread = threading.Thread(target=report)
+    thread.start()
+
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
 
 MIN_EVALUATION_BATCH = 32
 """Evaluation keeps no activations, so it never needs batches as small as training."""

@@ -72,20 +72,34 @@ def steps_of(asked: Trial, seconds: Sequence[float]) -> StepLog:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "num_seen", "warmup_steps", "is_settled"),
+    ("seconds", "num_seen", "warmup_steps", "bound"),
     [
-        ([2.0] * 5 + [1.0] * 95, 25, 5, True),
-        ([2.0] * 15 + [1.0] * 85, 30, 10, True),
-        ([1.0 + 2.0 * 0.95**step for step in range(100)], 30, 10, False),
+        ([2.0] * 5 + [1.0] * 95, 25, 5, None),
+        ([0.01 + 0.02 * 0.95**step for step in range(300)], 160, 80, None),
+        # It ends after ten times its steps.
+        ([0.01 + 0.001 * step for step in range(300)], 200, 160, "at_least"),
+        ([0.01 + 0.2 * 0.99**step for step in range(300)], 200, 160, "at_most"),
+        # It ends after two minutes.
+        ([1.0 + 0.1 * step for step in range(300)], 41, 20, "at_least"),
     ],
 )
-def test_the_warm_up_of_a_trial_that_has_not_settled_is_doubled_once(
-    seconds: list[float], num_seen: int, warmup_steps: int, is_settled: bool
+def test_a_trial_that_has_not_settled_goes_on(
+    seconds: list[float], num_seen: int, warmup_steps: int, bound: str | None
 ) -> None:
     log = steps_of(trial(warmup_steps=5, steps=20), seconds)
     assert (log.num_seen, log.intervals.warmup_steps) == (num_seen, warmup_steps)
-    assert log.intervals.num_steps == 20
-    assert log.step_columns()["settled"] is is_settled
+    assert log.intervals.num_steps >= 20
+    columns = log.step_columns()
+    assert columns["settled"] is (bound is None)
+    assert columns.get("step_time_bound") == bound
+    last_s = seconds[num_seen - 1]
+    if bound is None:
+        assert columns["step_time_s"] == pytest.approx(last_s, rel=0.05)
+    elif bound == "at_most":
+        assert columns["step_time_s"] > last_s
+        assert columns["step_time_lo_s"] < last_s
+    else:
+        assert columns["step_time_s"] < last_s < columns["step_time_hi_s"]
 
 
 def test_a_program_that_ends_early_is_measured_after_the_warm_up_it_had() -> None:

@@ -42,6 +42,15 @@ def test_intervals_between_arrivals_are_steps() -> None:
     }
 
 
+def test_samples_of_a_step_are_told_from_a_count() -> None:
+    steps = log()
+    for step in range(1, 5):
+        steps.take([Report(step=step, samples=8)], float(step))
+    assert steps.step_columns()["samples_witness"] == "log"
+    with pytest.raises(SpecError, match="reported 4 samples in 1 steps"):
+        steps.take([Report(step=5, samples=4)], 5.0)
+
+
 def test_intervals_over_several_steps_are_divided() -> None:
     steps = log()
     times = [10.0, 15.0, 21.0, 26.0, 32.0, 37.0]

@@ -136,7 +136,7 @@ def test_what_stands_beside_a_missing_file_is_named(
     """
     result = agent.run(command_spec(tmp_path, program, metrics=CSV), 0, None)
     assert result.outcome is Outcome.FAILED
-    assert "; there is no such file, and beside it: log.csv." in result.reason
+    assert " (beside that file there is: log.csv); and no optimizer" in result.reason
 
 
 # Steps of ten milliseconds by the writer's own time; the validation counts epochs.

@@ -11,10 +11,10 @@ import pytest
 from command_specs import rendezvous_of
 from probed_programs import (
     PROGRAMS,
+    SAMPLES_WITHIN,
     STEPS,
     WARMUP_STEPS,
     check_steps,
-    own_counts,
     probed,
 )
 from waiting import DEADLINE_S
@@ -38,6 +38,14 @@ repetition = pytest.mark.repetition
         ("evaluation_on_training_loader", "loader"),
         pytest.param("early_stop", "loader", marks=repetition),
         ("no_loader", "not_witnessed"),
+        ("skipped_updates", "loader"),
+        ("two_loaders", "loader"),
+        ("ragged", "loader"),
+        ("views", "loader"),
+        pytest.param("adversaries", "loader", marks=repetition),
+        pytest.param("closures", "loader", marks=repetition),
+        pytest.param("prefetched", "loader", marks=repetition),
+        pytest.param("step_in_a_thread", "loader", marks=repetition),
     ],
 )
 def test_a_program_of_one_process_is_measured_without_a_log(
@@ -47,13 +55,18 @@ def test_a_program_of_one_process_is_measured_without_a_log(
     result = agent.run(spec, 0, None)
     check_steps(spec, result)
     assert result.measurements["samples_witness"] == samples
+    uneven = {"uneven_last_batch": "batch_sizes"}
+    assert result.measurements.get("samples_differ") == uneven.get(name)
 
 
 @pytest.mark.parametrize(
     ("name", "samples", "ranks"),
     [
         ("ddp", "loader", "inside"),
+        ("fsdp2", "loader", "store"),
+        pytest.param("first_rank_evaluates", "loader", "inside", marks=repetition),
         pytest.param("rate_from_0", "loader", "inside", marks=repetition),
+        ("first_rank_looks_first", "loader", "store"),
         ("dummy_data", "not_witnessed", "store"),
     ],
 )
@@ -66,8 +79,10 @@ def test_ranks_that_train_together_are_measured_without_a_log(
     check_steps(spec, result)
     assert result.measurements["samples_witness"] == samples
     assert result.measurements["ranks_witness"] == ranks
-    shared = own_counts(spec, 0)["samples"] + own_counts(spec, 1)["samples"]
-    assert shared == result.measurements["num_samples"]
+    assert result.measurements.get("samples_differ") is None
+    if samples == "loader":
+        walked = result.measurements["samples_of_pass"]
+        assert walked == result.measurements["samples_of_dataset"]
 
 
 def test_passes_of_accumulation_are_no_steps(agent: NodeAgent, tmp_path: Path) -> None:
@@ -136,10 +151,17 @@ def misleading(directory: Path, name: str, **changes: Any) -> AttemptSpec:
         (
             "hidden_accumulation",
             "(4 x 8), where 8 were asked: local_batch_size=8 x "
-            "gradient_accumulation_steps=1. It makes 4 passes a step: let its command "
-            "receive {gradient_accumulation_steps}, or write "
-            "gradient_accumulation_steps: 4.",
+            "gradient_accumulation_steps=1. If it accumulates gradients over 4 passes, "
+            "write gradient_accumulation_steps: 4, or let its command receive "
+            "{gradient_accumulation_steps}. If an optimizer that is no "
+            "torch.optim.Optimizer steps between, write probe: none, and metrics.",
         ),
+        (
+            "two_on_one_device",
+            "2 processes train on 1 device: let the command start one process for "
+            "each device.",
+        ),
+        ("replaces_itself", "after 10 steps the program has replaced itself"),
     ],
 )
 def test_another_batch_than_was_asked_is_refused(
@@ -148,6 +170,70 @@ def test_another_batch_than_was_asked_is_refused(
     result = agent.run(misleading(tmp_path, name), 0, None)
     assert result.outcome is Outcome.REFUSED, result
     assert words in result.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "accumulation", "drawn", "reason"),
+    [
+        ("slice_of_batch", 1, 2, "model"),
+        ("several_updates", 1, 2, "passes"),
+        ("token_batches", 1, 4.4, "batch_sizes"),
+        ("uneven_accumulation", 4, 5, "passes"),
+        ("fewer_samples", 1, 6, "unexplained"),
+    ],
+)
+def test_the_samples_drawn_count_and_not_those_asked_for(
+    agent: NodeAgent,
+    tmp_path: Path,
+    name: str,
+    accumulation: int,
+    drawn: float,
+    reason: str,
+) -> None:
+    spec = misleading(tmp_path, name, accumulation=accumulation)
+    result = agent.run(spec, 0, None)
+    check_steps(spec, result)
+    measured = result.measurements
+    assert measured["samples_per_step"] == pytest.approx(drawn, rel=SAMPLES_WITHIN)
+    assert measured["samples_differ"] == reason
+    assert measured["samples_witness"] == ("model" if reason == "model" else "loader")
+    by_step = measured["samples_per_step"] / measured["step_time_s"]
+    assert measured["throughput_samples_per_s"] == pytest.approx(by_step)
+    last = list(read_lines(spec.files.stream))[-1]
+    assert last["samples"] == pytest.approx(measured["num_samples"], rel=0.1)
+
+
+def test_ranks_that_exchange_a_loss_alone_train_alone(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
+    spec = misleading(tmp_path, "logged_loss_only", launcher="torchrun", ranks=2)
+    result = agent.run(spec, 0, None)
+    check_steps(spec, result)
+    assert result.measurements["ranks_witness"] == "alone"
+
+
+def test_a_rank_with_fewer_batches_is_named(agent: NodeAgent, tmp_path: Path) -> None:
+    spec = misleading(
+        tmp_path, "fewer_batches", launcher="torchrun", ranks=2, stall_floor_s=4.0
+    )
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.REFUSED, result
+    assert (
+        "The data loader of rank 1 has 100 samples in a pass, and that of rank 0 has "
+        "2,048: the one ends first" in result.reason
+    )
+    assert result.input_error == result.reason
+
+
+def test_ranks_that_walk_the_whole_data_are_told(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
+    spec = misleading(tmp_path, "no_sampler", launcher="torchrun", ranks=2)
+    result = agent.run(spec, 0, None)
+    check_steps(spec, result)
+    measured = result.measurements
+    assert measured["ranks_witness"] == "inside"
+    assert measured["samples_of_pass"] == 2 * measured["samples_of_dataset"]
 
 
 def test_one_process_on_two_devices_is_refused(

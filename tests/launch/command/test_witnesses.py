@@ -14,6 +14,7 @@ import pytest
 from command_specs import command_spec
 
 from scalelab.errors import SpecError
+from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.program import MetricsSource
 from scalelab.experiment.trial import Trial
 from scalelab.launch.command.steps import StepLog
@@ -129,6 +130,74 @@ def test_samples_of_one_rank_are_multiplied(tmp_path: Path) -> None:
     lines = [f"Train Epoch: 1 [{640 * n}/60000" for n in range(40)]
     counted = r"\[(?P<samples_of_rank>\d+)/(?P<samples_in_epoch>\d+)"
     assert log_of(trial, lines, counted).last_step == 640 * 39 / 64
+
+
+def mnist_lines(
+    *, counts: int, length: int, num_batches: int, epochs: int = 1
+) -> list[str]:
+    """Return lines like those of PyTorch's MNIST example, one for ten batches of 64."""
+    return [
+        f"Train Epoch: {epoch} [{at * 64 * counts}/{length} "
+        f"({100 * at / num_batches:.0f}%)]\tLoss: 2.3"
+        for epoch in range(1, 1 + epochs)
+        for at in range(0, num_batches, 10)
+    ]
+
+
+@pytest.mark.parametrize(
+    "length",
+    [60000, pytest.param(30000, id="of one rank, as Horovod's example prints it")],
+)
+def test_lines_like_the_mnist_example_are_of_one_rank(
+    tmp_path: Path, length: int
+) -> None:
+    trial = trial_of(tmp_path, ranks=2, global_batch_size=128)
+    lines = mnist_lines(counts=1, length=length, num_batches=469, epochs=3)
+    (counted,) = PRESETS["mnist"].regex
+    num_steps = log_of(trial, lines, counted).last_step
+    # Where the length is of one rank the end of an epoch is not known.
+    assert num_steps == pytest.approx(2 * 469 + 460, abs=2 * 9)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_percentage_shows_that_samples_are_of_one_rank(
+    tmp_path: Path, ranks: int
+) -> None:
+    trial = trial_of(tmp_path, ranks=ranks, global_batch_size=64 * ranks)
+    num_batches = 60000 // (64 * ranks)
+    counted = PRESETS["open_clip"].regex[0]
+    lines = mnist_lines(counts=1, length=60000, num_batches=num_batches)
+    with pytest.raises(SpecError, match=f"one of {ranks} ranks.* samples_of_rank"):
+        log_of(trial, lines[:5], counted)
+
+    num_steps = num_batches // 10 * 10
+    mended = counted.replace("samples_of_epoch", "samples_of_rank")
+    assert log_of(trial, lines, mended).last_step == num_steps
+    honest = mnist_lines(counts=ranks, length=60000, num_batches=num_batches)
+    assert log_of(trial, honest, counted).last_step == num_steps
+
+
+def test_a_percentage_of_an_evaluation_says_nothing(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, ranks=2, global_batch_size=128)
+    lines = mnist_lines(counts=2, length=60000, num_batches=469)[:5]
+    lines += mnist_lines(counts=1, length=10000, num_batches=78)
+    assert log_of(trial, lines, PRESETS["open_clip"].regex[0]).last_step == 40
+
+
+@pytest.mark.parametrize("num_batches", [2, 5, 40, 400])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_percentage_of_all_ranks_is_not_doubted(
+    tmp_path: Path, num_batches: int, ahead: int
+) -> None:
+    """It may be rounded to whole numbers, and of the step that comes next."""
+    trial = trial_of(tmp_path, ranks=2, global_batch_size=128)
+    length = 128 * num_batches
+    lines = [
+        f"Train Epoch: 0 [{128 * at}/{length} ({100 * (at + ahead) // num_batches}%)]"
+        for at in range(num_batches)
+    ]
+    found = log_of(trial, lines, PRESETS["open_clip"].regex[0])
+    assert found.last_step == num_batches - 1
 
 
 def rated(

@@ -81,6 +81,12 @@ KNOWN = {
         evaluations=1,
         global_batch_size=16,
     ),
+    "mnist": Known(
+        steps=[0, 10, 20, 930, 938, 948, 958, 1868],
+        metrics={"epoch": 2, "loss": 0.57},
+        evaluations=1,
+        global_batch_size=64,
+    ),
     "keras": Known(
         # The first bars of the sample do not show every step.
         steps=[1, 2, *range(4, 25)],
@@ -153,8 +159,13 @@ def test_steps_metrics_and_evaluations_are_read(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", KNOWN)
 def test_other_presets_read_no_step_of_it(name: str, tmp_path: Path) -> None:
     # Scripts that use accelerate draw nameless bars as a Trainer does, those of
-    # diffusers to validate.
-    alike = {"huggingface": {"accelerate"}, "accelerate": {"huggingface"}}
+    # diffusers to validate. Lines of the MNIST example are those of open_clip, but for
+    # a tab.
+    alike = {
+        "huggingface": {"accelerate"},
+        "accelerate": {"huggingface"},
+        "mnist": {"open_clip"},
+    }
     for other in PRESETS.keys() - {name} - alike.get(name, set()):
         source = source_of(other)
         reader = ReportReader(source)

@@ -71,6 +71,28 @@ def proposed(
     return found, Experiment.from_text(found.value, directory=directory or path.parent)
 
 
+@pytest.mark.parametrize(
+    ("line", "scales"),
+    [
+        ("sgd = SGD(parameters, lr=args.lr * dist.get_world_size())", True),
+        ("lr = base_lr * hvd.size()", True),
+        ("args.lr *= args.world_size", True),
+        ("scaled = world_size * args.learning_rate", True),
+        ("lr = args.lr * args.batch_size / 256", False),
+        ("plr = args.lr", False),
+        ("loss = loss / dist.get_world_size()", False),
+    ],
+)
+def test_a_rate_that_the_script_scales_gets_no_rule(
+    tmp_path: Path, line: str, scales: bool
+) -> None:
+    found, experiment = proposed(written(tmp_path, f"{ARGPARSE}{line}\n"))
+    assert experiment.learning_rate is not None
+    assert experiment.learning_rate.base == (3e-4,)
+    assert ("the script multiplies it by its ranks" in found.value) is scales
+    assert ("rule: linear" in found.value) is not scales
+
+
 def test_options_of_argparse_become_placeholders(tmp_path: Path) -> None:
     found, experiment = proposed(written(tmp_path, ARGPARSE))
     assert experiment.command == (

@@ -380,11 +380,61 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "as were asked. A DataLoader does, or samples reported beside the steps.",
     ),
     (
-        "not_settled",
+        "ranks_alone",
+        {"least": 2, "most": 4, "count": 3},
+        "Each trains alone: in 3 trials the parameters and the gradients of the ranks "
+        "differed at every step looked at. Wrap the model in DistributedDataParallel; "
+        "where it averages weights now and then, write parallelism: local_sgd.",
+    ),
+    (
+        "samples_unexplained",
+        {"least": 1, "most": 4, "count": 1},
+        "Not explained: in 1 trial a step drew other samples than were asked for, and "
+        "nothing shows why. Pass {local_batch_size} where the program reads it.",
+    ),
+    (
+        "samples_differ",
+        {"why": "batch_sizes", "count": 2, "asked": 64, "samples_per_step": 30.857},
+        "Drawn, not asked: 30.9 samples a step, where 64 were asked (batches differ in "
+        "size). Rates are of those drawn.",
+    ),
+    (
+        "whole_data",
+        {"in_epochs": True, "least": 2, "most": 4},
+        "Each of 4 ranks draws all samples of its data set in a pass. An epoch takes "
+        "as long as on one rank: give the loader a sampler, "
+        "torch.utils.data.DistributedSampler.",
+    ),
+    (
+        "whole_data",
+        {"in_epochs": False, "least": 2, "most": 4},
+        "Each of 4 ranks draws all samples of its data set in a pass. Where all have "
+        "the same data set, the loader lacks a sampler.",
+    ),
+    (
+        "another_epoch",
+        {"samples_per_epoch": 6400, "samples_of_pass": 1600.0},
+        "The job counts 6,400 samples an epoch; a pass over the program's loaders has "
+        "1,600.",
+    ),
+    (
+        "busy_machine",
+        {"count": 2, "num_trials": 26, "load_average": 5.26, "cores_at_hand": 2},
+        "Other programs used this machine during 2 of 26 trials (load 5.3 on 2 "
+        "cores): these times are too long.",
+    ),
+    (
+        "gpu_throttled",
         {"least": 1, "most": 4, "count": 2},
-        "Not settled: in 2 trials later steps took another time than earlier ones, "
-        "beyond their scatter. Their intervals are wider, but such a time may be far "
-        "off. Raise measure.warmup_steps and measure.steps.",
+        "A GPU lowered its clocks in 2 trials, for heat or a power brake: their times "
+        "are too long.",
+    ),
+    (
+        "not_settled",
+        {"bound": "at_least", "count": 2, "world_size": 4, "step_time_s": 0.069},
+        "Not settled: 2 trials ended while the step time still moved: at least 69 "
+        "ms a step on 4 GPUs. A trial goes on for ten times measure.steps, or 2 min. "
+        "Raise measure.steps.",
     ),
     (
         "equal_losses",
@@ -557,7 +607,7 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     (
         "next_step",
         {"step": "mend", "command": None},
-        "Next: give each rank batches of its own, then measure again.",
+        "Next: mend the program where it is contradicted, then measure again.",
     ),
     (
         "next_step",

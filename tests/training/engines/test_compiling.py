@@ -21,7 +21,7 @@ from torch import nn
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Measurement
-from scalelab.training.engines.compiling import compiling
+from scalelab.training.engines.training import compiling
 from scalelab.training.rank import run_rank
 from scalelab.training.seeds import MODEL_STREAM, seed_everything
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from scalelab.experiment.trial import Trial
+from scalelab.launch.command.probe.samples import samples_of_step
 from scalelab.launch.command.probe.steps import ProbedSteps
 from scalelab.launch.command.probe.streams import Draws, ProbedProcess
 from scalelab.records.afterwards.job_steps import JobSteps
@@ -48,7 +49,7 @@ def read_job_steps(folder: Path, trial: Trial) -> JobSteps | None:
     return JobSteps(
         num_steps=last.number,
         step_time_s=fmean(times_s),
-        global_batch_size=_samples_of_step(drawn),
+        global_batch_size=_samples_of_all(drawn),
         data_wait_s=fmean(waits) if waits else None,
         forward_s=_forward_by_host(ranks, optimizer, warmup_steps),
         began_s=None if since is None else since + first.at_s,
@@ -58,13 +59,10 @@ def read_job_steps(folder: Path, trial: Trial) -> JobSteps | None:
     )
 
 
-def _samples_of_step(drawn: Sequence[Sequence[Draws]]) -> float | None:
+def _samples_of_all(drawn: Sequence[Sequence[Draws]]) -> float | None:
     """Return what all ranks drew for a step; None where one of them does not tell."""
-    of_ranks = []
-    for rank in drawn:
-        known = [draws.samples for draws in rank if draws.samples is not None]
-        of_ranks.append(median(known) if known else 0.0)
-    return sum(of_ranks) if all(of_ranks) else None
+    of_ranks = [samples_of_step(rank) for rank in drawn]
+    return sum(map(float, filter(None, of_ranks))) if all(of_ranks) else None
 
 
 def _step_times(probed: ProbedSteps) -> Sequence[float]:

@@ -7,17 +7,17 @@ and first batches, and whether the data loaders draw the samples that a trial as
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import Trial, TrialKind
-from scalelab.inputs.numerals import counted, number
+from scalelab.inputs.numerals import counted
 from scalelab.kinds.strategies import strategy_of
+from scalelab.launch.command.probe.samples import entered_share, samples_columns
 from scalelab.launch.command.probe.streams import (
-    Draws,
     Note,
     ProbedProcess,
     ProbedProcesses,
@@ -25,9 +25,8 @@ from scalelab.launch.command.probe.streams import (
 )
 from scalelab.launch.command.steps import StepLog
 from scalelab.plan.first_check import (
-    DOUBTED_BEYOND,
+    ALONE,
     INSIDE,
-    LOADER,
     NOT_WITNESSED,
     RANKS_APART,
     SAME_DATA,
@@ -39,9 +38,8 @@ from scalelab.reading.logs.lines import Report
 # So many steps show which optimizer, and which loader, the training is of.
 _ENOUGH = 4
 _ENOUGH_OF_OTHERS = 20  # where the first rank may have none, as it only serves others
-# The share of steps in which a wrong number of samples is refused.
-_OFTEN = 0.9
-_FEWEST_STEPS = 5
+# Ranks that differ before steps 1, 2, 4 and so on up to one of these share nothing.
+_COMPARED_FROM, _COMPARED_UNTIL = 8, 16
 # The notes of a rank on its optimizer, by the number of the step that came next.
 _Notes = dict[int, Note]
 
@@ -56,8 +54,9 @@ def ranks_witness(
     """Return what the probe says of the ranks; None where it cannot judge them.
 
     ``inside``: they train together, on samples of their own. ``same_data``: they hold
-    the same parameters, and began with the same batch. ``not_witnessed``: one sign says
-    that they train apart.
+    the same parameters, and began with the same batch. ``alone``: before each step that
+    was looked at, their parameters and their gradients differ. ``not_witnessed``: one
+    sign says that they train apart.
 
     Raises
     ------
@@ -69,7 +68,7 @@ def ranks_witness(
     ranks, first, last = compared
     if not _are_equal(ranks, last, "parameters"):
         if _are_equal(ranks, last, "gradients") or _may_exchange(ranks, first, last):
-            return NOT_WITNESSED
+            return ALONE if _share_nothing(ranks) else NOT_WITNESSED
         raise SpecError(
             f"{counted(len(processes), 'rank')} joined a process group, and each "
             f"trains alone: before step {last} their parameters and their gradients "
@@ -153,7 +152,8 @@ def _compared(
     first, last = min(common), max(common)
     has_changed = ranks[0][first]["parameters"] != ranks[0][last]["parameters"]
     are_alike = has_changed and _are_equal(ranks, last, "shapes")
-    return (ranks, first, last) if are_alike else None
+    noted = [{at: rank[at] for at in sorted(common)} for rank in ranks]
+    return (noted, first, last) if are_alike else None
 
 
 def _is_plain(rank: _Notes) -> bool:
@@ -164,89 +164,30 @@ def _are_equal(ranks: Sequence[_Notes], at: int, name: str) -> bool:
     return all(rank[at][name] == ranks[0][at][name] for rank in ranks)
 
 
+def _share_nothing(ranks: Sequence[_Notes]) -> bool:
+    """Tell whether ranks differ before each of the first steps that all have noted.
+
+    They may begin with the same parameters.
+    """
+    steps = [at for at in ranks[0] if at <= _COMPARED_UNTIL]
+    looks = {*product(steps, ("parameters", "gradients"))} - {(1, "parameters")}
+    return _COMPARED_FROM <= max(steps) and all(
+        _are_apart(ranks, at, name) for at, name in looks
+    )
+
+
+def _are_apart(ranks: Sequence[_Notes], at: int, name: str) -> bool:
+    """Tell whether most hashes differ: experts of a model are each of one rank."""
+    places = [*zip(*(rank[at][name] for rank in ranks), strict=True)]
+    return 2 * sum(len({*hashes}) > 1 for hashes in places) > len(places)
+
+
 def _may_exchange(ranks: Sequence[_Notes], first: int, last: int) -> bool:
     """Tell whether a collective operation was counted between two steps, or none is."""
     counts = [
         (rank[first].get("exchanges"), rank[last].get("exchanges")) for rank in ranks
     ]
     return any(None in pair or pair[0] != pair[1] for pair in counts)
-
-
-def samples_witness(
-    trial: Trial, drawn: Sequence[Sequence[Draws]], num_processes: int
-) -> str | None:
-    """Return what confirms the samples of a step; None where nothing does.
-
-    Parameters
-    ----------
-    drawn
-        For each process of the first node that steps, what it drew for each step.
-    num_processes
-        Processes that were started on that node; those that they start may step.
-
-    Raises
-    ------
-    SpecError
-        Another number of samples is drawn than the trial asks for.
-    """
-    if trial.data_parallel_size != trial.world_size:
-        return None  # ranks may see the same samples
-    drawing = [steps for steps in drawn if any(step.batches for step in steps)]
-    if not drawing:
-        return None
-
-    asked = trial.local_batch_size * trial.gradient_accumulation_steps
-    on_node = asked * trial.allocation.devices_per_node[0]
-
-    shares = {on_node / max(len(drawn), num_processes)}
-    if len(drawing) < len(drawn):  # some deal out to the others, of all nodes or of one
-        shares |= {on_node / len(drawing), trial.global_batch_size / len(drawing)}
-
-    for steps in drawing:
-        known = [step.samples for step in steps if step.samples is not None]
-        if len(known) < max(_FEWEST_STEPS, len(steps)):
-            return None
-        if all(_is_off(known, share) for share in shares):
-            raise SpecError(_wrong(trial, steps, max(shares)))
-        usual = max(median(known), 1e-9)
-        if min(factor(usual, share) for share in shares) > DOUBTED_BEYOND:
-            return None
-
-    return LOADER
-
-
-def _is_off(samples: Sequence[float], share: float) -> bool:
-    more = sum(count >= WRONG_BEYOND * share for count in samples)
-    fewer = sum(count * WRONG_BEYOND <= share for count in samples)
-    return max(more, fewer) >= _OFTEN * len(samples)
-
-
-def _wrong(trial: Trial, steps: Sequence[Draws], share: float) -> str:
-    local, passes = trial.local_batch_size, trial.gradient_accumulation_steps
-    batches = median(step.batches for step in steps)
-    samples = median(step.samples or 0.0 for step in steps)
-    size = samples / max(batches, 1)
-    devices = share / (local * passes)
-    shown = f" x {number(devices)} devices of a process" if devices != 1 else ""
-
-    found = (
-        f"the program's data loader handed out {number(samples)} samples for each "
-        f"optimiser step ({number(batches)} x {number(size)}), where {number(share)} "
-        f"were asked: local_batch_size={local} x gradient_accumulation_steps={passes}"
-        f"{shown}"
-    )
-    if size and factor(size, share / passes) < WRONG_BEYOND:
-        return (
-            f"{found}. It makes {number(batches)} passes a step: let its command "
-            "receive {gradient_accumulation_steps}, or write "
-            f"gradient_accumulation_steps: {max(1, round(batches))}."
-        )
-
-    return (
-        f"{found}. Its batch size is not the one that the command receives: pass "
-        "{local_batch_size} where the program reads it, and let no configuration "
-        "override it."
-    )
 
 
 class ProbedSteps:
@@ -291,7 +232,14 @@ class ProbedSteps:
         """Take in further steps, and what the program has printed in the meantime.
 
         The folder is looked into only where it ``has_changed``, and in the end.
+
+        Raises
+        ------
+        SpecError
+            A process has started anew after it had made steps.
         """
+        if has_changed:
+            self._refuse_new_starts()
         if self.log is not None:
             self.leader.read()
         elif has_changed or is_over:
@@ -307,6 +255,20 @@ class ProbedSteps:
         self._held.clear()
         self.log.take([*self._new_reports(self.log)], now_s)
 
+    def _refuse_new_starts(self) -> None:
+        """Refuse a process that has two streams, as ``os.execv`` leaves behind."""
+        starts = Counter(
+            (path.parent, path.name.partition("-")[0])
+            for path in self.folder.glob("*/*.probe")
+        )
+        if max(starts.values(), default=1) > 1:
+            raise SpecError(
+                f"after {counted(self.num_steps, 'step')} the program has replaced "
+                "itself, as os.execv does: what comes then is another training, with a "
+                "start-up of its own. Let it train on in one process for as many steps "
+                "as measure.warmup_steps and measure.steps ask."
+            )
+
     @property
     def processes(self) -> Collection[ProbedProcess]:
         """All processes whose optimizer has stepped."""
@@ -321,6 +283,31 @@ class ProbedSteps:
     def num_stepping(self) -> int:
         """Processes that have made a step."""
         return sum(any(process.steps.values()) for process in self._processes.values())
+
+    def fewer_batches(self) -> str:
+        """Say that one rank draws a batch less than another in a pass; empty: none.
+
+        A rank whose batches end first leaves the others waiting.
+        """
+        self._processes.read()
+        lengths = {
+            process.note["rank"]: length
+            for process in self._processes.values()
+            for loader, with_gradients in self._sources_of_training(process)
+            if with_gradients
+            and (length := process.loaders.get(loader, {}).get("num_indices"))
+        }
+        ranks = sorted(lengths, key=lengths.__getitem__)
+        apart = lengths[ranks[-1]] - lengths[ranks[0]] if ranks else 0
+        if apart < self._trial.local_batch_size:
+            return ""
+
+        return (
+            f"The data loader of rank {ranks[0]} has {lengths[ranks[0]]:,} samples in "
+            f"a pass, and that of rank {ranks[-1]} has {lengths[ranks[-1]]:,}: the one "
+            "ends first, and the others wait for it. Give all ranks as many, as "
+            "torch.utils.data.DistributedSampler does"
+        )
 
     def columns(self) -> dict[str, Any]:
         """Return what the probe confirms of the measured steps, by column.
@@ -341,19 +328,13 @@ class ProbedSteps:
             if len(process.steps[optimizer]) > 1
         ]
         local = [process for process in trained if process.node == leader.node]
-        source = self._source_that_fits()
-        drawn = [
-            process.draws_of_steps(optimizer, {source}, warmup_steps)
-            for process in local
-        ]
-
-        columns: dict[str, Any] = {
-            "measured_by": INSIDE,
-            "samples_witness": samples_witness(trial, drawn, self._num_processes),
-        }
+        self.training = self._sources_of_training(leader)
+        loader, _ = min(self._sources_that_fit(leader), default=(-1, True))
+        columns: dict[str, Any] = {"measured_by": INSIDE}
+        columns |= self._samples_columns(trained, local)
         if len(trained) <= trial.world_size:
             columns["ranks_witness"] = ranks_witness(
-                trial, trained, optimizer=optimizer, loader=source[0]
+                trial, trained, optimizer=optimizer, loader=loader
             )
             if self._has_stragglers(local):
                 columns["validity"] = [RANKS_APART]
@@ -365,21 +346,69 @@ class ProbedSteps:
 
         return columns
 
-    def _source_that_fits(self) -> Source:
-        """Return the loader of the training, of several the one with the samples asked.
+    def _samples_columns(
+        self, trained: Sequence[ProbedProcess], local: Sequence[ProbedProcess]
+    ) -> dict[str, Any]:
+        """Return the samples of a step; of all nodes, where all streams are here.
 
-        Training and others may be drawn from side by side.
+        Each process numbers its loaders in the order in which it draws from them first.
         """
-        trial = self._trial
+        assert self.log is not None
+        trial, optimizer = self._trial, self.optimizer
+        num_nodes = len({process.node for process in trained})
+        on_node = max(len(local), self._num_processes)
+        seen, scale = trained, 1.0
+        if num_nodes < trial.allocation.num_nodes or len(local) < on_node:
+            seen, scale = local, on_node / len(local)
+            scale *= trial.world_size / trial.allocation.devices_per_node[0]
+
+        sources = [self._sources_that_fit(process) for process in seen]
+        warmup_steps = self.log.intervals.warmup_steps
+        found = samples_columns(
+            trial,
+            [
+                process.draws_of_steps(optimizer, own_sources, warmup_steps)
+                for process, own_sources in zip(seen, sources, strict=True)
+            ],
+            scale=scale,
+            skipped=fmean(step.num_skipped for step in self.leader.steps[optimizer]),
+            num_loaders=len({loader for loader, _ in self.training}),
+            entered=entered_share(
+                self.leader, optimizer, self._sources_that_fit(self.leader)
+            ),
+        )
+        self.log.samples_per_step = found.get(
+            "samples_per_step", trial.global_batch_size
+        )
+        notes = [
+            process.loaders.get(min(own_sources, default=(-1, True))[0], {})
+            for process, own_sources in zip(seen, sources, strict=True)
+        ]
+        lengths: list[Any] = [note.get("num_indices") for note in notes]
+        if found and all(lengths):
+            found |= {
+                "samples_of_pass": scale * sum(lengths),
+                "samples_of_dataset": notes[0]["data"][1],
+            }
+
+        return found
+
+    def _sources_that_fit(self, process: ProbedProcess) -> set[Source]:
+        """Return the loaders of the training whose samples are closest to those asked.
+
+        Of several that are drawn from side by side, one may have them, or all together.
+        """
+        trial, training = self._trial, self._sources_of_training(process)
         asked = trial.local_batch_size * trial.gradient_accumulation_steps
 
-        def distance(source: Source) -> float:
-            drawn = self.leader.draws_of_steps(self.optimizer, {source}, 1)
+        def distance(sources: set[Source]) -> float:
+            drawn = process.draws_of_steps(self.optimizer, sources, 1)
             return abs(
                 fmean([draws.samples or 0.0 for draws in drawn] or [0.0]) - asked
             )
 
-        return min(sorted(self.training), key=distance, default=(-1, True))
+        alone = [{source} for source in sorted(training)]
+        return min([*alone, training], key=distance)
 
     def _has_stragglers(self, processes: Sequence[ProbedProcess]) -> bool:
         """Tell whether a rank of this node made far fewer steps in the same time."""
@@ -392,19 +421,13 @@ class ProbedSteps:
         if len(processes) < self._num_processes:
             return True
 
-        steps_of_leader = self.leader.steps[self.optimizer]
-        began_s, ended_s = steps_of_leader[0].at_s, steps_of_leader[-1].at_s
-        for process in processes:
-            steps = process.steps[self.optimizer]
-            within = [step.number for step in steps if began_s <= step.at_s <= ended_s]
-            made = within[-1] - within[0] + 1 if within else 0
-            if (
-                made * WRONG_BEYOND
-                < steps_of_leader[-1].number - steps_of_leader[0].number
-            ):
-                return True
-
-        return False
+        leading = self.leader.steps[self.optimizer]
+        began_s, ended_s = leading[0].at_s, leading[-1].at_s
+        made = [
+            sum(began_s <= s.at_s <= ended_s for s in process.steps[self.optimizer])
+            for process in processes
+        ]
+        return min(made) * WRONG_BEYOND < len(leading) - 1
 
     def _look_for_steps(self, *, is_over: bool) -> None:
         self._processes.read()
@@ -416,14 +439,16 @@ class ProbedSteps:
         if not stepping:
             return
 
-        leader = min(stepping, key=_place)
+        leader = min(
+            stepping, key=lambda found: (found.note["rank"] or 0, -_most_steps(found))
+        )
         awaited = _ENOUGH_OF_OTHERS if leader.note["rank"] else _ENOUGH
         if _most_steps(leader) < awaited and not is_over:
             return
 
         self.leader = leader
         self.optimizer = self._leading_optimizer()
-        self.training = self._sources_of_training()
+        self.training = self._sources_of_training(self.leader)
         self.log = StepLog(
             self._trial,
             may_repeat=False,
@@ -443,12 +468,12 @@ class ProbedSteps:
 
         return min(sorted(self.leader.steps), key=distance)
 
-    def _sources_of_training(self) -> set[Source]:
-        steps = self.leader.steps[self.optimizer]
+    def _sources_of_training(self, process: ProbedProcess) -> set[Source]:
+        steps = process.steps[self.optimizer]
         drawn = Counter(
             source
             for before, step in pairwise(steps)
-            for source in {d.source for d in self.leader.draws_between(before, step)}
+            for source in {d.source for d in process.draws_between(before, step)}
         )
         most = max(drawn.values(), default=0)
         return {source for source, count in drawn.items() if count * 2 >= most}
@@ -469,10 +494,6 @@ class ProbedSteps:
         # A training may go on with another loader alone.
         has_both = bool(others) and bool(sources & self.training)
         return has_both or any(not with_gradients for _, with_gradients in others)
-
-
-def _place(process: ProbedProcess) -> tuple[int, int]:
-    return process.note["rank"] or 0, -_most_steps(process)
 
 
 def _most_steps(process: ProbedProcess) -> int:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from scalelab.inputs.plain_files import opened
 
-_RECORD = struct.Struct("<BBBxIIIffd")
+_RECORD = struct.Struct("<BBBBIIIffd")
 _NO_GRADIENTS, _NO_SAMPLES, _FACT = 1, 2, 4
 
 # What batches are for: the index of their loader, and whether gradients were enabled.
@@ -35,13 +35,15 @@ class ProbedStep(NamedTuple):
     at_s: float  # by the monotonic clock of its host
     num_draws: int  # of the process's draws, those before the step
     forward_s: float  # from the last batches to the backward passes
+    num_skipped: int  # steps that a scaler of gradients skipped before
 
 
 class ProbedProcess:
     """What the probe has seen in one process of a command.
 
     ``steps`` are those of each optimizer, as ``notes`` are: what was written before
-    steps 1, 2, 4, 8 and so on, by their number. ``loaders`` have a note each.
+    steps 1, 2, 4, 8 and so on, by their number. ``loaders`` have a note each, and
+    ``entries`` are the notes of what entered the model in some steps.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,6 +53,7 @@ class ProbedProcess:
         self.steps: dict[int, list[ProbedStep]] = defaultdict(list)
         self.notes: dict[int, dict[int, Note]] = defaultdict(dict)
         self.loaders: dict[int, Note] = {}
+        self.entries: list[Note] = []
         self.draws: list[Draws] = []
         self.since_1970_s: float | None = None  # at zero of the monotonic clock
 
@@ -111,7 +114,7 @@ class ProbedProcess:
             return end
 
         record: tuple[Any, ...] = _RECORD.unpack_from(content, at)
-        optimizer, loader, flags, number, batches, samples, *seconds = record
+        optimizer, loader, flags, skipped, number, batches, samples, *seconds = record
         waited_s, forward_s, at_s = seconds
         if flags & _FACT:
             end += number
@@ -125,7 +128,7 @@ class ProbedProcess:
             self.draws.append(Draws(source, batches, known, waited_s))
 
         if number:
-            step = ProbedStep(number, at_s, len(self.draws), forward_s)
+            step = ProbedStep(number, at_s, len(self.draws), forward_s, skipped)
             self.steps[optimizer].append(step)
 
         return end
@@ -137,6 +140,8 @@ class ProbedProcess:
                 self.since_1970_s = note["clock_s"] - at_s
         elif "loader" in note:
             self.loaders[note["loader"]] = note
+        elif "entered" in note:
+            self.entries.append(note)
 
 
 class ProbedProcesses(dict[Path, ProbedProcess]):
