@@ -171,7 +171,7 @@ command: python train.py {local_batch_size}
 launcher: none
 code: {snapshot: [train.py]}
 metrics: {regex: 'step (?P<step>[0-9]+) samples (?P<samples>[0-9]+)'}
-measure: {warmup_steps: 2, steps: 30, repeats: 3}
+measure: {long_trial: none, warmup_steps: 2, steps: 30, repeats: 3}
 job: {epochs: 90, samples_per_epoch: 1000}
 gpus: [1]
 local_batch_size: [4, 8, 16]

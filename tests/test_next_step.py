@@ -17,7 +17,7 @@ from scalelab.session.run import Run
 TARGET = """\
 name: small
 workload: {name: digits_mlp, hidden_sizes: [64]}
-measure: {warmup_steps: 2, steps: 30, repeats: 2}
+measure: {long_trial: none, warmup_steps: 2, steps: 30, repeats: 2}
 job: {epochs: 40, samples_per_epoch: 1437, target: val_acc >= 0.9}
 gpus: [1, 2]
 local_batch_size: [4, 8]

@@ -38,7 +38,7 @@ workload:
   fixed_time_s: 5.0e-3
   gradient_bytes: 100_000_000
   inter_bandwidth_bytes_per_s: 1.0e+9
-measure: {warmup_steps: 2, steps: 10, repeats: 2}
+measure: {long_trial: none, warmup_steps: 2, steps: 10, repeats: 2}
 job: {epochs: 10, samples_per_epoch: 1000000}
 gpus: [1, 2, 4, 8, 16]
 global_batch_size: [256, 512]
@@ -251,7 +251,9 @@ def test_notebooks_sweep_and_run_as_they_are_shipped(
 SEARCHED = """\
 name: searched
 workload: {name: digits_mlp, hidden_sizes: [32]}
-measure: {kind: [throughput, convergence], warmup_steps: 2, steps: 40, repeats: 2}
+measure:
+  {kind: [throughput, convergence], long_trial: none, warmup_steps: 2, steps: 40,
+   repeats: 2}
 job: {epochs: 30, samples_per_epoch: 1437, target: val_acc >= 0.9}
 gpus: [1, 2]
 global_batch_size: [32, 128]

@@ -32,7 +32,7 @@ command: python train.py {local_batch_size}
 launcher: per_node
 code: {snapshot: [train.py]}
 env: {TOKEN: secret}
-measure: {warmup_steps: 2, steps: 20}
+measure: {long_trial: none, warmup_steps: 2, steps: 20}
 job: {epochs: 2, samples_per_epoch: 1000}
 gpus: [1, 2, 4]
 local_batch_size: 16
@@ -203,11 +203,12 @@ def pattern(name: str) -> re.Pattern[str]:
     "text",
     [
         "workload: {name: digits_mlp, hidden_sizes: [8]}\n"
-        "measure: {kind: [throughput, convergence], steps: 20, repeats: 1}\n"
+        "measure: {kind: [throughput, convergence], long_trial: none, steps: 20, "
+        "repeats: 1}\n"
         "job: {target: val_acc >= 0.5, epochs: 2, samples_per_epoch: 1437}\n",
         "command: python train.py\nlauncher: torchrun\n"
         "code: {snapshot: [train.py]}\nenv: {TOKEN: secret}\n"
-        "measure: {steps: 20, warmup_steps: 2, repeats: 1}\n",
+        "measure: {long_trial: none, steps: 20, warmup_steps: 2, repeats: 1}\n",
         "command: python train.py {width}\nlauncher: none\ntune: {width: [1, 2]}\n"
         "objective: loss\nmeasure: {kind: convergence}\njob: {samples: 800}\n",
     ],
@@ -263,7 +264,7 @@ launcher: none
 code: {snapshot: [train.py]}
 env: {TOKEN: secret}
 metrics: {regex: 'step (?P<step>\d+) loss (?P<loss>\S+)'}
-measure: {warmup_steps: 2, steps: 20, repeats: 1}
+measure: {long_trial: none, warmup_steps: 2, steps: 20, repeats: 1}
 gpus: 1
 local_batch_size: [8]
 site: {device_type: cpu, gpus_per_node: 1}

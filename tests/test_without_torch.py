@@ -44,7 +44,7 @@ program:
 - {name: mpi, command: python train.py, launcher: mpirun}
 metrics: {regex: 'step (?P<step>[0-9]+) samples (?P<samples>[0-9]+)'}
 env: {OMPI_ALLOW_RUN_AS_ROOT: 1, OMPI_ALLOW_RUN_AS_ROOT_CONFIRM: 1}
-measure: {warmup_steps: 1, steps: 10, repeats: 1, canary_every: 0}
+measure: {long_trial: none, warmup_steps: 1, steps: 10, repeats: 1, canary_every: 0}
 gpus: 1
 local_batch_size: 8
 site: {device_type: cpu, gpus_per_node: 1}
@@ -52,7 +52,7 @@ site: {device_type: cpu, gpus_per_node: 1}
 EVERY_STRATEGY = """
 name: spread
 workload: {name: digits_mlp, hidden_sizes: [16, 16, 16]}
-measure: {warmup_steps: 1, steps: 5, repeats: 2}
+measure: {long_trial: none, warmup_steps: 1, steps: 5, repeats: 2}
 job: {samples: 100000}
 gpus: [2, 4]
 local_batch_size: 8

@@ -28,12 +28,16 @@ from scalelab.inputs.fields import (
     Duration,
     Flag,
     Fraction,
+    LongTrial,
     OneOrMany,
     Positive,
     Section,
     Text,
 )
 from scalelab.inputs.problems import shown
+
+# A long trial of ``auto`` takes at least and at most so long.
+_SHORTEST_S, _LONGEST_S = 20.0, 120.0
 
 Repeats = Annotated[int, Field(strict=True, ge=1, le=FIRST_CANARY)]
 
@@ -65,6 +69,16 @@ class Measure(Section):
     relative_precision: Fraction = Field(
         default=0.02,
         description="A throughput trial ends early at this relative half-width.",
+    )
+    long_trial: LongTrial = Field(
+        default="auto",
+        validate_default=True,
+        description=(
+            "How long one trial of each program trains, last of all, to see whether "
+            "later steps take another time: a duration, none, or auto: 1% of the job's "
+            "shortest time, at most 2 min, nor more than a tenth of the step time that "
+            "other trials measured, but 20s at least."
+        ),
     )
     evaluate_every_samples: Count | None = Field(
         default=None,
@@ -140,6 +154,25 @@ class Measure(Section):
                     f"measure.kind={kind} needs evaluations to see the target reached. "
                     "Add measure.evaluate_every_samples or job.samples_per_epoch."
                 )
+
+    def long_trial_s(self, *, measured_s: float, job_s: float) -> float:
+        """Return the seconds of steps that a long trial takes.
+
+        They leave half of ``timeout`` to its start-up and to what settles late.
+
+        Parameters
+        ----------
+        measured_s
+            Seconds of steps that the other trials of the sweep measured.
+        job_s
+            The shortest time of the job as these trials show it; infinite: not known.
+
+        """
+        of_others_s = min(_LONGEST_S, 0.1 * measured_s)
+        asked_s = min(job_s, max(_SHORTEST_S, min(of_others_s, 0.01 * job_s)))
+        if math.isfinite(self.long_trial):
+            asked_s = self.long_trial
+        return min(asked_s, (self.timeout or math.inf) / 2)
 
     def measurement(
         self, kind: TrialKind, job: Job | None, *, global_batch_size: int

@@ -19,6 +19,9 @@ from scalelab.kinds.trainers import COMMAND, WorkloadFacts, facts_of
 from scalelab.site.choice import find_site
 from scalelab.site.profile import LocalSite, Site
 
+# The family of trials in a fingerprint.
+_LONG_TRIALS = "measure.long_trial"
+
 
 class Experiment(ExperimentKeys):
     """An experiment: the program to run, the axes to vary, the job to answer for.
@@ -181,8 +184,21 @@ class Experiment(ExperimentKeys):
 
         for kind in self.measure.kind:
             fingerprint[f"measure.{kind}"] = self._fingerprint_of(kind)
+        if self.measure.long_trial:
+            fingerprint[_LONG_TRIALS] = True
 
         return fingerprint
+
+    def as_in(self, fingerprint: Mapping[str, Any]) -> Self:
+        """Return the experiment as a run of this fingerprint asks for it.
+
+        A run that began before there were long trials has none, unless it names them.
+        """
+        is_named = "long_trial" in self.measure.model_fields_set
+        if is_named or _LONG_TRIALS in fingerprint:
+            return self
+        measure = self.measure.model_copy(update={"long_trial": 0.0})
+        return self.model_copy(update={"measure": measure})
 
     def _fingerprint_of_metrics(self) -> dict[str, Any]:
         # Keys that are not used are left out, unless runs before them have them.

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self
@@ -19,11 +19,13 @@ from scalelab.kinds.trainers import facts_of
 PROGRAM = "program"  # name of the axis of programs
 # Repeat index from which on repeats are canaries; see with_canaries.
 FIRST_CANARY = 1_000
+# Repeat index of a long trial; see long_trials.
+LONG = 1_000_000
 
 
 def is_canary(repeat: float) -> bool:
     """Tell whether a trial of this repeat index, of a plan or a row, is a canary."""
-    return repeat >= FIRST_CANARY
+    return FIRST_CANARY <= repeat < LONG
 
 
 class TrialKind(StrEnum):
@@ -67,6 +69,10 @@ class Measurement:
     # A throughput trial stops early when the half-width of the 95% block-bootstrap
     # interval of its mean step time is below this fraction of it.
     relative_precision: float = 0.02
+    # Seconds of steps that a long trial takes at least; None: it is no long trial.
+    least_s: float | None = None
+    # Of the job; a long trial tells by them whether the first epoch is slower.
+    samples_per_epoch: int | None = None
     max_samples: int | None = None
     evaluate_every_samples: int | None = None
     target: Target | None = None  # None for throughput trials
@@ -89,7 +95,8 @@ class Trial:
     node_group
         The site's node group it runs on; None where its nodes are alike.
     repeat
-        0-based index among otherwise equal trials; from 1,000 on it is a canary.
+        0-based index among otherwise equal trials; from 1,000 on it is a canary, and
+        1,000,000 is the long trial.
     layout
         How a command splits its model over the ranks; None: it does not.
     program
@@ -188,6 +195,11 @@ class Trial:
         return is_canary(self.repeat)
 
     @property
+    def is_long(self) -> bool:
+        """The trial shows whether later steps take as long as those of other trials."""
+        return self.repeat == LONG
+
+    @property
     def canary_after(self) -> int | None:
         """Finished trials after which this canary is due; None: it is no canary."""
         return self.repeat - FIRST_CANARY if self.is_canary else None
@@ -276,3 +288,21 @@ def with_canaries(trials: Sequence[Trial], every: int) -> list[Trial]:
         planned.insert(moment, replace(cheapest, repeat=FIRST_CANARY + moment))
 
     return planned
+
+
+def long_trials(trials: Iterable[Trial], least_s: float) -> dict[str | None, Trial]:
+    """Return the long trial of each program: its widest throughput trial once more.
+
+    The widest goes through most of the job in a given time. Of equally wide trials it
+    is the one with the fewest samples per step, which fits the memory if any does. A
+    trial whose times are declared needs no long one.
+    """
+    found: dict[str | None, Trial] = {}
+    for trial in sorted(
+        trials, key=lambda trial: (-trial.world_size, trial.global_batch_size)
+    ):
+        if trial.kind is TrialKind.THROUGHPUT and not trial.is_emulated:
+            measurement = replace(trial.measurement, least_s=least_s)
+            longer = replace(trial, repeat=LONG, measurement=measurement)
+            found.setdefault(trial.program, longer)
+    return found

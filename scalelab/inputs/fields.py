@@ -301,6 +301,17 @@ Duration = Annotated[
     _read_by(parse_duration, "has no unit. Write '4h', '90min', '1h30min' or '30s'."),
     _TEXT,
 ]
+_WORDS_OF_LENGTH = dict(zip(("auto", "none"), (math.inf, 0.0), strict=True))
+LongTrial = Annotated[
+    float,
+    _read_by(
+        lambda text: (
+            _WORDS_OF_LENGTH[text] if text in _WORDS_OF_LENGTH else parse_duration(text)
+        ),
+        "has no unit. Write auto, none, or a duration such as '40s'.",
+    ),
+    _TEXT,
+]
 Size = Annotated[
     int, _read_by(parse_bytes, "has no unit. Write '16GB' or '512MB'."), _TEXT
 ]

@@ -21,7 +21,7 @@ TRIAL_PLACEHOLDERS: Mapping[str, str] = {
     "parallelism": "ddp, ...",
     "precision": "fp32, bf16 or fp16",
     "seed": "seed of the trial",
-    "repeat": "0-based index among equal trials; from 1,000 on canaries",
+    "repeat": "index among equal trials; from 1,000 on canaries; 1,000,000: long",
     "trial_id": "hash of the configuration",
     "trial_dir": "the attempt's own directory",
 }

@@ -1,5 +1,6 @@
-"""Confidence interval of a mean step time, by block bootstrap; when a trial ends."""
+"""Interval of a mean step time, by block bootstrap; when a trial ends; later steps."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from scalelab.experiment.trial import Measurement
-from scalelab.plan.first_check import AT_LEAST, AT_MOST
+from scalelab.plan.first_check import (
+    AT_LEAST,
+    AT_MOST,
+    FIRST_EPOCH,
+    PAUSES,
+    UNEXPLAINED,
+)
 
 # A trial whose step times have not settled goes on for so many times its steps, unless
 # its steps have taken so long.
@@ -18,6 +25,10 @@ NUM_RESAMPLES = 1000
 MIN_STEPS = 20  # fewer are never called steady
 # Halves of a trial's step times that differ by less are usual on a shared machine.
 _MATERIAL = 0.05
+# A step that takes so many times as long as usual is a pause of the steps.
+_PAUSE = 3.0
+# Pauses are evenly apart where their distances differ by less.
+_UNEVEN = 0.1
 
 _QUANTILE_975 = 1.959963984540054
 
@@ -173,6 +184,112 @@ def warmup_to_go_on_with(
     if is_late or warmup_steps == 0 or not unlike_halves(step_times_s):
         return None
     return 2 * warmup_steps
+
+
+def later_columns(
+    step_times_s: npt.NDArray[np.float64],
+    ends: npt.NDArray[np.int64],
+    *,
+    window_end: int,
+    samples_per_step: float,
+    samples_per_epoch: int | None,
+) -> dict[str, Any]:
+    """Return whether later steps of a long trial take another time, by column.
+
+    They do where pauses, of which no other trial has seen one, make steps 5% longer, or
+    where the mean of the others is more than 5% from that of the window in which other
+    trials are measured, and by more than the 95% interval of the difference. Two forms
+    are known: pauses at even distances, which count as evaluation, and a first epoch
+    that takes longer than later ones. A window that had not settled tells nothing.
+
+    Parameters
+    ----------
+    step_times_s
+        Seconds per step in order without the warm-up, shape (n,); each may be a mean of
+        several steps.
+    ends
+        Steps of the training after each, shape (n,).
+    window_end
+        Steps of the training after which another trial would have ended.
+    samples_per_step
+        Samples that all ranks train on in a step.
+    samples_per_epoch
+        Of the job; None: not known.
+
+    """
+    in_window = ends <= window_end
+    window, later = step_times_s[in_window], step_times_s[~in_window]
+    if not len(later) or unlike_halves(window):
+        return {}
+    columns: dict[str, Any] = {
+        "window_step_time_s": float(window.mean()),
+        "later_step_time_s": float(later.mean()),
+    }
+    usual_s = float(np.median(step_times_s))
+    is_pause = step_times_s > _PAUSE * usual_s
+    is_pause &= not is_pause[in_window].any()
+    apart = _distance(ends[is_pause], int(ends[-1]))
+    steps = np.diff(ends, prepend=0)[is_pause]
+    pauses_s = float(((step_times_s[is_pause] - usual_s) * steps).sum())
+
+    epoch_end = (samples_per_epoch or math.inf) / samples_per_step
+    of_later, in_first = ~in_window & ~is_pause, ends <= epoch_end
+    if not _have_moved(window, step_times_s[of_later]):
+        if pauses_s <= _MATERIAL * usual_s * ends[-1]:
+            return columns
+        differs = PAUSES if apart else UNEXPLAINED
+    elif (
+        window_end <= epoch_end
+        and not _have_moved(window, step_times_s[of_later & in_first])
+        and not unlike_halves(step_times_s[~is_pause & ~in_first])
+    ):
+        differs, of_later = FIRST_EPOCH, ~is_pause & ~in_first
+        slower_s = float(window.mean() - step_times_s[of_later].mean())
+        columns["first_epoch_s"] = slower_s * epoch_end
+        columns["first_epoch_samples"] = samples_per_epoch
+    else:
+        differs = UNEXPLAINED
+
+    columns["later_differs"] = differs
+    if differs != UNEXPLAINED:
+        columns["later_step_time_s"] = float(step_times_s[of_later].mean())
+        if apart:
+            columns["evaluation_s"] = pauses_s / steps.size * float(ends[-1]) / apart
+            columns["evaluation_interval_samples"] = round(apart * samples_per_step)
+    return columns
+
+
+def _have_moved(
+    window: npt.NDArray[np.float64], later: npt.NDArray[np.float64]
+) -> bool:
+    """Tell whether the means of step times differ by more than scatter explains."""
+    if min(len(window), len(later)) < 4:
+        return False
+    means, reaches = [], []
+    for step_times_s in (window, later):
+        lo, hi = mean_interval(step_times_s)
+        means.append(float(step_times_s.mean()))
+        reaches.append((hi - lo) / 2)
+
+    change = abs(means[1] - means[0])
+    return change > max(_MATERIAL * min(means), math.hypot(*reaches))
+
+
+def _distance(positions: npt.NDArray[np.int64], last: int) -> float:
+    """Return the steps between positions that are evenly apart until the last step.
+
+    0 where they are not, or are fewer than two. The first may be another number of
+    steps from the beginning.
+
+    >>> _distance(np.array([200, 400]), 500), _distance(np.array([200, 210]), 500)
+    (200.0, 0.0)
+    """
+    if len(positions) < 2:
+        return 0.0
+    apart = float(np.median(np.diff(positions, prepend=0)))
+    off = np.abs(np.diff(positions) - apart)
+    is_even = off.max() <= _UNEVEN * apart
+    return apart if is_even and last - positions[-1] <= (1 + _UNEVEN) * apart else 0.0
 
 
 def is_steady(

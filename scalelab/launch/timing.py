@@ -80,7 +80,7 @@ def longest_s(program: Program, trial: Trial) -> float:
     start_up_s, between_steps_s = _silences(program, trial)
     silent_s = start_up_s + trial.max_steps * between_steps_s
     if trial.kind is TrialKind.THROUGHPUT:
-        silent_s += SETTLES_WITHIN_S
+        silent_s += max(SETTLES_WITHIN_S, trial.measurement.least_s or 0.0)
     return min(silent_s, trial.measurement.timeout_s or math.inf)
 
 

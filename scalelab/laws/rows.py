@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import SpecError
-from scalelab.experiment.trial import TrialKind
+from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.inputs.document import Scalar
 from scalelab.kinds.strategies import strategy_of
 from scalelab.kinds.strategy import Strategy
 from scalelab.laws.left_out import LeftOut
+from scalelab.plan.first_check import FIRST_EPOCH, LONG_TRIAL, PAUSES
 from scalelab.records.columns import CURVE_COLUMNS, OPTION_PREFIX
 
 CONFIGURATION = (
@@ -41,7 +42,8 @@ class FitRows:
     observations: pd.DataFrame
     # By the same index, what a law reads of each observation: the curve columns, the
     # configuration columns, ``step_time_s`` (of as many samples as were asked for),
-    # ``own_error`` and ``gradient_bytes``
+    # ``own_error``, ``gradient_bytes``, and why and by which factor later steps take
+    # another time, as a long trial has seen
     completed: pd.DataFrame
     # By the same index, tuples of why an observation is unfit for a law
     reasons: pd.Series
@@ -71,10 +73,11 @@ class FitRows:
     def left_out(self) -> tuple[LeftOut, ...]:
         """How many observations are unfit, and why.
 
-        Trials that were run to learn how many samples a target needs are not counted
-        where they say nothing of step times.
+        Long trials are not counted, nor trials that were run to learn how many samples
+        a target needs, where they say nothing of step times.
         """
-        return LeftOut.counted(why for why in self.reasons if why != _OF_SAMPLES)
+        hidden = (_OF_SAMPLES, (LONG_TRIAL,))
+        return LeftOut.counted(why for why in self.reasons if why not in hidden)
 
     def take(self, index: pd.Index) -> Self:
         """Return some of the observations, named by their index."""
@@ -242,16 +245,60 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
         _why_unfit(*row) for row in zip(*columns, is_possible, is_timed, strict=True)
     ]
     held_fixed = observations[curve_columns(observations)]
+    later = _told_by_long_trials(observations, step_time)
+    step_time *= later["later_factor"].where(later["later_differs"] == FIRST_EPOCH, 1.0)
 
     return FitRows(
         observations=observations,
-        completed=pd.concat([held_fixed, completed], axis=1).assign(
+        completed=pd.concat([held_fixed, completed, later], axis=1).assign(
             step_time_s=step_time,
             own_error=_own_error(observations),
             gradient_bytes=numbers(observations, "gradient_bytes"),
         ),
         reasons=pd.Series(reasons, index=observations.index, dtype=object),
     )
+
+
+def _told_by_long_trials(
+    observations: pd.DataFrame, step_time: np.ndarray
+) -> pd.DataFrame:
+    """Return why later steps of rows take another time, and by which factor.
+
+    A long trial tells it of the rows of its program, by the same index: of a first
+    epoch, of rows that ended in it. It tells nothing where other programs were busy
+    beside it, nor where equal trials have taken as long as its later steps.
+    """
+    moved = pd.DataFrame(index=observations.index, columns=["later_differs"])
+    moved["later_factor"] = 1.0
+    whys = observations.reindex(columns=["later_differs"])["later_differs"]
+    if not whys.notna().any():
+        return moved
+
+    of_program = ["run", f"{OPTION_PREFIX}{PROGRAM}"]
+    of_trial = ["world_size", "global_batch_size", *curve_columns(observations)]
+    programs, trials = (
+        observations.reindex(columns=names).groupby(names, dropna=False).ngroup()
+        for names in (of_program, of_trial)
+    )
+
+    for at in whys.index[whys.notna()]:
+        row, why = observations.loc[at], str(whys[at])
+        later_s = float(row["later_step_time_s"])
+        is_other = (programs == programs[at]) & whys.isna()
+        alike_s = step_time[is_other & (trials == trials[at])]
+        is_seen = len(alike_s) and np.nanmin(alike_s) <= later_s <= np.nanmax(alike_s)
+        is_alone = invalid_reasons(row["validity"]) == (LONG_TRIAL,)
+        if not is_alone or str(row["busy_machine"]) == "True":
+            continue
+
+        if why == FIRST_EPOCH:
+            samples = numbers(observations, "num_samples")
+            is_other &= samples <= row["first_epoch_samples"]
+        if why == PAUSES or not is_seen:
+            moved.loc[is_other, "later_differs"] = why
+            moved.loc[is_other, "later_factor"] = later_s / row["window_step_time_s"]
+
+    return moved
 
 
 def _own_error(observations: pd.DataFrame) -> np.ndarray:

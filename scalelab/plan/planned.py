@@ -1,14 +1,15 @@
 """The built-in trial source: all trials of an experiment, in a fixed order."""
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scalelab.errors import SpecError
 from scalelab.experiment.sections import AutoBatch
 from scalelab.experiment.spec import Experiment
-from scalelab.experiment.trial import Trial
+from scalelab.experiment.trial import PROGRAM, Trial, long_trials
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import paragraph
 from scalelab.inputs.numerals import counted
@@ -28,7 +29,8 @@ class PlannedTrials(TrialSource):
     on the fewest that the strategy can use, for each combination of node group,
     precision, parallelism and options. They are ordinary trials: what they measure
     stays in the run, and what the plan contains is not run again. A canary is proposed
-    once as many trials of the plan have ended as it is due after.
+    once as many trials of the plan have ended as it is due after, and the long trial of
+    a program once its other trials have ended.
     """
 
     def __init__(self, experiment: Experiment, site: Site) -> None:
@@ -38,7 +40,8 @@ class PlannedTrials(TrialSource):
         self._told: dict[str, Observation] = {}
         self._waiting: deque[Trial] = deque()
         self._canaries: deque[tuple[int, Trial]] = deque()
-        self._paced_by: set[str] = set()
+        self._long: dict[str | None, Trial] = {}
+        self._paced_by: dict[str, str | None] = {}  # the program of each
         self._num_finished = 0
         self._searches: dict[Setup, LargestFit] = {}
         # Batch arithmetic that cannot work is refused before anything runs.
@@ -104,24 +107,61 @@ class PlannedTrials(TrialSource):
         }
 
     def _expand(self, local_batch_sizes: Mapping[Setup, int] | None = None) -> None:
-        self._plan = plan(self._experiment, self._site, local_batch_sizes)
-        if self._plan.assumes_local_batch:
+        found = plan(self._experiment, self._site, local_batch_sizes)
+        measure = self._experiment.measure
+        if measure.long_trial:
+            least_s = measure.long_trial_s(measured_s=0.0, job_s=math.inf)
+            self._long = long_trials(found.trials, least_s)
+        self._plan = replace(found, trials=(*found.trials, *self._long.values()))
+        if found.assumes_local_batch:
             return
 
-        for trial in self._plan.trials:
+        for trial in found.trials:
             if (moment := trial.canary_after) is not None:
                 self._canaries.append((moment, trial))
             else:
                 self._waiting.append(trial)
 
-        if self._canaries:
-            self._paced_by = {trial.trial_id for trial in self._waiting}
-            self._num_finished = len(self._paced_by & self._told.keys())
+        self._paced_by = {trial.trial_id: trial.program for trial in self._waiting}
+        self._num_finished = len(self._paced_by.keys() & self._told.keys())
 
     def _next(self) -> Trial | None:
         if self._canaries and self._canaries[0][0] <= self._num_finished:
             return self._canaries.popleft()[1]
-        return self._waiting.popleft() if self._waiting else None
+        if self._waiting:
+            return self._waiting.popleft()
+
+        for program in self._long:
+            of_program = (
+                trial_id
+                for trial_id, other in reversed(self._paced_by.items())
+                if other == program
+            )
+            if all(trial_id in self._told for trial_id in of_program):
+                return self._lengthened(self._long.pop(program))
+        return None
+
+    def _lengthened(self, trial: Trial) -> Trial:
+        """Return a long trial with the seconds that its steps take, see ``Measure``."""
+        measure, job = self._experiment.measure, self._experiment.job
+        timed = [row for row in self._told.values() if row.get("step_time_s")]
+        rates = [
+            row["throughput_samples_per_s"]
+            for row in timed
+            if row.get(f"options.{PROGRAM}") == trial.program
+        ]
+        samples = job.num_samples(trial.global_batch_size) if job else None
+        least_s = measure.long_trial_s(
+            measured_s=sum(
+                row["step_time_s"] * (row["num_steps"] or 0) for row in timed
+            ),
+            job_s=samples / max(rates) if samples and rates else math.inf,
+        )
+        epoch = job.samples_per_epoch if job else None
+        measurement = replace(
+            trial.measurement, least_s=least_s, samples_per_epoch=epoch
+        )
+        return replace(trial, measurement=measurement)
 
     def _advance_searches(self) -> None:
         if not self._plan.assumes_local_batch:

@@ -11,7 +11,7 @@ from typing import Any
 from scalelab.errors import ScaleLabError, SpecError
 from scalelab.experiment.checks import check_kinds
 from scalelab.experiment.spec import Experiment
-from scalelab.experiment.trial import PROGRAM, Trial
+from scalelab.experiment.trial import LONG, PROGRAM, Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import one_of, shown
@@ -57,10 +57,12 @@ class Durations:
     def learn(self, row: Observation) -> None:
         """Remember how long a trial held its devices, if it measured something.
 
-        A trial that its source ended early says nothing about those that run on.
+        A trial that its source ended early says nothing about those that run on, nor
+        does a long trial.
         """
         held, outcome = row.get("allocated_gpu_s"), Outcome(row["outcome"])
-        if held is None or outcome is Outcome.PRUNED or not outcome.is_measurement:
+        is_told = outcome.is_measurement and outcome is not Outcome.PRUNED
+        if held is None or row.get("repeat") == LONG or not is_told:
             return
         work = tuple(row.get(name) for name in _WORK)
         self._seconds[work] = held / row["world_size"]
@@ -81,8 +83,9 @@ class Durations:
             trial.node_group,
             trial.program,
         )
+        longer_s = trial.measurement.least_s or 0.0
         if work in self._seconds:
-            return self._seconds[work]
+            return self._seconds[work] + longer_s
 
         alike = [known for known in self._seconds if known[0] == work[0]]
 
@@ -93,7 +96,7 @@ class Durations:
             doublings = sum(abs(math.log2(a / b)) for a, b in sizes)
             return sum(a != b for a, b in settings), doublings
 
-        return self._seconds[min(alike, key=distance)] if alike else None
+        return self._seconds[min(alike, key=distance)] + longer_s if alike else None
 
     def times(self, trials: Iterable[Trial]) -> list[tuple[Trial, float]] | None:
         """Return trials with their seconds; None where a kind is unknown."""

@@ -17,7 +17,7 @@ from scalelab.laws.convergence.rows import RATE_SETTINGS
 from scalelab.laws.rows import CONFIGURATION, FitRows, cells, curve_name, numbers
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
-from scalelab.plan.first_check import INSIDE, LOG, ONE_PROCESS
+from scalelab.plan.first_check import INSIDE, LOG, LONG_TRIAL, ONE_PROCESS
 from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.recommend.answer.rows import Barred, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
@@ -26,6 +26,7 @@ from scalelab.recommend.prediction.consistency import (
     disagreeing_rates,
     equal_losses,
     is_among,
+    later_steps,
     not_settled,
     not_witnessed,
     other_samples,
@@ -78,6 +79,7 @@ def assumptions(
     yield from [*knowledge.uneven.values()][:_MOST_NAMED]
 
     yield from busy_machine(knowledge.rows)
+    yield from later_steps(knowledge.rows)
     for noted in (unknown_scatter, not_witnessed, disagreeing_rates, equal_losses):
         yield from noted(knowledge.rows)
     yield from not_settled(knowledge.rows, chosen.world_size)
@@ -235,9 +237,10 @@ def are_of_first_epoch(rows: FitRows, job: Job | None, batch: int) -> bool:
     epoch = job.samples_per_epoch if job else None
     if job is None or epoch is None or (job.num_samples(batch) or np.inf) <= epoch:
         return False
-    used = rows.used
-    is_program = {*map(str, cells(used, "measured_by"))} <= {INSIDE, LOG}
-    return is_program and bool((numbers(used, "num_samples") <= epoch).all())
+    is_timed = rows.reasons.isin([(), (LONG_TRIAL,)])
+    timed = rows.observations[is_timed]
+    is_program = {*map(str, cells(timed, "measured_by"))} <= {INSIDE, LOG}
+    return is_program and bool((numbers(timed, "num_samples") <= epoch).all())
 
 
 def contradicting(found: pd.DataFrame) -> Iterator[Fact]:

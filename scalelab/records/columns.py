@@ -34,7 +34,10 @@ COLUMNS = (
     _integer("schema_version", "Version of these columns."),
     _text("run", "Name of the run."),
     _text("trial_id", "Hash of the configuration."),
-    _integer("repeat", "0-based index among equal trials; from 1,000 on canaries."),
+    _integer(
+        "repeat",
+        "0-based index among equal trials; from 1,000 on canaries; 1,000,000: long.",
+    ),
     _integer("attempt", "1-based launch number of the trial."),
     _text("outcome", "How the attempt ended; pruned: early, by the source of trials."),
     _text("reason", "Why, in a sentence; missing for completed."),
@@ -90,6 +93,18 @@ COLUMNS = (
         "step_time_bound",
         "at_most or at_least: later steps take less, or more; missing where settled.",
     ),
+    _number(
+        "window_step_time_s",
+        "Of a long trial: step time while other trials would measure.",
+    ),
+    _number("later_step_time_s", "Of a long trial: step time after that window."),
+    _text(
+        "later_differs",
+        "Why it is another: pauses, first_epoch or unexplained; missing where it is "
+        "not, or the window had not settled.",
+    ),
+    _number("first_epoch_s", "Seconds that the first epoch takes longer than another."),
+    _integer("first_epoch_samples", "Samples of that epoch."),
     _number("data_wait_s", "Seconds per step waiting for input."),
     _number("compute_s", "Seconds per step in forward and backward."),
     _number("exposed_sync_s", "Seconds per step of gradient exchange not hidden."),

@@ -19,7 +19,7 @@ from scalelab.experiment.program import (
     program_to_json,
 )
 from scalelab.inputs.outcome import Outcome
-from scalelab.plan.first_check import was_busy
+from scalelab.plan.first_check import LONG_TRIAL, was_busy
 from scalelab.plan.source import Observation
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.columns import (
@@ -58,7 +58,8 @@ def row(spec: AttemptSpec, result: AttemptResult) -> Observation:
     measured = result.measurements.get("validity") or ()
     if not values["emulated"]:  # whose times are declared
         values["busy_machine"] = was_busy(values)
-    values["validity"] = list(dict.fromkeys((*spec.validity, *measured)))
+    marks = [LONG_TRIAL] if spec.trial.is_long else []
+    values["validity"] = list(dict.fromkeys((*spec.validity, *measured, *marks)))
     return _with_engine_mark(values)
 
 

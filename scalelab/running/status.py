@@ -70,7 +70,8 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
     if experiment is not None:
         with suppress(SpecError):
             site = experiment.resolve_site()
-            source = source_of(experiment, site, finished)
+            asked = experiment.as_in(reader.fingerprint)
+            source = source_of(asked, site, finished)
             num_missing, inquiry = source.remaining, source.inquiry
 
     # at one moment, so that one does not contradict the other

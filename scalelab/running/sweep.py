@@ -95,6 +95,10 @@ class Sweep:
         where, site_name = asked.resolve_site(site), site and lasting_name(site)
         check_start(experiment, asked, where)
         home = Path(directory or RUNS / asked.name).absolute()
+        reader = RunReader.open(home) if is_taken(home) else None
+        if reader is not None:
+            asked = asked.as_in(reader.fingerprint)
+
         fingerprint = asked.fingerprint(
             code_hash=code_hash(asked),
             device_type=where.device_type.value,
@@ -105,8 +109,7 @@ class Sweep:
         changes: tuple[Change, ...] = ()
 
         rows, finished = list[Observation](), list[Observation]()
-        if is_taken(home):
-            reader = RunReader.open(home)
+        if reader is not None:
             changes = fingerprint_changes(reader.fingerprint, fingerprint)
             rows = reader.rows()
             # Unless a trial has shown that the program works, failed ones run again.
@@ -203,8 +206,8 @@ class Sweep:
     def share_of_job(self) -> float | None:
         """Samples that the trials left train, as a share of the job's.
 
-        Trials whose step times settle late train more. None: the trials, or the samples
-        of the job, are not known.
+        Trials whose step times settle late, and long trials, train more. None: the
+        trials, or the samples of the job, are not known.
         """
         job, left = self.experiment.job, self.source.left
         if job is None or left is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from scalelab.inputs.guessed import Guided, by_guess
 from scalelab.inputs.lines import aligned
-from scalelab.inputs.numerals import counted
+from scalelab.inputs.numerals import counted, duration
 from scalelab.inputs.wording import Option
 from scalelab.kinds.sources import SOURCES
 
@@ -71,7 +71,7 @@ class DryRun(Guided):
 def _columns(trial: Trial) -> dict[str, Any]:
     return {
         "trial_id": trial.trial_id,
-        "kind": "canary" if trial.is_canary else trial.kind.value,
+        "kind": _kind_of(trial),
         "world_size": trial.world_size,
         "num_nodes": trial.allocation.num_nodes,
         "local_batch_size": trial.local_batch_size,
@@ -108,13 +108,19 @@ def _trials(asked: Sweep) -> Iterator[str]:
 
 def _row(trial: Trial, varied: Sequence[str]) -> tuple[str, ...]:
     return (
-        "canary" if trial.is_canary else trial.kind.value,
+        _kind_of(trial),
         str(trial.world_size),
         " ".join(filter(None, (str(trial.allocation), trial.node_group))),
         f"{trial.global_batch_size:,}",
         f"{trial.local_batch_size:,} x {trial.data_parallel_size} "
         f"x {trial.gradient_accumulation_steps}",
         *(_settings(trial).get(name, "") for name in varied),
+    )
+
+
+def _kind_of(trial: Trial) -> str:
+    return (
+        "canary" if trial.is_canary else "long" if trial.is_long else trial.kind.value
     )
 
 
@@ -156,6 +162,14 @@ def _notes(asked: Sweep) -> Iterator[str]:
             f"{asked.experiment.measure.canary_every} trials, and last. It shows "
             "whether the machine changes meanwhile; measure.canary_every: 0 leaves it "
             "out."
+        )
+
+    lengths = [trial.measurement.least_s for trial in planned if trial.is_long]
+    if least_s := max(filter(None, lengths), default=None):
+        yield (
+            "A long trial is the widest of its program once more, last, with at least "
+            f"{duration(least_s)} of steps. It shows whether later steps take another "
+            "time; measure.long_trial: none leaves it out."
         )
 
     groups = [name for name in asked.site.groups if name is not None]

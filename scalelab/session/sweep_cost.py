@@ -94,7 +94,7 @@ def to_come(asked: Sweep) -> Iterator[str]:
     if (share := asked.share_of_job) is not None:
         yield (
             f"Samples to come: {number(100 * share)}% of the job's; trials whose step "
-            "times settle late take more."
+            "times settle late, and long trials, take more."
         )
 
 

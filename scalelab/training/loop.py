@@ -18,12 +18,7 @@ from scalelab.experiment.fingerprint import ACCEPT
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.kinds.trainers import WorkloadNames
 from scalelab.launch.process_tree import stop_signal_has_come
-from scalelab.launch.steady import (
-    MOST_TIMES_ITS_STEPS,
-    cycle_means,
-    is_steady,
-    warmup_to_go_on_with,
-)
+from scalelab.launch.steady import cycle_means, is_steady, warmup_to_go_on_with
 from scalelab.launch.verdict import fewest_steps
 from scalelab.records.attempt import AttemptFiles
 from scalelab.records.attempt_io import encode_json, write_atomically
@@ -61,6 +56,7 @@ class StepTally:
     # This rank's clock after warm-up, per block, each of shape (num_steps, 4).
     measured: list[Seconds] = field(default_factory=list)
     num_unsettled: int = 0  # of these steps, at their beginning
+    window_steps: int | None = None  # done when enough was measured; None: not yet
     training_s: float = 0.0
     evaluation_s: float = 0.0
     evaluated_step: int = 0  # steps done at the last evaluation
@@ -157,11 +153,26 @@ class Loop:
         return Ending.STOPPED if is_asked else None
 
     def _has_measured_enough(self) -> bool:
-        tally, plan, cycle = self._tally, self._plan, self._plan.cycle
+        tally, plan = self._tally, self._plan
         is_done = tally.step >= plan.num_steps
         if self._trial.kind is not TrialKind.THROUGHPUT:
             return is_done
 
+        if tally.window_steps is None:
+            self._look_at_steps()
+        least_s = self._trial.measurement.least_s or 0.0
+        if tally.window_steps is not None and tally.training_s >= least_s:
+            return True
+
+        if is_done:
+            num_measured = plan.num_steps - plan.warmup_steps
+            twice = plan.warmup_steps + 2 * num_measured
+            self._plan = replace(plan, num_steps=twice)
+        return False
+
+    def _look_at_steps(self) -> None:
+        """Lengthen the warm-up, or remember that the trial has measured enough."""
+        tally, plan, cycle = self._tally, self._plan, self._plan.cycle
         measurement = self._trial.measurement
         step_times_s = tally.readings.sum(axis=1)[tally.num_unsettled :]
         step_times_s = step_times_s[: len(step_times_s) // cycle * cycle]
@@ -175,18 +186,15 @@ class Loop:
                 step_times_s, measurement.relative_precision, cycle=cycle
             ),
         )
-        if warmup_steps is None:
-            if len(step_times_s) < fewest_steps(self._trial):
-                tally.num_unsettled = 0  # it was late before so many were measured
-            return True
+        if warmup_steps is not None:
+            # Measured steps are whole cycles.
+            num_cycles = -(-(warmup_steps - plan.warmup_steps) // cycle)
+            tally.num_unsettled = num_cycles * cycle
+            return
 
-        # Measured steps are whole cycles.
-        num_cycles = -(-(warmup_steps - plan.warmup_steps) // cycle)
-        tally.num_unsettled = num_cycles * cycle
-        if is_done:
-            most = MOST_TIMES_ITS_STEPS * (plan.num_steps - plan.warmup_steps)
-            self._plan = replace(plan, num_steps=plan.warmup_steps + most)
-        return False
+        if len(step_times_s) < fewest_steps(self._trial):
+            tally.num_unsettled = 0  # it was late before so many were measured
+        tally.window_steps = tally.step
 
     def _block_steps(self) -> int:
         wanted = round(BLOCK_S / self._last_step_s) if self._last_step_s else 1

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from scalelab.errors import SpecError
@@ -17,7 +19,7 @@ from scalelab.kinds.registry import imported
 from scalelab.kinds.strategies import slow_rank_factor
 from scalelab.launch.progress import StreamWriter
 from scalelab.launch.protocol import RankIdentity
-from scalelab.launch.steady import cycle_means, interval_columns
+from scalelab.launch.steady import cycle_means, interval_columns, later_columns
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import encode_json
 from scalelab.training.context import RankContext, claim_device, process_group
@@ -93,7 +95,7 @@ def step_columns(
     if num_steps == 0:
         return columns
 
-    slowest = max(ranks, key=lambda steps: float(steps.sum())).sum(axis=1)
+    slowest = _slowest(ranks)
     step_time_s = float(slowest.mean())
     columns["step_time_s"] = step_time_s
 
@@ -107,6 +109,27 @@ def step_columns(
         columns[phase.column] = share * columns["step_time_s"]
 
     return columns
+
+
+def _slowest(ranks: Sequence[Seconds]) -> npt.NDArray[np.float64]:
+    slowest = max(ranks, key=lambda steps: float(steps.sum()))
+    return np.asarray(slowest.sum(axis=1))
+
+
+def later_columns_of(
+    ranks: Sequence[Seconds], tally: StepTally, trial: Trial, cycle: int
+) -> dict[str, Any]:
+    """Return whether later steps of a long trial take another time, by column."""
+    if not trial.is_long or tally.window_steps is None:
+        return {}
+    means = cycle_means(_slowest(ranks), cycle)
+    return later_columns(
+        means,
+        tally.step - cycle * np.arange(len(means))[::-1],
+        window_end=tally.window_steps,
+        samples_per_step=trial.global_batch_size,
+        samples_per_epoch=trial.measurement.samples_per_epoch,
+    )
 
 
 def device_columns(ranks: Sequence[RankReadings]) -> dict[str, Any]:
@@ -273,6 +296,7 @@ def _run(
         "num_samples": tally.step * global_batch_size,
         "versions": versions(),
         **step_columns(settled, global_batch_size, cycle=cycle),
+        **later_columns_of(settled, tally, trial, cycle),
         **device_columns(ranks),
         **target_columns(tally, trial, workload.default_metric),
         **engine.description(),

@@ -12,7 +12,7 @@ import scalelab
 EXPERIMENT = """\
 name: small
 workload: {workload}
-measure: {{kind: [throughput, end_to_end], steps: 8, repeats: 1}}
+measure: {{long_trial: none, kind: [throughput, end_to_end], steps: 8, repeats: 1}}
 job: {{epochs: 2, samples_per_epoch: 1437}}
 accept: {accept}
 gpus: [1, 2]

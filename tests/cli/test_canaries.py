@@ -16,7 +16,7 @@ from scalelab.experiment.trial import FIRST_CANARY
 DIGITS = """\
 name: small
 workload: {name: digits_mlp, hidden_sizes: [64]}
-measure: {warmup_steps: 5, steps: 100, repeats: 8, canary_every: 4}
+measure: {long_trial: none, warmup_steps: 5, steps: 100, repeats: 8, canary_every: 4}
 job: {samples: 100000}
 gpus: 1
 local_batch_size: [16, 32, 64]
@@ -26,7 +26,7 @@ site: {device_type: cpu, gpus_per_node: 1}
 EMULATED = """\
 name: small
 workload: {name: emulated, sample_time_s: 2.0e-3, fixed_time_s: 10.0e-3}
-measure: {warmup_steps: 1, steps: 10, repeats: 3, canary_every: 3}
+measure: {long_trial: none, warmup_steps: 1, steps: 10, repeats: 3, canary_every: 3}
 job: {samples: 100000}
 gpus: [1, 2]
 local_batch_size: [4, 8]

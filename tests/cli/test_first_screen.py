@@ -112,7 +112,7 @@ SMALL = """\
 name: small
 workload: {name: emulated, sample_time_s: 4.0e-3, fixed_time_s: 10.0e-3}
 job: {samples: 20000}
-measure: {warmup_steps: 1, steps: 5, repeats: 1}
+measure: {long_trial: none, warmup_steps: 1, steps: 5, repeats: 1}
 gpus: [1, 2]
 local_batch_size: 8
 site: {device_type: cpu, nodes: 4, gpus_per_node: 2}

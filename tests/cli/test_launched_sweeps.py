@@ -20,7 +20,9 @@ command: python program.py {launcher} -
 launcher: {launcher}
 code: {{snapshot: program.py}}
 metrics: {{regex: 'step (?P<step>\d+) loss (?P<loss>\S+)'}}
-measure: {{steps: 100000, relative_precision: 1.0e-9, repeats: 1, canary_every: 0}}
+measure:
+  {{long_trial: none, steps: 100000, relative_precision: 1.0e-9, repeats: 1,
+    canary_every: 0}}
 gpus: 2
 local_batch_size: 8
 site: {{device_type: cpu, gpus_per_node: 2}}

@@ -34,7 +34,7 @@ command: >-
 uses: [SCALELAB_PIPELINE_PARALLEL_SIZE]
 launcher: none
 code: {snapshot: [train.py]}
-measure: {warmup_steps: 2, steps: 10, repeats: 1, canary_every: 0}
+measure: {long_trial: none, warmup_steps: 2, steps: 10, repeats: 1, canary_every: 0}
 job: {samples: 10000}
 gpus: 2
 local_batch_size: 2

@@ -19,7 +19,7 @@ CORES = num_cores()
 CROWDED = f"""\
 name: crowded
 workload: {{name: digits_mlp, hidden_sizes: [16]}}
-measure: {{warmup_steps: 1, steps: 5, repeats: 2}}
+measure: {{long_trial: none, warmup_steps: 1, steps: 5, repeats: 2}}
 job: {{samples: 100000}}
 gpus: [1, {2 * CORES}]
 local_batch_size: 8

@@ -32,8 +32,8 @@ def test_configurations_are_counted(scalelab: Callable[..., Any], here: Path) ->
         "Device time to come: at most 3 emulated GPU-h, if every trial ran once and "
         "used up its time limits; measure.timeout lowers them.",
         # 6 steps of 4 + 8 + 8 + 16 samples, twice, of 100,000
-        "Samples to come: 0.43% of the job's; trials whose step times settle late "
-        "take more.",
+        "Samples to come: 0.43% of the job's; trials whose step times settle late, "
+        "and long trials, take more.",
         "Job to recommend for: 100,000 samples",
     ]
     assert os.listdir() == ["experiment.yaml"]
@@ -112,8 +112,8 @@ def test_what_is_done_and_what_the_rest_takes(
         f"In {here}/runs/small: 8 trials done, 49 to run.",
         "Device time to come: about 0.20 emulated GPU-h, estimated from ended trials.",
         # 6 steps of 3 x 4 + 7 x (4 + 8 + 8 + 16) + 9 x (16 + 32) samples
-        "Samples to come: 4.2% of the job's; trials whose step times settle late "
-        "take more.",
+        "Samples to come: 4.2% of the job's; trials whose step times settle late, "
+        "and long trials, take more.",
     ]
 
 

@@ -21,7 +21,7 @@ ACCEPTED = (0, 3)  # 3: nothing meets what was asked
 MEASURED = """\
 name: measured
 workload: {name: digits_mlp, hidden_sizes: [64]}
-measure: {warmup_steps: 2, steps: 30}
+measure: {long_trial: none, warmup_steps: 2, steps: 30}
 job: {epochs: 40, samples_per_epoch: 1437, target: val_acc >= 0.9}
 gpus: [1, 2]
 local_batch_size: [4, 8]

@@ -55,7 +55,7 @@ program:
   command: no-such/bin/python lines.py --batch {local_batch_size}
   metrics: {regex: 'step (?P<step>\\d+)'}
 code: {snapshot: [lines.py, bars.py]}
-measure: {warmup_steps: 2, steps: 10, repeats: 1, canary_every: 0}
+measure: {long_trial: none, warmup_steps: 2, steps: 10, repeats: 1, canary_every: 0}
 job: {samples: 10000}
 gpus: [1, 2]
 local_batch_size: 8

@@ -17,7 +17,7 @@ from scalelab.session import load
 FEEDS = """
 name: small
 workload: {name: image_folder, data: pictures, image_size: 8, store: {open_s: 0.05}}
-measure: {kind: throughput, warmup_steps: 1, steps: 4, repeats: 2, canary_every: 0}
+measure: {long_trial: none, warmup_steps: 1, steps: 4, repeats: 2, canary_every: 0}
 gpus: 1
 local_batch_size: 4
 learning_rate: 0.1
@@ -105,7 +105,7 @@ class Mine(Workload):
 OWN = """\
 name: small
 workload: {{name: "mine:Mine", {parameters}}}
-measure: {{warmup_steps: 1, steps: 5, repeats: 1}}
+measure: {{long_trial: none, warmup_steps: 1, steps: 5, repeats: 1}}
 job: {{samples: 1000}}
 gpus: [1, 2]
 local_batch_size: 8
@@ -179,7 +179,7 @@ COMMAND = """\
 name: small
 command: python script.py --batch {local_batch_size}
 metrics: {regex: 'step (?P<step>[0-9]+) samples (?P<samples>[0-9]+)'}
-measure: {warmup_steps: 2, steps: 20, repeats: 1}
+measure: {long_trial: none, warmup_steps: 2, steps: 20, repeats: 1}
 job: {samples: 1000}
 gpus: [1, 2]
 local_batch_size: 8

@@ -62,7 +62,7 @@ program:
   - {name: quick, command: "python -S train.py {global_batch_size}"}
 launcher: none
 code: {snapshot: [train.py]}
-measure: {warmup_steps: 1, steps: 4, repeats: 1, canary_every: 0}
+measure: {long_trial: none, warmup_steps: 1, steps: 4, repeats: 1, canary_every: 0}
 job: {samples: 1000}
 gpus: 1
 global_batch_size: 8

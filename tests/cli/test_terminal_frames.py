@@ -30,7 +30,7 @@ command: python program.py {local_batch_size}
 launcher: none
 code: {snapshot: program.py}
 metrics: {regex: 'step (?P<step>\\d+) samples (?P<samples>\\d+)'}
-measure: {warmup_steps: 2, steps: 10, repeats: 2, canary_every: 0}
+measure: {long_trial: none, warmup_steps: 2, steps: 10, repeats: 2, canary_every: 0}
 job: {samples: 100000}
 gpus: 1
 local_batch_size: [8, 16, 32, 64]

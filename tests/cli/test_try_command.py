@@ -48,7 +48,7 @@ name: small
 command: python train.py --batch {local_batch_size}
 code: {snapshot: [train.py]}
 metrics: {regex: 'step (?P<step>\\d+) samples (?P<samples>\\d+) loss (?P<loss>\\S+)'}
-measure: {warmup_steps: 1, steps: 20, repeats: 2}
+measure: {long_trial: none, warmup_steps: 1, steps: 20, repeats: 2}
 job: {samples: 10000}
 gpus: [2, 1]
 local_batch_size: [8, 4]
@@ -135,7 +135,7 @@ def test_scripts_that_crash_or_are_silent_are_told_with_their_logs(
     regex = yaml.safe_load(change)["metrics"]["regex"]
     assert re.search(regex, "Iteration 7/20: loss 0.5")["step"] == "7"  # type: ignore[index]
     assert waiting.startswith("waiting, 1 device: no step came for too long.")
-    assert "    measure: {start_up_timeout: 30min}\n" in waiting
+    assert "    measure: {long_trial: none, start_up_timeout: 30min}\n" in waiting
     assert "Not tried: crashing, 2 devices." in waiting
     logs = [Path(each) for each in re.findall(r"Log: (\S+)", ended.stdout)]
     assert all(log.is_relative_to(here / "runs" / ".small.try") for log in logs)

@@ -23,7 +23,7 @@ workload: digits_mlp
 parallelism: [ddp, paired]
 gpus: 2
 local_batch_size: 16
-measure: {{steps: 20, repeats: 1, canary_every: 0}}
+measure: {{long_trial: none, steps: 20, repeats: 1, canary_every: 0}}
 {SITE}"""
 LAUNCHED = f"""
 name: launched
@@ -32,7 +32,7 @@ launcher: toyrun
 metrics: {{regex: 'step (?P<step>\\d+) samples (?P<samples>\\d+)'}}
 gpus: 2
 local_batch_size: 16
-measure: {{steps: 20, repeats: 1, canary_every: 0}}
+measure: {{long_trial: none, steps: 20, repeats: 1, canary_every: 0}}
 {SITE}"""
 SCRIPT = """
 import os, socket, time
@@ -67,7 +67,7 @@ name: plain
 workload: {{name: toy/sleep, sample_time_s: 1.0e-3}}
 gpus: [1, 2]
 local_batch_size: 4
-measure: {{steps: 20, repeats: 1, canary_every: 0}}
+measure: {{long_trial: none, steps: 20, repeats: 1, canary_every: 0}}
 {SITE}"""
 QUEUED = """
 name: queued

@@ -9,7 +9,7 @@ from scalelab.inputs.fields import Range
 TEXT = """\
 name: ranged
 workload: {name: emulated, sample_time_s: 1.0e-3}
-measure: {steps: 5}
+measure: {long_trial: none, steps: 5}
 gpus: %s
 local_batch_size: 8
 site: {device_type: cpu, gpus_per_node: 8}

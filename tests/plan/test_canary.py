@@ -16,7 +16,7 @@ workload: digits_mlp
 learning_rate: 0.1
 gpus: [2, 1, 4]
 local_batch_size: [16, 8]
-measure: {canary_every: 4, repeats: 2}
+measure: {long_trial: none, canary_every: 4, repeats: 2}
 """
 
 

@@ -23,7 +23,7 @@ command: python train.py {local_batch_size}
 metrics: {regex: 'step (?P<step>[0-9]+)'}
 gpus: [4, 2, 1]
 local_batch_size: [16, 8]
-measure: {repeats: 2, canary_every: 0}
+measure: {long_trial: none, repeats: 2, canary_every: 0}
 """
 TWO = ONE.replace(
     "command: python train.py {local_batch_size}\n",

@@ -14,7 +14,7 @@ TEXT = """\
 name: small
 workload: digits_mlp
 learning_rate: {base: 0.1, at_batch: 32, rule: [linear, sqrt]}
-measure: {repeats: 2}
+measure: {long_trial: none, repeats: 2}
 gpus: [1, 2]
 local_batch_size: [8, 16]
 precision: [fp32, bf16]

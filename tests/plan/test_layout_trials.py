@@ -26,7 +26,7 @@ name: a
 command: >-
   train {tensor_parallel_size} {pipeline_parallel_size} {context_parallel_size}
   {expert_parallel_size} {data_shard_size} {local_batch_size} {global_batch_size}
-measure: {repeats: 1, canary_every: 0}
+measure: {long_trial: none, repeats: 1, canary_every: 0}
 site: {device_type: cpu, nodes: 2, gpus_per_node: 4}
 """
 BATCHES = "local_batch_size: 2\nglobal_batch_size: 32\n"
@@ -223,7 +223,7 @@ def test_the_layout_is_part_of_the_identity_and_survives_json() -> None:
     (plain,) = planned(
         f"gpus: 8\n{BATCHES}",
         "name: a\ncommand: t {global_batch_size}\n"
-        "measure: {repeats: 1, canary_every: 0}\n"
+        "measure: {long_trial: none, repeats: 1, canary_every: 0}\n"
         "site: {device_type: cpu, gpus_per_node: 8}\n",
     ).trials
     split = dataclasses.replace(plain, layout=Layout(tensor=2, pipeline=2))
@@ -251,7 +251,9 @@ def test_convergence_runs_once_whatever_the_layout() -> None:
         "job: {target: val_acc >= 0.5, samples: 1000}\n"
         "measure: {kind: convergence, batch_norm: false, max_samples: 1000, "
         "evaluate_every_samples: 100}\n",
-        COMMAND.replace("measure: {repeats: 1, canary_every: 0}\n", ""),
+        COMMAND.replace(
+            "measure: {long_trial: none, repeats: 1, canary_every: 0}\n", ""
+        ),
     )
     (trial,) = found.trials
     assert trial.kind is TrialKind.CONVERGENCE

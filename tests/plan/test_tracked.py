@@ -19,7 +19,7 @@ from scalelab.site.profile import LocalSite, Site
 TEXT = """\
 name: small
 workload: {name: emulated, sample_time_s: 2.0e-3, fixed_time_s: 10.0e-3}
-measure: {warmup_steps: 1, steps: 5, repeats: 2}
+measure: {long_trial: none, warmup_steps: 1, steps: 5, repeats: 2}
 gpus: [1, 2]
 local_batch_size: [4, 8]
 """

@@ -18,7 +18,7 @@ from scalelab.session import Run
 FOUR_NODES = """\
 name: scaled
 workload: {name: emulated, sample_time_s: 2.0e-3, fixed_time_s: 10.0e-3}
-measure: {warmup_steps: 1, steps: 5, repeats: 3}
+measure: {long_trial: none, warmup_steps: 1, steps: 5, repeats: 3}
 job: {epochs: 90, samples_per_epoch: 100000}
 gpus: [1, 2, 4, 8]
 global_batch_size: [32, 64]

@@ -26,7 +26,7 @@ from scalelab.site.choice import site_of
 TEXT = """\
 name: adaptive
 workload: {name: emulated, sample_time_s: 2.0e-3, fixed_time_s: 10.0e-3}
-measure: {warmup_steps: 2, steps: 50, repeats: 3}
+measure: {long_trial: none, warmup_steps: 2, steps: 50, repeats: 3}
 job: {samples: 100000000}
 gpus: {from: 1, to: 32}
 local_batch_size: {from: 16, to: 128}
@@ -34,7 +34,7 @@ local_batch_size: {from: 16, to: 128}
 CONVERGENCE = """\
 name: adaptive
 workload: digits_mlp
-measure: {kind: [throughput, convergence]}
+measure: {long_trial: none, kind: [throughput, convergence]}
 job: {epochs: 9, samples_per_epoch: 1437, target: val_acc >= 0.9}
 gpus: [1, 2]
 local_batch_size: 32

@@ -26,7 +26,7 @@ SCALELAB = [sys.executable, "-m", "scalelab"]
 DIGITS = """\
 name: swept
 workload: {name: digits_mlp, hidden_sizes: [256, 256]}
-measure: {warmup_steps: 5, steps: 200, repeats: 3}
+measure: {long_trial: none, warmup_steps: 5, steps: 200, repeats: 3}
 job: {epochs: 200000, samples_per_epoch: 1437}
 gpus: [1, 2]
 local_batch_size: {from: 32, to: 256}
@@ -50,7 +50,7 @@ name: swept
 command: python train.py --batch {local_batch_size}
 launcher: none
 code: {snapshot: [train.py]}
-measure: {warmup_steps: 5, steps: 25, repeats: 2}
+measure: {long_trial: none, warmup_steps: 5, steps: 25, repeats: 2}
 job: {samples: 100000000}
 gpus: 1
 local_batch_size: {from: 8, to: 64}
@@ -60,7 +60,7 @@ site: {device_type: cpu, gpus_per_node: 2}
 TWO_NODES = """\
 name: swept
 workload: {name: emulated, sample_time_s: 1.0e-4, fixed_time_s: 5.0e-3}
-measure: {warmup_steps: 2, steps: 20, repeats: 3}
+measure: {long_trial: none, warmup_steps: 2, steps: 20, repeats: 3}
 job: {samples: 1000000000}
 gpus: {from: 1, to: 8}
 local_batch_size: {from: 16, to: 64}

@@ -17,7 +17,7 @@ from scalelab.plan.tracked import TrackedSource, source_of
 TEXT = """\
 name: tuned
 workload: digits_mlp
-measure: {kind: [throughput, convergence], repeats: 2}
+measure: {long_trial: none, kind: [throughput, convergence], repeats: 2}
 job: {epochs: 40, samples_per_epoch: 1437, target: val_acc >= 0.95}
 gpus: [1, 2]
 global_batch_size: [32, 128, 512]

@@ -55,7 +55,7 @@ def test_a_drivers_job_renews_itself(slurm: ThrowawaySlurm) -> None:
         "launcher": "none",
         "code": {"snapshot": ["patient.py"]},
         "env": {"DRIVER_LOG": str(slurm.home / "runs" / "renewed" / "driver.log")},
-        "measure": {"steps": 20, "repeats": 6, "canary_every": 0},
+        "measure": {"long_trial": "none", "steps": 20, "repeats": 6, "canary_every": 0},
         "gpus": [1],
         "local_batch_size": [8],
     }

@@ -60,7 +60,13 @@ dist.destroy_process_group()
 """
 EXPERIMENT: dict[str, Any] = {
     "command": "python -u train.py {local_batch_size} /SLURM_HOME/load",
-    "measure": {"kind": "throughput", "warmup_steps": 3, "steps": 40, "repeats": 3},
+    "measure": {
+        "long_trial": "none",
+        "kind": "throughput",
+        "warmup_steps": 3,
+        "steps": 40,
+        "repeats": 3,
+    },
     "gpus": [1, 2],
     "local_batch_size": 8,
     "job": {"samples": 1600},

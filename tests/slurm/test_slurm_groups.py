@@ -56,7 +56,13 @@ def test_two_groups_of_cpus_of_a_site_with_gpus_are_one_question(
     experiment = {
         "workload": "digits_mlp",
         "learning_rate": 0.1,
-        "measure": {"warmup_steps": 5, "steps": 60, "repeats": 2, "canary_every": 0},
+        "measure": {
+            "long_trial": "none",
+            "warmup_steps": 5,
+            "steps": 60,
+            "repeats": 2,
+            "canary_every": 0,
+        },
         "job": {"epochs": 10, "samples_per_epoch": 1437},
         "gpus": [1, 2],
         "local_batch_size": [32],

@@ -57,7 +57,13 @@ EXPERIMENT: dict[str, Any] = {
     "command": "python -u train.py {trial_dir} {precision} {local_batch_size} "
     "{trial_id} '{label}' {rank}",
     "metrics": {"regex": r"step (?P<step>\d+) samples (?P<samples>\d+)"},
-    "measure": {"kind": "throughput", "warmup_steps": 2, "steps": 20, "repeats": 1},
+    "measure": {
+        "long_trial": "none",
+        "kind": "throughput",
+        "warmup_steps": 2,
+        "steps": 20,
+        "repeats": 1,
+    },
     "env": {"MODE": "off line's", "ME": "rank {rank}"},
     "uses": ["SCALELAB_SEED"],
     "options": {"label": "a b"},

@@ -16,7 +16,13 @@ from waiting import wait_until
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(400)]
 EXPERIMENT = {
     "metrics": {"regex": r"step (?P<step>\d+) loss (?P<loss>\S+)"},
-    "measure": {"kind": "throughput", "warmup_steps": 2, "steps": 20, "repeats": 1},
+    "measure": {
+        "long_trial": "none",
+        "kind": "throughput",
+        "warmup_steps": 2,
+        "steps": 20,
+        "repeats": 1,
+    },
     "uses": ["SCALELAB_TRIAL_DIR"],
     "nodes": 2,
     "gpus_per_node": 2,

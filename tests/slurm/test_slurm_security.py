@@ -15,7 +15,13 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]
 
 LONG = {
     "workload": {"name": "emulated", "sample_time_s": 0.05},
-    "measure": {"kind": "throughput", "warmup_steps": 1, "steps": 40, "repeats": 5},
+    "measure": {
+        "long_trial": "none",
+        "kind": "throughput",
+        "warmup_steps": 1,
+        "steps": 40,
+        "repeats": 5,
+    },
     "local_batch_size": [4],
     "gpus": [1, 2],
 }

@@ -29,7 +29,13 @@ def test_a_command_runs_on_two_nodes_of_one_job(slurm: ThrowawaySlurm) -> None:
         "command": "python train.py {local_batch_size}",
         "launcher": "torchrun",
         "metrics": {"jsonl": "$SCALELAB_METRICS"},
-        "measure": {"kind": "throughput", "warmup_steps": 2, "steps": 10, "repeats": 1},
+        "measure": {
+            "long_trial": "none",
+            "kind": "throughput",
+            "warmup_steps": 2,
+            "steps": 10,
+            "repeats": 1,
+        },
         "gpus": [2, 4],
         "local_batch_size": [16],
     }

@@ -24,7 +24,7 @@ from scalelab.records.store import RunStore
 EMULATED = """\
 name: small
 workload: {name: emulated, sample_time_s: 2.0e-3, fixed_time_s: 10.0e-3}
-measure: {warmup_steps: 1, steps: 5, repeats: 2}
+measure: {long_trial: none, warmup_steps: 1, steps: 5, repeats: 2}
 job: {samples: 100000}
 gpus: [1, 2]
 local_batch_size: [4, 8]
@@ -37,7 +37,7 @@ command: >-
   {gradient_accumulation_steps} --lr {learning_rate} --seed {seed} --out {trial_dir}
 code: {snapshot: [train.py]}
 metrics: {regex: 'step (?P<step>[0-9]+) samples (?P<samples>[0-9]+)'}
-measure: {steps: 20}
+measure: {long_trial: none, steps: 20}
 job: {epochs: 90, samples_per_epoch: 100000}
 gpus: [1, 2, 4, 8, 16]
 local_batch_size: [16, 32]

@@ -27,7 +27,13 @@ SITE: dict[str, Any] = {
 }
 SMALL: dict[str, Any] = {
     "workload": {"name": "emulated", "sample_time_s": 0.002},
-    "measure": {"kind": "throughput", "warmup_steps": 1, "steps": 10, "repeats": 3},
+    "measure": {
+        "long_trial": "none",
+        "kind": "throughput",
+        "warmup_steps": 1,
+        "steps": 10,
+        "repeats": 3,
+    },
     "local_batch_size": [4],
 }
 _STATES = {"R": "RUNNING", "E": "RUNNING", "Q": "PENDING"}

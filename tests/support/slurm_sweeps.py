@@ -22,7 +22,13 @@ SITE = {
 }
 EMULATED = {
     "workload": {"name": "emulated"},
-    "measure": {"kind": "throughput", "warmup_steps": 1, "steps": 4, "repeats": 1},
+    "measure": {
+        "long_trial": "none",
+        "kind": "throughput",
+        "warmup_steps": 1,
+        "steps": 4,
+        "repeats": 1,
+    },
     "local_batch_size": [16],
 }
 

@@ -1,13 +1,15 @@
 """When the loop of a rank has measured enough, from clock readings that are given."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from scalelab.experiment.trial import Measurement, Trial, TrialKind
+from scalelab.experiment.trial import LONG, Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.training.loop import Ending, Loop
+from scalelab.training.rank import later_columns_of
 
 TRIAL = Trial(
     kind=TrialKind.THROUGHPUT,
@@ -16,6 +18,7 @@ TRIAL = Trial(
     local_batch_size=8,
     measurement=Measurement(warmup_steps=6, steps=20, relative_precision=1e-9),
 )
+LONG_TRIAL = replace(TRIAL, repeat=LONG)
 
 
 class FirstRank:
@@ -25,11 +28,15 @@ class FirstRank:
         return None
 
 
-def run(step_times_s: list[float]) -> tuple[Any, Ending | None]:
+def run(
+    step_times_s: list[float], *, least_s: float | None = None
+) -> tuple[Any, Ending | None]:
     """Give a loop one step after another until it ends; return its tally."""
     context: Any = FirstRank()
     nothing: Any = None
-    loop = Loop(context, TRIAL, nothing, nothing, nothing)
+    longer = replace(TRIAL.measurement, least_s=least_s)
+    trial = replace(TRIAL, measurement=longer)
+    loop = Loop(context, trial, nothing, nothing, nothing)
     tally = loop._tally
     for step, seconds in enumerate(step_times_s, start=1):
         tally.step, tally.training_s = step, tally.training_s + seconds
@@ -59,3 +66,21 @@ def test_steps_that_never_settle_end_with_enough_of_them(pace_s: float) -> None:
     tally, ending = run([pace_s * 1.02**step for step in range(300)])
     assert ending is Ending.DONE
     assert len(tally.readings) - tally.num_unsettled >= 20
+
+
+def test_a_long_trial_goes_on_when_it_has_measured_enough() -> None:
+    tally, ending = run([0.01] * 300, least_s=2.0)
+    assert ending is Ending.DONE
+    assert tally.window_steps == 26
+    assert tally.training_s == pytest.approx(2.0, abs=0.02)
+
+
+@pytest.mark.parametrize("cycle", [1, 4])
+def test_ranks_tell_where_the_window_of_a_long_trial_ended(cycle: int) -> None:
+    tally, _ = run([0.01] * 26 + [0.04] * 300, least_s=5.0)
+    readings = tally.readings[: len(tally.readings) // cycle * cycle]
+    columns = later_columns_of([readings], tally, LONG_TRIAL, cycle)
+    assert columns["later_differs"] == "unexplained"
+    assert columns["window_step_time_s"] == pytest.approx(0.01)
+    assert columns["later_step_time_s"] == pytest.approx(0.04, rel=0.05)
+    assert not later_columns_of([readings], tally, TRIAL, cycle)

@@ -16,8 +16,15 @@ import numpy.typing as npt
 
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import Trial, TrialKind
-from scalelab.launch.steady import interval_columns, is_steady, warmup_to_go_on_with
+from scalelab.launch.steady import (
+    SETTLES_WITHIN_S,
+    interval_columns,
+    is_steady,
+    later_columns,
+    warmup_to_go_on_with,
+)
 from scalelab.launch.verdict import fewest_steps
+from scalelab.plan.first_check import UNEXPLAINED
 from scalelab.reading.logs.doubt import LogWitness
 from scalelab.reading.logs.lines import Report
 
@@ -27,6 +34,8 @@ from scalelab.reading.logs.lines import Report
 _LONG = 2.0
 # How often the bootstrap asks whether the mean is known well enough.
 _CHECK_INTERVAL_S = 1.0
+# A long trial whose later steps nothing explains is looked at so often.
+_LOOK_AGAIN_S = 2.0
 # Samples and ranks are looked at after so many steps, and at the end.
 CONFIRM_AFTER_STEPS = 20
 # Ranks that train together are hardly a step apart. So many older steps of each rank in
@@ -87,6 +96,10 @@ class Intervals(list[Interval]):
     def step_times_s(self) -> npt.NDArray[np.float64]:
         """Return the mean seconds per step of each measured interval, in order."""
         return np.array([interval.step_time_s for interval in self._measured()])
+
+    def ends(self) -> npt.NDArray[np.int64]:
+        """Return after which step each measured interval ended, in order."""
+        return np.array([interval.end_step for interval in self._measured()])
 
     def evaluation_s(self, until_step: int | None = None) -> float:
         """Return the seconds of evaluations, in intervals that ended by a step."""
@@ -182,6 +195,9 @@ class StepLog:
         self._is_evaluating = False
         self.intervals = Intervals(trial.measurement.warmup_steps)
         self._checked_s = 0.0
+        # Of a long trial: after which step another trial would have ended.
+        self._window_end: int | None = None
+        self._ends_at_s = self._ends_by_s = 0.0
         self._rows: list[dict[str, Any]] = []
         self._losses: list[float] = []
 
@@ -267,8 +283,11 @@ class StepLog:
     def is_precise(self, now_s: float) -> bool:
         """Tell whether a throughput trial has measured enough.
 
-        Where step times have not settled then, the warm-up becomes longer.
+        Where step times have not settled then, the warm-up becomes longer. A long trial
+        goes on for its time, and for 2 min where nothing explains its later steps.
         """
+        if self._window_end is not None:
+            return self._has_taken_long(now_s)
         intervals, measurement = self.intervals, self._trial.measurement
 
         def is_precise() -> bool:
@@ -277,19 +296,44 @@ class StepLog:
             self._checked_s = now_s
             return is_steady(intervals.step_times_s(), measurement.relative_precision)
 
+        spent_s = sum(interval.seconds for interval in intervals)
         warmup_steps = warmup_to_go_on_with(
             intervals.step_times_s(),
             num_steps=intervals.num_steps,
             warmup_steps=intervals.warmup_steps,
             measurement=measurement,
-            spent_s=sum(interval.seconds for interval in intervals),
+            spent_s=spent_s,
             is_precise=is_precise,
         )
-        if warmup_steps is None:
-            self.measure_enough()
-        else:
+        if warmup_steps is not None:
             intervals.warmup_steps = warmup_steps
-        return warmup_steps is None
+            return False
+
+        self.measure_enough()
+        self._window_end = self.num_seen
+        self._ends_at_s = now_s + (measurement.least_s or 0.0) - spent_s
+        longest_s = min(SETTLES_WITHIN_S, (measurement.timeout_s or math.inf) / 2)
+        self._ends_by_s = now_s + longest_s - spent_s
+        return self._has_taken_long(now_s)
+
+    def _has_taken_long(self, now_s: float) -> bool:
+        """Tell whether a long trial has its time, and its later steps are explained."""
+        if now_s < self._ends_at_s:
+            return False
+        is_explained = self._later_columns().get("later_differs") != UNEXPLAINED
+        self._ends_at_s = now_s + _LOOK_AGAIN_S
+        return is_explained or now_s >= self._ends_by_s
+
+    def _later_columns(self) -> dict[str, Any]:
+        if not self._trial.is_long or self._window_end is None:
+            return {}
+        return later_columns(
+            self.intervals.step_times_s(),
+            self.intervals.ends() - self._num_skipped,
+            window_end=self._window_end,
+            samples_per_step=self.samples_per_step,
+            samples_per_epoch=self._trial.measurement.samples_per_epoch,
+        )
 
     def measure_enough(self) -> None:
         """Shorten a warm-up that became longer, where it has left too few steps."""
@@ -313,6 +357,7 @@ class StepLog:
         columns["throughput_samples_per_s"] = (
             self.samples_per_step / columns["step_time_s"]
         )
+        columns |= self._later_columns()
         measured = [
             time_s for time_s in (step_time_s, float(np.median(means))) if time_s > 0
         ]

@@ -14,7 +14,7 @@ from scalelab.inputs.numerals import (
 )
 from scalelab.inputs.outcome import Support
 from scalelab.inputs.wording import Command, Option
-from scalelab.plan.first_check import BOUNDS
+from scalelab.plan.first_check import BOUNDS, UNEXPLAINED
 from scalelab.recommend.answer.comparing_words import slower
 from scalelab.recommend.answer.facts import Fact
 
@@ -360,6 +360,11 @@ _PHRASES: Mapping[str, Callable[[Mapping[str, Any], str], tuple[State, str]]] = 
     "ranks_alone": _always("contradicted", lambda _: "each rank trains a model alone"),
     "samples_unexplained": _always(
         "contradicted", lambda _: "the samples asked for, by those drawn"
+    ),
+    "later_differs": lambda values, _: (
+        ("contradicted", "how long later steps take")
+        if values["why"] == UNEXPLAINED
+        else ("confirmed", "later steps, by a long trial")
     ),
     "whole_data": lambda values, _: (
         "contradicted" if values["in_epochs"] else "open",

@@ -51,7 +51,7 @@ _PARTS: Mapping[str, NotedPart] = {
     "nothing_measured": "choice",
     "nearest": "nearest",
     "nothing_chosen": "unmet",
-    **dict.fromkeys(("busy_machine", "gpu_throttled"), "machine"),
+    **dict.fromkeys(("busy_machine", "gpu_throttled", "later_differs"), "machine"),
     **dict.fromkeys(("batches_differ", "samples_differ", "another_epoch"), "batches"),
     **dict.fromkeys(("against_devices", "faster_device"), "choice"),
     "worth_granting": "granting",

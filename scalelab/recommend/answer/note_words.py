@@ -10,7 +10,7 @@ from scalelab.inputs.numerals import counted, duration, number, percent, plural
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.wording import Option
 from scalelab.plan.diverged import diverged_in_words
-from scalelab.plan.first_check import WHY_OTHERS
+from scalelab.plan.first_check import FIRST_EPOCH, PAUSES, UNEXPLAINED, WHY_OTHERS
 from scalelab.recommend.answer import argument_words, ending_words
 from scalelab.recommend.answer.comparing_words import (
     against_devices,
@@ -204,6 +204,18 @@ _FIRST_EPOCH = (
     " All were measured within the first epoch: where it fills a cache, later ones are "
     "faster. More measure.steps reach a second one."
 )
+
+
+# By why later steps of a long trial take another time
+_LATER = {
+    PAUSES: "Steps pause at even distances, as a long trial shows: the pauses are "
+    "counted as evaluation.",
+    FIRST_EPOCH: "Steps of the first epoch take {less} times as long as later ones, as "
+    "a long trial shows: times are of later ones, and the first epoch is added once.",
+    UNEXPLAINED: "Later steps take another time: after the steps that other trials "
+    "measure, those of a long trial took {more} times as long, and nothing shows why. "
+    "Which of both a long job takes is not known.",
+}
 
 
 def _times_contain(note: _Note) -> str:
@@ -419,6 +431,15 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     ),
     "gpu_throttled": "A GPU lowered its clocks in {count:n trial}, for heat or a power "
     "brake: their times are too long.",
+    "later_differs": lambda note: _LATER[note.values["why"]].format(
+        more=number(note.values["factor"]), less=number(1 / note.values["factor"])
+    ),
+    "long_trial": lambda note: (
+        f"Measured: {counted(note.values['num_trials'], 'trial')} of "
+        f"{duration(note.values['each_s'])} of steps, "
+        f"{counted(note.values['num_long'], 'long trial')} of "
+        f"{duration(note.values['long_s'])}."
+    ),
     "another_epoch": "The job counts {samples_per_epoch:,} samples an epoch; a pass "
     "over the program's loaders has {samples_of_pass:,.0f}.",
     "one_process": "One process: {count:n trial} ran as a single process that joins no "
@@ -469,11 +490,10 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "one epoch.",
     "against_cheapest": "Device-hours: {more:percent} more than the cheapest, "
     "{world_size:n {device}}.",
-    "nothing_chosen": "Nothing is chosen: in every row a step is of fewer samples than "
-    "was asked, as ranks train on the same batches or batches print the same losses.",
+    "nothing_chosen": "Nothing is chosen: another source contradicts every row.",
     "contradicted_not_chosen": "Not chosen: {world_sizes:sizes} {plural_device}. Their "
-    "ranks train on the same batches, or the batch prints the losses of another; "
-    "{accept_unmeasured} allows them.",
+    "ranks train on the same batches, the batch prints the losses of another, or later "
+    "steps take another time; {accept_unmeasured} allows them.",
     "doubted_not_chosen": "Not chosen: {world_sizes:sizes} {plural_device}. What was "
     "measured there was left out; the figures are those of the other rows.",
     "efficiency": _efficiency,

@@ -31,6 +31,7 @@ from scalelab.plan.first_check import (
     BOUNDS,
     DOUBTED_BEYOND,
     LOADER,
+    LONG_TRIAL,
     MODEL,
     ONE_PROCESS,
     RATE_DISAGREES,
@@ -141,13 +142,15 @@ def contradicted_samples(rows: FitRows, job: Job | None) -> pd.DataFrame:
     """Return the rows whose samples per step another source contradicts.
 
     Ranks train alone or on the same batches, each walks the data of a whole epoch, a
-    smaller batch prints the same losses, or nothing explains the samples drawn.
+    smaller batch prints the same losses, or nothing explains the samples drawn; or
+    nothing explains why later steps of a long trial take another time.
     """
     measured = rows.observations.loc[rows.frame.index]
     losses = measured.reindex(columns=["first_losses"])["first_losses"]
     batches = rows.frame["global_batch_size"]
     found = batches > batches.groupby(losses).transform("min")
     found |= batches.index.isin(having(rows, *_CONTRADICTED).index)
+    found |= rows.frame["later_differs"] == UNEXPLAINED
     return rows.frame[found | _walk_all(measured, _epoch_of(job))]
 
 
@@ -364,6 +367,24 @@ def not_settled(rows: FitRows, size: int) -> Iterator[Fact]:
             world_size=int(row["world_size"]),
             step_time_s=float(row["step_time_s"]),
         )
+
+
+def later_steps(rows: FitRows) -> Iterator[Fact]:
+    """Note how long trials measured, and why later steps take another time."""
+    measured = rows.observations
+    is_long = np.array([reasons == (LONG_TRIAL,) for reasons in rows.reasons], bool)
+    if is_long.any():
+        spent_s = numbers(measured, "num_steps") * numbers(measured, "step_time_s")
+        yield Fact.of(
+            "long_trial",
+            num_trials=len(rows.used),
+            each_s=float(np.nanmedian(spent_s[rows.is_fit])),
+            num_long=int(is_long.sum()),
+            long_s=float(np.nanmax(spent_s[is_long])),
+        )
+    for why, moved in rows.frame.groupby("later_differs", sort=False):
+        factor = float(moved["later_factor"].iloc[0])
+        yield Fact.of("later_differs", why=str(why), count=len(moved), factor=factor)
 
 
 def busy_machine(rows: FitRows) -> Iterator[Fact]:

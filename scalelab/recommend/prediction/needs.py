@@ -35,13 +35,17 @@ class Overhead:
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> Self:
-        """Read the longest start-up, as later trials find their nodes warm."""
+        """Read the longest start-up, as later trials find their nodes warm.
+
+        What the first epoch takes longer than another comes once, as a start-up does.
+        """
         names = ("evaluation_s", "num_samples", "evaluation_interval_samples")
         seconds, samples, apart = (numbers(frame, name) for name in names)
         # who saw one evaluation does not know when the next comes
         tells = (apart > 0) & (samples >= 2 * apart) & (seconds >= 0)
 
-        start_up_s, by_feed = numbers(frame, "start_up_s"), {}
+        first_epoch_s = np.nanmax(numbers(frame, "first_epoch_s"), initial=0.0)
+        start_up_s, by_feed = numbers(frame, "start_up_s") + first_epoch_s, {}
         for feed in {cell for cell in cells(frame, _FEED) if isinstance(cell, str)}:
             of_feed = start_up_s[is_equal(frame, _FEED, feed)]
             by_feed[feed] = float(np.nanmax(of_feed, initial=0.0))

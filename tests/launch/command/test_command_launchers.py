@@ -148,7 +148,7 @@ def test_sweep_on_two_nodes_finds_the_launcher(tmp_path: Path) -> None:
     file.write_text(
         "name: toy\ncommand: python program.py {rank}\nlauncher: toy\n"
         "code: {root: code, snapshot: program.py}\ngpus: 2\nlocal_batch_size: 8\n"
-        "measure: {warmup_steps: 2, steps: 20, repeats: 1}\n"
+        "measure: {long_trial: none, warmup_steps: 2, steps: 20, repeats: 1}\n"
         "site: {device_type: cpu, nodes: 2, gpus_per_node: 1}\n"
     )
     rows = sweep(file, directory=tmp_path / "run").observations

@@ -320,14 +320,14 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     (
         "nothing_chosen",
         {},
-        "Nothing is chosen: in every row a step is of fewer samples than was asked, as "
-        "ranks train on the same batches or batches print the same losses.",
+        "Nothing is chosen: another source contradicts every row.",
     ),
     (
         "contradicted_not_chosen",
         {"world_sizes": [2, 4]},
-        "Not chosen: 2, 4 GPUs. Their ranks train on the same batches, or the batch "
-        "prints the losses of another; accept_unmeasured=True allows them.",
+        "Not chosen: 2, 4 GPUs. Their ranks train on the same batches, the batch "
+        "prints the losses of another, or later steps take another time; "
+        "accept_unmeasured=True allows them.",
     ),
     (
         "doubted_not_chosen",
@@ -422,6 +422,30 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         {"count": 2, "num_trials": 26, "load_average": 5.26, "cores_at_hand": 2},
         "Other programs used this machine during 2 of 26 trials (load 5.3 on 2 "
         "cores): these times are too long.",
+    ),
+    (
+        "later_differs",
+        {"why": "unexplained", "count": 26, "factor": 4.0},
+        "Later steps take another time: after the steps that other trials measure, "
+        "those of a long trial took 4 times as long, and nothing shows why. Which of "
+        "both a long job takes is not known.",
+    ),
+    (
+        "later_differs",
+        {"why": "first_epoch", "count": 26, "factor": 0.125},
+        "Steps of the first epoch take 8 times as long as later ones, as a long trial "
+        "shows: times are of later ones, and the first epoch is added once.",
+    ),
+    (
+        "later_differs",
+        {"why": "pauses", "count": 26, "factor": 1.0},
+        "Steps pause at even distances, as a long trial shows: the pauses are counted "
+        "as evaluation.",
+    ),
+    (
+        "long_trial",
+        {"num_trials": 26, "each_s": 0.8, "num_long": 1, "long_s": 40.0},
+        "Measured: 26 trials of 800 ms of steps, 1 long trial of 40 s.",
     ),
     (
         "gpu_throttled",

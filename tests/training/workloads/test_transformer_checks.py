@@ -18,7 +18,7 @@ local_batch_size: 4
 options: {{sequence_length: [8, 16]}}
 """
 CONVERGENCE = """
-measure: {kind: [throughput, convergence], max_samples: 100}
+measure: {long_trial: none, kind: [throughput, convergence], max_samples: 100}
 learning_rate: 0.1
 job: {target: val_loss <= 2, samples: 100, samples_per_epoch: 100}
 """
