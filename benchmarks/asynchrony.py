@@ -43,8 +43,7 @@ from scalelab.training.context import RankContext, process_group
 from scalelab.training.engines.ddp import DdpEngine
 from scalelab.training.engines.local_sgd import LocalSgdEngine
 from scalelab.training.engines.parameter_server import ParameterServerEngine
-from scalelab.training.free_loop import FreeLoop
-from scalelab.training.loop import Loop
+from scalelab.training.loop import FreeLoop, Loop
 from scalelab.training.probes.device_monitor import DeviceMonitor
 from scalelab.training.probes.meter import HostClock
 from scalelab.training.servers.link import linked_to_servers
@@ -267,7 +266,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--at-once", type=int, help="cases; default: by the pass")
     given = parser.parse_args()
-    _forkserver.set_forkserver_preload(["scalelab.training.free_loop"])
+    _forkserver.set_forkserver_preload(["scalelab.training.loop"])
     for pass_s in given.passes:
         periods = given.periods or max(2, min(20, round(0.6 / pass_s)))
         cases = [

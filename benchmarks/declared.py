@@ -17,7 +17,7 @@ import pandas as pd
 from laws import OURS, RIVALS
 
 from scalelab.laws.step_time.law import StepTimeLaw
-from scalelab.training.workloads.declared_machine import (
+from scalelab.training.workloads.emulated import (
     DeclaredMachine,
     declared_step_time,
 )

@@ -24,8 +24,12 @@ from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.source import Observation, TrialSource
-from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
-from scalelab.records.attempt_io import write_result
+from scalelab.records.attempt import (
+    AttemptFiles,
+    AttemptResult,
+    AttemptSpec,
+    write_result,
+)
 from scalelab.records.open_run import OpenRun
 from scalelab.records.store import RunStore
 from scalelab.scheduling.driver import Driver

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from scalelab.cli.answering import ANSWER, ERROR
+from scalelab.cli.recommend_command import ANSWER, ERROR
 from scalelab.errors import ScaleLabError
 from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.spec import Experiment

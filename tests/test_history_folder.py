@@ -9,7 +9,7 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.records.control.lease import LEASE, Lease
-from scalelab.records.history import HistoryFolder
+from scalelab.records.store import HistoryFolder
 from scalelab.session import Run, answer_text, import_table, load
 
 ASKED: dict[str, Any] = {"job": {"samples": 1_000_000}, "gpus": [8]}

@@ -9,7 +9,7 @@ import pytest
 from measured_runs import EMULATED, measured_run
 
 import scalelab
-from scalelab.inputs.wording import for_the_command_line
+from scalelab.inputs.problems import for_the_command_line
 from scalelab.plan.budget import ENDING_S, Budget
 from scalelab.session import load
 from scalelab.session.run import Run

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalelab.cli.answering import print_json
 from scalelab.cli.arguments import flag, option
-from scalelab.cli.recommend_command import said_beyond_defaults
+from scalelab.cli.recommend_command import print_json, said_beyond_defaults
 from scalelab.errors import SLOWER, SpecError
 from scalelab.inputs.numerals import probability
 

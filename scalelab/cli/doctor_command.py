@@ -12,7 +12,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.lines import one_line
 
 if TYPE_CHECKING:
-    from scalelab.doctor.machine import Finding
+    from scalelab.doctor.site import Finding
 
 SOMETHING_BROKEN, SITE_BROKEN = 1, 3
 _SUBJECT_COLUMNS, _GROUP_COLUMNS = 17, 15
@@ -52,7 +52,7 @@ def run(
     elif job:
         raise SpecError("--job tries a node of a site. Name the site: --site NAME.")
     else:
-        from scalelab.doctor.machine import examine
+        from scalelab.doctor.site import examine
 
         _report(
             [examine(runs)],
@@ -91,7 +91,7 @@ def _report(
     ill: str,
     exit_code: int = SOMETHING_BROKEN,
 ) -> None:
-    from scalelab.doctor.machine import Health
+    from scalelab.doctor.site import Health
 
     is_broken = False
     for finding in chain.from_iterable(checks):

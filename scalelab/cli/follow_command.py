@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from scalelab.cli.answering import print_json
 from scalelab.cli.arguments import flag, option
-from scalelab.cli.recommend_command import said_beyond_defaults
+from scalelab.cli.recommend_command import print_json, said_beyond_defaults
 from scalelab.errors import SpecError
 
 

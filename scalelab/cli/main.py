@@ -21,8 +21,8 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 
 from scalelab._version import __version__
-from scalelab.cli.answering import print_error
 from scalelab.cli.arguments import GroupedCommand
+from scalelab.cli.recommend_command import print_error
 from scalelab.errors import (
     INTERRUPTED,
     NOT_ALL_MEASURED,
@@ -31,7 +31,7 @@ from scalelab.errors import (
     StoreError,
 )
 from scalelab.inputs.lines import ended, one_line
-from scalelab.inputs.wording import for_the_command_line
+from scalelab.inputs.problems import for_the_command_line
 
 AGAIN_AFTER_S = 0.01
 RECOMMEND, REPORT, TABLE = "recommend", "report", "table"

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from scalelab.cli.answering import print_json, print_steadiness
 from scalelab.cli.arguments import RunDirectory, flag
+from scalelab.cli.recommend_command import print_json, print_steadiness
 
 
 def run(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalelab.cli.answering import print_answer, print_steadiness, say
 from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName, flag, option
+from scalelab.cli.recommend_command import print_answer, print_steadiness, say
 from scalelab.errors import INTERRUPTED, NOT_ALL_MEASURED, SpecError
 from scalelab.inputs.numerals import counted, duration
 from scalelab.plan.inquiry import in_lines

@@ -26,7 +26,7 @@ from scalelab.inputs.plain_files import (
     open_to_append,
 )
 from scalelab.kinds.batch_systems import held_allocation
-from scalelab.records.attempt_io import storing
+from scalelab.records.attempt import storing
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.site.job_script import node_script, options_file, script_file
 from scalelab.site.profile import AllocationSite, RemoteSite

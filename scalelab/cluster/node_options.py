@@ -14,7 +14,7 @@ from distributed.security import Security
 from pydantic import TypeAdapter
 
 from scalelab.inputs.plain_files import read_file
-from scalelab.records.attempt_io import write_atomically
+from scalelab.records.attempt import write_atomically
 
 _NAME = "scalelab-run"
 # Before and after now. What ends a run's credentials is that nobody keeps them; a

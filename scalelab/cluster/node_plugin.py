@@ -23,8 +23,7 @@ from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.outcome import Outcome
 from scalelab.kinds.launchers.launcher import bracketed
 from scalelab.launch.gang_agent import NodeAgent
-from scalelab.records.attempt import AttemptSpec
-from scalelab.records.attempt_io import write_atomically
+from scalelab.records.attempt import AttemptSpec, write_atomically
 
 
 def keep_batches_steady() -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from scalelab.doctor.machine import Finding, broken, note, ok
+from scalelab.doctor.site import Finding, broken, note, ok
 from scalelab.errors import SpecError, install_command
 from scalelab.kinds.registry import Registry, imported
 

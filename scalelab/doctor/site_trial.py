@@ -23,12 +23,11 @@ from scalelab.cluster.batch.queue import (
 )
 from scalelab.cluster.network import listening, own_address, port_text
 from scalelab.cluster.survey.visit import ANSWER, TASK
-from scalelab.doctor.machine import Finding, broken, note, ok
-from scalelab.doctor.site import clock_finding, of_groups
+from scalelab.doctor.site import Finding, broken, clock_finding, note, of_groups, ok
 from scalelab.errors import ClusterError, ScaleLabError, SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.plain_files import last_log_lines, parse_json, read_file
-from scalelab.records.attempt_io import encode_json, existing_place, write_atomically
+from scalelab.records.attempt import encode_json, existing_place, write_atomically
 from scalelab.records.control.job_list import DriverRecord
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.job_script import job_script, refuse_log_directory

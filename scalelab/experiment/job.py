@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from scalelab.errors import SpecError
 from scalelab.inputs.fields import Count, Positive, Section, TargetText
-from scalelab.inputs.wording import key
+from scalelab.inputs.problems import key
 
 _AMOUNTS = ("epochs", "steps", "samples", "tokens")
 

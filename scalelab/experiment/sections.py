@@ -31,8 +31,7 @@ from scalelab.inputs.fields import (
 )
 from scalelab.inputs.layout import Layout, MicroBatches
 from scalelab.inputs.numerals import number
-from scalelab.inputs.problems import bracketed, shown
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option, bracketed, shown
 from scalelab.kinds.launchers import LAUNCHERS, Launcher
 
 MAX_GRACE_S = 100.0  # seconds; scalelab stop --now waits a little longer

@@ -17,14 +17,13 @@ from scalelab.inputs.numerals import (
     largest_unit,
     number,
 )
-from scalelab.inputs.problems import one_of, shown
+from scalelab.inputs.problems import Option, one_of, shown
 from scalelab.inputs.quantities import (
     parse_duration,
     parse_energy,
     parse_gpu_hours,
     parse_mass,
 )
-from scalelab.inputs.wording import Option
 from scalelab.kinds.registry import Registry
 
 if TYPE_CHECKING:

@@ -35,8 +35,12 @@ from scalelab.launch.scratch import make_scratch
 from scalelab.launch.supervision import Supervisor, Watch
 from scalelab.launch.timing import Limits, Timing
 from scalelab.launch.verdict import has_lost_connection, with_evidence
-from scalelab.records.attempt import AttemptResult, AttemptSpec
-from scalelab.records.attempt_io import NO_SPACE, write_result
+from scalelab.records.attempt import (
+    NO_SPACE,
+    AttemptResult,
+    AttemptSpec,
+    write_result,
+)
 
 _MAX_AWAITED = 1000  # attempts that were cancelled before they are launched here
 # Attempts may take so long to save what they have when their node is closed. Batch

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from scalelab.inputs.plain_files import open_to_append
-from scalelab.records.attempt_io import append_all
+from scalelab.records.attempt import append_all
 
 _STEP, _LAST, _STEP_AT, _READY, _NUM_INTERVALS, _INTERVALS = range(6)
 _RING = 32

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.launch.process_tree import text_of
-from scalelab.records.attempt_io import encode_json, storing, write_all
+from scalelab.records.attempt import encode_json, storing, write_all
 from scalelab.records.control.lease import has_ended, this_process
 
 _PREFIX, _OWNER = "scalelab-", "owner.json"

@@ -18,8 +18,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.plain_files import log_tail
 from scalelab.launch.neighbours import COLUMNS as NEIGHBOURS
 from scalelab.launch.steady import MIN_STEPS
-from scalelab.records.attempt import AttemptResult
-from scalelab.records.attempt_io import NO_SPACE
+from scalelab.records.attempt import NO_SPACE, AttemptResult
 
 TRACEBACK_START = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+)', re.MULTILINE)

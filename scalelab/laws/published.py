@@ -26,7 +26,7 @@ from numpy.linalg import norm
 from scipy.optimize import least_squares, nnls
 
 from scalelab.errors import SpecError
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option
 from scalelab.laws.interval import SEED, substreams
 from scalelab.laws.rows import CurveKey
 from scalelab.laws.step_time.curve import FittedCurve

@@ -11,8 +11,8 @@ from scalelab.errors import SpecError
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.money import parse_money
 from scalelab.inputs.numerals import duration, number
+from scalelab.inputs.problems import Option
 from scalelab.inputs.quantities import parse_duration, parse_gpu_hours
-from scalelab.inputs.wording import Option
 
 # Seconds that trials may still take once they are asked to end
 ENDING_S = 3.0

@@ -9,8 +9,7 @@ from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import counted
-from scalelab.inputs.problems import one_of, shown
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option, one_of, shown
 from scalelab.plan.configurations import BatchRequest, Setup, setups
 from scalelab.plan.expand import trial_of
 from scalelab.site.profile import Site

@@ -11,7 +11,7 @@ import pandas as pd
 from scalelab.errors import FitError, SpecError
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import DeviceWords
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option
 from scalelab.kinds.resources import DEVICE_HOURS, MONEY
 from scalelab.laws.convergence.rows import RATE_SETTINGS
 from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepared

@@ -12,8 +12,8 @@ from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
+from scalelab.inputs.problems import Option
 from scalelab.inputs.target import MetricMode
-from scalelab.inputs.wording import Option
 from scalelab.kinds.strategies import strategy_of
 from scalelab.laws.convergence.rows import is_equal, is_spoilt
 from scalelab.laws.convergence.time_to_target import (

@@ -9,16 +9,23 @@ import pandas as pd
 from scalelab.inputs.numerals import DeviceWords
 from scalelab.kinds.resources import MONEY, RESOURCES, TIME, Resource
 from scalelab.laws.interval import NUM_DRAWS
-from scalelab.recommend.advice import Considered
+from scalelab.recommend.advice import Considered, nearest, nearest_of
 from scalelab.recommend.answer.facts import Fact, WhyNot
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.rows import OutlookRow
-from scalelab.recommend.argument import choice_in_draws, least_of
-from scalelab.recommend.comparison import LITTLE_MORE, MUCH_FASTER
-from scalelab.recommend.prediction.nearest import nearest, nearest_of
+from scalelab.recommend.comparison import (
+    LITTLE_MORE,
+    MUCH_FASTER,
+    choice_in_draws,
+    least_of,
+)
 from scalelab.recommend.question.choice import Allocations, Choice, best_within
-from scalelab.recommend.question.objective import Constraints
-from scalelab.recommend.question.spending import Spending, pareto, unbeaten
+from scalelab.recommend.question.objective import (
+    Constraints,
+    Spending,
+    pareto,
+    unbeaten,
+)
 
 _SEED = 36  # of the order of draws
 

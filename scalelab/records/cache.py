@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from scalelab.inputs.plain_files import make_folder, opened, parse_json
-from scalelab.records.attempt_io import storing, write_atomically
+from scalelab.records.attempt import storing, write_atomically
 from scalelab.records.columns import COLUMNS
 
 if TYPE_CHECKING:

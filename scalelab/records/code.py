@@ -14,7 +14,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.plain_files import make_folder
 from scalelab.inputs.problems import did_you_mean
-from scalelab.records.attempt_io import storing
+from scalelab.records.attempt import storing
 
 MAX_BYTES = 100 * 2**20
 _SKIPPED = frozenset({"__pycache__", ".git"})

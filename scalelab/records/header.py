@@ -26,8 +26,12 @@ from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.document import with_values
 from scalelab.inputs.plain_files import harmless_text, read_file
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
-from scalelab.records.attempt import AttemptSpec
-from scalelab.records.attempt_io import decode_json, encode_json, write_atomically
+from scalelab.records.attempt import (
+    AttemptSpec,
+    decode_json,
+    encode_json,
+    write_atomically,
+)
 from scalelab.records.columns import SCHEMA_VERSION
 from scalelab.site.profile import affinity, cpu_name
 

@@ -25,8 +25,10 @@ from scalelab.inputs.plain_files import (
 )
 from scalelab.inputs.target import Condition, hold
 from scalelab.plan.source import Observation
-from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
-from scalelab.records.attempt_io import (
+from scalelab.records.attempt import (
+    AttemptFiles,
+    AttemptResult,
+    AttemptSpec,
     TornRecordError,
     append_all,
     decode_json,

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from scalelab.errors import StoreError
 from scalelab.inputs.plain_files import opened, parse_json
 from scalelab.records import cache
-from scalelab.records.attempt import AttemptFiles
-from scalelab.records.attempt_io import reading
+from scalelab.records.attempt import AttemptFiles, reading
 from scalelab.records.ledger import attempts_on_disk
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any
 
 from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option
 from scalelab.plan.source import Observation
 
 IMPORTED = "imported"

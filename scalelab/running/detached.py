@@ -24,7 +24,7 @@ from scalelab.errors import ClusterError, LeaseError, ScaleLabError
 from scalelab.inputs.plain_files import last_log_lines, open_to_append
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS, system_of_job
 from scalelab.plan.tracked import source_of
-from scalelab.records.attempt_io import storing
+from scalelab.records.attempt import storing
 from scalelab.records.control.job_list import DriverRecord
 from scalelab.records.control.lease import LEASE, LOG, Lease, read_holder
 from scalelab.running.execution import RunningSweep

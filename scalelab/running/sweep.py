@@ -21,7 +21,7 @@ from scalelab.experiment.program import WorkloadProgram, framework_of
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.document import read_document
 from scalelab.inputs.numerals import DeviceWords, counted
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option
 from scalelab.kinds.sources import SOURCES
 from scalelab.kinds.trainers import trainer_of
 from scalelab.plan.budget import Budget
@@ -31,7 +31,7 @@ from scalelab.plan.further import further_trial
 from scalelab.plan.source import Observation
 from scalelab.plan.tracked import TrackedSource, source_of
 from scalelab.reading.scripts.first_words import check_start
-from scalelab.records.attempt_io import is_taken
+from scalelab.records.attempt import is_taken
 from scalelab.records.code import code_hash, code_of_programs
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.open_run import OpenRun
@@ -95,10 +95,7 @@ class Sweep:
         where, site_name = asked.resolve_site(site), site and lasting_name(site)
         check_start(experiment, asked, where)
         home = Path(directory or RUNS / asked.name).absolute()
-        reader = RunReader.open(home) if is_taken(home) else None
-        if reader is not None:
-            asked = asked.as_in(reader.fingerprint)
-
+        asked = _as_in(home, asked)
         fingerprint = asked.fingerprint(
             code_hash=code_hash(asked),
             device_type=where.device_type.value,
@@ -109,7 +106,8 @@ class Sweep:
         changes: tuple[Change, ...] = ()
 
         rows, finished = list[Observation](), list[Observation]()
-        if reader is not None:
+        if is_taken(home):
+            reader = RunReader.open(home)
             changes = fingerprint_changes(reader.fingerprint, fingerprint)
             rows = reader.rows()
             # Unless a trial has shown that the program works, failed ones run again.
@@ -272,6 +270,11 @@ class Sweep:
             )
             store.take_over(self.taken_over)
             yield OpenRun.recover(store, lease, retry_failed=self.retry_failed)
+
+
+def _as_in(home: Path, asked: Experiment) -> Experiment:
+    """Return the experiment as the run asks for it, where there is one."""
+    return asked.as_in(RunReader.open(home).fingerprint) if is_taken(home) else asked
 
 
 def _check(

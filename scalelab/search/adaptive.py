@@ -39,9 +39,8 @@ from scalelab.recommend.money.prices import GIVEN, Quote, quotes_in
 from scalelab.recommend.question.batches import AskedBatch
 from scalelab.recommend.question.devices import DeviceKind
 from scalelab.recommend.question.objective import Constraints, RunSite
-from scalelab.records.history import HistoryFolder
 from scalelab.records.observations import frame
-from scalelab.records.store import RunReader
+from scalelab.records.store import HistoryFolder, RunReader
 from scalelab.records.taken_over import IMPORTED, on_known_devices
 from scalelab.search.candidates import CandidateTrials, settings
 from scalelab.search.expected import Expected, expected

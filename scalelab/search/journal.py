@@ -29,7 +29,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from scalelab.experiment.tuning import Objective, TunedValues, TuneKeys
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.plain_files import open_to_append, opened
-from scalelab.records.attempt_io import append_all, storing
+from scalelab.records.attempt import append_all, storing
 
 JOURNAL = "optuna.journal"
 _DEFINITION = "scalelab"  # attribute of a study: what is tuned, and what is best

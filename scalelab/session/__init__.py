@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from scalelab.errors import SpecError
 from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted
-from scalelab.inputs.problems import validated
-from scalelab.inputs.wording import Call
+from scalelab.inputs.problems import Call, validated
 from scalelab.reading.tables.file import ImportArguments
 from scalelab.session.arguments import (
     DryRunArguments,

@@ -17,7 +17,7 @@ from scalelab.recommend.answer.text import answer_html, answer_text
 if TYPE_CHECKING:
     import pandas as pd
 
-    from scalelab.report.figures import Figures
+    from scalelab.report.html import Figures
 
 _GUESSED = by_guess(
     {

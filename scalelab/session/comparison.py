@@ -15,8 +15,7 @@ from scalelab.inputs.numerals import (
     duration,
     percent,
 )
-from scalelab.inputs.problems import one_of, shown
-from scalelab.inputs.wording import Command, Option
+from scalelab.inputs.problems import Command, Option, one_of, shown
 from scalelab.laws.paired import MASS, Paired, paired
 from scalelab.laws.rows import FitRows, curve_columns
 from scalelab.recommend.answer.recommendation import Recommendation

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from scalelab.inputs.guessed import Guided, by_guess
 from scalelab.inputs.lines import aligned
 from scalelab.inputs.numerals import counted, duration
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option
 from scalelab.kinds.sources import SOURCES
 
 if TYPE_CHECKING:
@@ -156,6 +156,23 @@ def _notes(asked: Sweep) -> Iterator[str]:
     if asked.crowding:
         yield asked.crowding
 
+    yield from _further(asked)
+    groups = [name for name in asked.site.groups if name is not None]
+    if groups and asked.experiment.node_group is None:
+        yield (
+            f"The experiment names no node_group: trials run on {groups[0]}, the first "
+            f"of {', '.join(groups)}."
+        )
+
+    if asked.plan.assumes_local_batch:
+        yield (
+            "local_batch_size: auto is determined first, on one device; the table "
+            "assumes the largest size that is tried."
+        )
+
+
+def _further(asked: Sweep) -> Iterator[str]:
+    planned = asked.plan.trials
     if any(trial.is_canary for trial in planned):
         yield (
             "A canary is the cheapest trial once more: first, after every "
@@ -170,19 +187,6 @@ def _notes(asked: Sweep) -> Iterator[str]:
             "A long trial is the widest of its program once more, last, with at least "
             f"{duration(least_s)} of steps. It shows whether later steps take another "
             "time; measure.long_trial: none leaves it out."
-        )
-
-    groups = [name for name in asked.site.groups if name is not None]
-    if groups and asked.experiment.node_group is None:
-        yield (
-            f"The experiment names no node_group: trials run on {groups[0]}, the first "
-            f"of {', '.join(groups)}."
-        )
-
-    if asked.plan.assumes_local_batch:
-        yield (
-            "local_batch_size: auto is determined first, on one device; the table "
-            "assumes the largest size that is tried."
         )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import one_of
-from scalelab.records.attempt_io import write_atomically
+from scalelab.records.attempt import write_atomically
 from scalelab.records.columns import (
     COLUMNS,
     CURVE_COLUMNS,

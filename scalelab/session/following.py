@@ -19,8 +19,7 @@ from scalelab.inputs.document import Scalar
 from scalelab.inputs.lines import between_words, one_line
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
-from scalelab.inputs.problems import shown
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option, shown
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem
 from scalelab.launch.command.probe.job_steps import read_job_steps
 from scalelab.reading.logs.job_log import read_job_log
@@ -39,7 +38,7 @@ from scalelab.records.afterwards.followed import (
     keep_followed,
 )
 from scalelab.records.afterwards.job_steps import JobSteps
-from scalelab.records.attempt_io import read_spec, storing
+from scalelab.records.attempt import read_spec, storing
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.session.export import write_rows
 from scalelab.session.recommending import RecommendingRun

@@ -11,7 +11,7 @@ from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.inputs.numerals import device_time, rounded_up
 from scalelab.inputs.outcome import Support
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
-from scalelab.inputs.wording import Command, for_the_command_line
+from scalelab.inputs.problems import Command, for_the_command_line
 from scalelab.kinds.resources import RESOURCES
 from scalelab.plan.budget import ENDING_S
 from scalelab.recommend.answer.facts import Fact

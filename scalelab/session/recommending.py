@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from scalelab.errors import ClusterError, SpecError, StoreError
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import counted, device_words
-from scalelab.inputs.problems import validated
-from scalelab.inputs.wording import Call, Option
+from scalelab.inputs.problems import Call, Option, validated
 from scalelab.kinds.resources import read_limits
 from scalelab.records.afterwards.followed import followed_jobs
 from scalelab.records.afterwards.waits import Waits, waits_state
-from scalelab.records.history import HistoryFolder
+from scalelab.records.store import HistoryFolder
 from scalelab.session.arguments import (
     FitArguments,
     RecommendArguments,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from scalelab.recommend.knowledge import History
     from scalelab.recommend.money.prices import Quote
     from scalelab.recommend.question.candidates import UntoldByProgram
-    from scalelab.report.figures import Figures
+    from scalelab.report.html import Figures
     from scalelab.session.answer import Answer
 
 # A value, values by device, or both as the command line has them
@@ -379,7 +378,7 @@ class RecommendingRun(RunRecords):
 
     def figures_of(self, answer: Recommendation | None) -> Figures:
         """Return the report's figures with an answer; None: of what was measured."""
-        from scalelab.report.figures import Figures
+        from scalelab.report.html import Figures
 
         return Figures(self.fit_rows, answer, self.streams)
 

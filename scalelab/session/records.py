@@ -15,11 +15,9 @@ from scalelab.inputs.numerals import counted, device_time
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.plain_files import last_log_lines
 from scalelab.kinds.sources import SOURCES
-from scalelab.records.attempt import AttemptFiles, AttemptResult
-from scalelab.records.attempt_io import read_result
-from scalelab.records.history import digest
+from scalelab.records.attempt import AttemptFiles, AttemptResult, read_result
 from scalelab.records.observations import counting_rows, frame
-from scalelab.records.store import RunReader
+from scalelab.records.store import RunReader, digest
 from scalelab.site.choice import history_directory
 
 if TYPE_CHECKING:
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from scalelab.laws.rows import FitRows
     from scalelab.recommend.question.objective import RunSite
     from scalelab.running.status import RunStatus
-    from scalelab.search.result import SearchResult
+    from scalelab.search.tuned_trials import SearchResult
 
 _GUESSED = by_guess(
     {
@@ -349,7 +347,7 @@ class RunRecords(Guided):
         """What was best of a search, and how its trials ended; None: none was run."""
         if self.experiment is None or not self.experiment.tune:
             return None
-        from scalelab.search.result import SearchResult
+        from scalelab.search.tuned_trials import SearchResult
 
         return SearchResult.read(self.experiment, counting_rows(self._reader.rows()))
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from scalelab.errors import FitError, SpecError
 from scalelab.experiment.job import Job
 from scalelab.inputs.guessed import ShownText
-from scalelab.inputs.problems import validated
-from scalelab.inputs.wording import Call
+from scalelab.inputs.problems import Call, validated
 from scalelab.session.arguments import TableArguments
 from scalelab.session.export import write_rows
 from scalelab.session.recommending import RecommendingRun
 
 if TYPE_CHECKING:
-    from scalelab.report.figures import Figures
+    from scalelab.report.html import Figures
     from scalelab.report.scaling_table import ScalingTable
     from scalelab.session.answer import Answer
     from scalelab.session.comparison import Comparison
@@ -165,7 +164,7 @@ class Run(RecommendingRun):
         StoreError
             If it cannot be written.
         """
-        from scalelab.records.attempt_io import write_atomically
+        from scalelab.records.attempt import write_atomically
         from scalelab.report.html import render
         from scalelab.session.next_step import is_said
         from scalelab.session.parts import parts_of, selected_rows

@@ -10,12 +10,12 @@ import numpy as np
 
 from scalelab.errors import SpecError
 from scalelab.inputs.numerals import device_time, number
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option
 from scalelab.kinds.resources import MONEY
 from scalelab.kinds.sources import SOURCES
 from scalelab.launch.timing import longest_s
 from scalelab.plan.budget import Rate, Spent, devices_alone
-from scalelab.records.attempt_io import is_taken
+from scalelab.records.attempt import is_taken
 from scalelab.records.observations import frame
 from scalelab.session.run import Run
 

@@ -1,8 +1,9 @@
 """One rank of an attempt, from its seeds to its result, of the readings of all."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+import resource
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -20,20 +21,13 @@ from scalelab.kinds.strategies import slow_rank_factor
 from scalelab.launch.progress import StreamWriter
 from scalelab.launch.protocol import RankIdentity
 from scalelab.launch.steady import cycle_means, interval_columns, later_columns
-from scalelab.records.attempt import AttemptResult, AttemptSpec
-from scalelab.records.attempt_io import encode_json
+from scalelab.records.attempt import AttemptResult, AttemptSpec, encode_json
 from scalelab.training.context import RankContext, claim_device, process_group
 from scalelab.training.description import device_name, versions
 from scalelab.training.engines.base import Engine, FreeEngine
 from scalelab.training.engines.paths import engine_path
 from scalelab.training.feeding.node_copy import remove_copies
-from scalelab.training.free_loop import FreeLoop
-from scalelab.training.loop import Ending, Loop, StepTally
-from scalelab.training.memory_limit import (
-    memory_limit,
-    peak_resident_bytes,
-    resident_bytes,
-)
+from scalelab.training.loop import Ending, FreeLoop, Loop, StepTally
 from scalelab.training.probes.device_monitor import DeviceMonitor
 from scalelab.training.probes.meter import Phase, Seconds, step_clock
 from scalelab.training.rank_options import RankOptions
@@ -42,6 +36,64 @@ from scalelab.training.servers.process import run_server
 from scalelab.training.step_plan import TrainingPlan
 from scalelab.training.workloads.base import Workload
 from scalelab.training.workloads.registry import workload_of
+
+# What torch says when the CPU allocator gets nothing; it has no class of its own.
+_ALLOCATION_FAILURES = (
+    "can't allocate memory",
+    "not enough memory",
+    "could not allocate memory",
+    "std::bad_alloc",
+)
+
+
+@contextmanager
+def memory_limit(limit_bytes: int | None) -> Iterator[None]:
+    """Limit the further memory that this process may allocate during the block.
+
+    The limit plays the part of a device's memory: what the process holds on entry
+    (Python, torch, the loaded libraries) is not counted, what it allocates afterwards
+    (model, gradients, activations) is.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit_bytes is not None:
+        held = _status_bytes("VmData")
+        resource.setrlimit(resource.RLIMIT_DATA, (held + limit_bytes, hard))
+
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        words = str(error).lower()
+        is_full = any(sign in words for sign in _ALLOCATION_FAILURES)
+
+        is_lack = isinstance(error, MemoryError) or is_full
+        if isinstance(error, torch.OutOfMemoryError) or not is_lack:
+            raise
+        if limit_bytes is None:
+            raise MemoryError(str(error)) from error
+
+        raise torch.OutOfMemoryError(
+            f"memory_limit_bytes={limit_bytes} reached: {error}"
+        ) from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def peak_resident_bytes() -> int:
+    """Return the peak physical memory of this process."""
+    return _status_bytes("VmHWM")
+
+
+def resident_bytes() -> int:
+    """Return the physical memory of this process."""
+    return _status_bytes("VmRSS")
+
+
+def _status_bytes(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {name}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

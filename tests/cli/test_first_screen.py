@@ -42,7 +42,7 @@ def test_they_say_what_it_costs_how_sure_it_is_why_and_what_next(
     output: str,
     width: int,
 ) -> None:
-    monkeypatch.setattr("scalelab.cli.answering.width", lambda: width)
+    monkeypatch.setattr("scalelab.cli.recommend_command.width", lambda: width)
     ended = scalelab("recommend", *OUTPUTS[output])
     assert ended.err == ""
     assert ended.code == (4 if output == "nothing" else 0)

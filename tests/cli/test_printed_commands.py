@@ -12,7 +12,7 @@ from measured_runs import COMMAND, EMULATED, completed, measured_run
 
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
-from scalelab.inputs.wording import for_the_command_line
+from scalelab.inputs.problems import for_the_command_line
 from scalelab.plan.further import further_trial
 from scalelab.session import load
 from scalelab.session.answer import Answer

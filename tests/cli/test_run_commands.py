@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from measured_runs import EMULATED, completed, failed, measured_run
 
-from scalelab.cli.answering import print_answer, width
+from scalelab.cli.recommend_command import print_answer, width
 from scalelab.errors import NotIdentifiableError
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome

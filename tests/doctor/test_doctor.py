@@ -7,8 +7,8 @@ import pytest
 from fake_programs import FakePrograms
 
 from scalelab.cli import main
-from scalelab.doctor import machine as doctor
-from scalelab.doctor.machine import Finding, Health, examine
+from scalelab.doctor import site as doctor
+from scalelab.doctor.site import Finding, Health, examine
 from scalelab.errors import LaunchError, install_command
 from scalelab.inputs.outcome import Outcome
 from scalelab.kinds.trainers import TRAINERS, Trainer

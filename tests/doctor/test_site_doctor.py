@@ -14,8 +14,15 @@ from scalelab.cluster.batch.queue import JobState, JobView
 from scalelab.cluster.survey import visit as site_visit
 from scalelab.doctor import site as site_doctor
 from scalelab.doctor import site_trial
-from scalelab.doctor.machine import Finding, Health, note, ok
-from scalelab.doctor.site import clock_finding, examine_site, of_each_group
+from scalelab.doctor.site import (
+    Finding,
+    Health,
+    clock_finding,
+    examine_site,
+    note,
+    of_each_group,
+    ok,
+)
 from scalelab.records.control.job_list import DriverRecord
 from scalelab.site.choice import site_of
 from scalelab.site.profile import Site

@@ -30,8 +30,7 @@ from scalelab.experiment.program import (
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.plan.source import Observation, TrialSource
-from scalelab.records.attempt import AttemptFiles
-from scalelab.records.attempt_io import read_spec
+from scalelab.records.attempt import AttemptFiles, read_spec
 from scalelab.records.store import RunStore
 from scalelab.scheduling.driver import Driver
 

@@ -7,8 +7,7 @@ import pytest
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.inputs import wording
-from scalelab.inputs.problems import validated
-from scalelab.inputs.wording import Call, Option, for_the_command_line
+from scalelab.inputs.problems import Call, Option, for_the_command_line, validated
 from scalelab.kinds.resources import read_limits
 from scalelab.session.arguments import RecommendArguments
 

@@ -15,8 +15,7 @@ from scalelab.cluster.batch.queue import (
     submit_driver,
     survey,
 )
-from scalelab.doctor.machine import Health
-from scalelab.doctor.site import examine_site
+from scalelab.doctor.site import Health, examine_site
 from scalelab.doctor.site_profile import init_site
 from scalelab.errors import ClusterError
 from scalelab.experiment.spec import Experiment

@@ -25,8 +25,7 @@ from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
 from scalelab.launch.timing import Limits
 from scalelab.launch.verdict import merge
-from scalelab.records.attempt import AttemptSpec
-from scalelab.records.attempt_io import read_result
+from scalelab.records.attempt import AttemptSpec, read_result
 from scalelab.records.observations import row
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from scalelab.laws.step_time.ensemble import with_shared_feed
 from scalelab.laws.step_time.law import StepTimeLaw
-from scalelab.laws.step_time.machines import with_shared_feed
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.prior import StepTimePrior
 from scalelab.laws.step_time.shape_prior import Evidence, stated_priors

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from declared_machines import declared_step_time, random_machine, sweep_rows
 
+from scalelab.laws.step_time.ensemble import with_unusual_links
 from scalelab.laws.step_time.law import StepTimeLaw
-from scalelab.laws.step_time.machines import with_unusual_links
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.shape_prior import stated_priors
 from scalelab.laws.step_time.shapes import EXCHANGE, NODE_JUMP, Shape

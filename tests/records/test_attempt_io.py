@@ -10,15 +10,13 @@ from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.target import MetricMode, Target
-from scalelab.records import attempt_io
+from scalelab.records import attempt
 from scalelab.records.attempt import (
     AttemptFiles,
     AttemptResult,
     AttemptSpec,
     NodeShare,
     Placement,
-)
-from scalelab.records.attempt_io import (
     TornRecordError,
     encode_json,
     read_result,
@@ -176,7 +174,7 @@ def test_a_reader_never_sees_half_a_file(
         seen.append(path.read_bytes())
         fsync(descriptor)
 
-    monkeypatch.setattr(attempt_io.os, "fsync", look)
+    monkeypatch.setattr(attempt.os, "fsync", look)
     write_atomically(path, b"new")
     assert (seen, path.read_bytes()) == ([b"old"], b"new")
 
@@ -185,9 +183,7 @@ def test_short_writes_are_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.write
-    monkeypatch.setattr(
-        attempt_io.os, "write", lambda at, content: write(at, content[:3])
-    )
+    monkeypatch.setattr(attempt.os, "write", lambda at, content: write(at, content[:3]))
     write_atomically(tmp_path / "x", b"0123456789")
     assert (tmp_path / "x").read_bytes() == b"0123456789"
 
@@ -196,7 +192,7 @@ def test_one_result_costs_one_flush(
     files: AttemptFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushes: list[int] = []
-    monkeypatch.setattr(attempt_io.os, "fsync", flushes.append)
+    monkeypatch.setattr(attempt.os, "fsync", flushes.append)
     write_result(files, AttemptResult(outcome=Outcome.COMPLETED))
     assert len(flushes) == 1
 

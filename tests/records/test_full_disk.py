@@ -27,7 +27,7 @@ PRELUDE = """
     from scalelab.experiment.trial import Trial, TrialKind
     from scalelab.inputs.allocation import Allocation
     from scalelab.records.attempt import *
-    from scalelab.records.attempt_io import write_result
+    from scalelab.records.attempt import write_result
     from scalelab.records.store import RunStore
 
     directory = Path(sys.argv[1])

@@ -28,7 +28,7 @@ from scalelab.experiment.program import CommandProgram, MetricsSource
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.records.attempt import *
-from scalelab.records.attempt_io import write_result
+from scalelab.records.attempt import write_result
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobList
 from scalelab.records.store import RunStore
 from scalelab.launch.progress import StreamWriter

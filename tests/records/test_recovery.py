@@ -9,8 +9,7 @@ import pytest
 
 from scalelab.errors import StoreError
 from scalelab.inputs.outcome import Outcome
-from scalelab.records.attempt import AttemptResult
-from scalelab.records.attempt_io import read_result, write_result
+from scalelab.records.attempt import AttemptResult, read_result, write_result
 from scalelab.records.store import RunStore
 
 

@@ -14,9 +14,8 @@ import pytest
 
 from scalelab.errors import LeaseError, SchemaError, StoreError
 from scalelab.inputs.outcome import Outcome
-from scalelab.records import attempt_io
-from scalelab.records.attempt import AttemptResult
-from scalelab.records.attempt_io import read_result, write_result
+from scalelab.records import attempt
+from scalelab.records.attempt import AttemptResult, read_result, write_result
 from scalelab.records.cache import write_table
 from scalelab.records.store import RunStore
 
@@ -170,7 +169,7 @@ def test_a_local_measurement_is_not_read_again(
     store.begin(spec)
     write_result(spec.files, measured)
     monkeypatch.setattr(Path, "read_bytes", None)
-    monkeypatch.setattr(attempt_io.os, "fsync", None)
+    monkeypatch.setattr(attempt.os, "fsync", None)
     assert store.finish(spec, measured)["outcome"] == "completed"
 
 

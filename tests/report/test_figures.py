@@ -11,7 +11,7 @@ from scalelab.inputs.outcome import Support
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.rows import OutlookRow
 from scalelab.records.observations import frame
-from scalelab.report.figures import PLOTS, Figures
+from scalelab.report.html import PLOTS, Figures
 
 
 @pytest.mark.parametrize("name", PLOTS)

@@ -9,7 +9,7 @@ from made_up_runs import convergence_rows, outlook_row, recommendation, trial_ro
 
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.observations import frame
-from scalelab.report.figures import Figures
+from scalelab.report.html import Figures
 from scalelab.report.samples import metric_figure, metric_sentence, metric_table
 from scalelab.report.subject import ReportSubject
 

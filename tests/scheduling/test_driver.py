@@ -19,8 +19,7 @@ from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.budget import Account, Budget, Spent
 from scalelab.plan.source import TrialSource
-from scalelab.records.attempt import AttemptResult, AttemptSpec
-from scalelab.records.attempt_io import write_result
+from scalelab.records.attempt import AttemptResult, AttemptSpec, write_result
 from scalelab.records.control.events import (
     NodeLost,
     NodeUp,

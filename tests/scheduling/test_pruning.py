@@ -15,8 +15,8 @@ from scalelab.plan.source import Decision, TrialSource
 from scalelab.plan.tracked import TrackedSource
 from scalelab.records.attempt import AttemptSpec, NodeShare, Placement
 from scalelab.records.control.events import TrialEnded
-from scalelab.scheduling import pruning
-from scalelab.scheduling.pruning import Pruning, worth_telling
+from scalelab.scheduling import driver
+from scalelab.scheduling.driver import Pruning, worth_telling
 
 MakeTrial = Callable[..., Trial]
 
@@ -110,13 +110,13 @@ def test_what_is_new_is_told_once_and_at_a_bounded_rate(spec: Any, clock: Any) -
     write(spec, {"event": "step", "step": 1, "loss": 1.0})
     assert list(followed.look()) == []
     assert source.seen == []  # too early to look again
-    clock.now_s += pruning.LOOK_EVERY_S
+    clock.now_s += driver.LOOK_EVERY_S
     write(spec, {"event": "step", "step": 2, "loss": 0.5})
     write(spec, {"event": "step", "step": 3, "loss": 0.4}, end="")
     assert list(followed.look()) == []
     assert source.seen == [(2, {"loss": 0.5})]
     write(spec, end="\n")
-    clock.now_s += pruning.LOOK_EVERY_S
+    clock.now_s += driver.LOOK_EVERY_S
     assert list(followed.look()) == []
     assert source.seen[1:] == [(3, {"loss": 0.4})]
     followed.forget(spec.attempt_id)
@@ -130,7 +130,7 @@ def test_a_trial_that_is_to_end_is_named_once(spec: Any, clock: Any) -> None:
     expected = "Ended early by source=Judge at step 7 with loss=0.1."
     assert list(followed.look()) == [(spec.attempt_id, expected)]
     write(spec, {"event": "step", "step": 8, "loss": 0.1})
-    clock.now_s += pruning.LOOK_EVERY_S
+    clock.now_s += driver.LOOK_EVERY_S
     assert list(followed.look()) == []
 
 

@@ -6,7 +6,7 @@ from searched import RANGES, SEARCH, completed, reached, search, swept
 
 from scalelab.experiment.spec import Experiment
 from scalelab.plan.source import Observation
-from scalelab.search.result import SearchResult
+from scalelab.search.tuned_trials import SearchResult
 
 
 def result(rows: list[Observation], text: str = RANGES) -> SearchResult:

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterable
 
 from scalelab.inputs.outcome import Outcome
-from scalelab.records.attempt import AttemptFiles
-from scalelab.records.attempt_io import read_result
+from scalelab.records.attempt import AttemptFiles, read_result
 from scalelab.records.store import RunStore
 
 

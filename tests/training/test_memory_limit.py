@@ -6,7 +6,7 @@ import pytest
 import torch
 from gang import RankFailure, run_in_gang
 
-from scalelab.training.memory_limit import (
+from scalelab.training.rank import (
     memory_limit,
     peak_resident_bytes,
     resident_bytes,

@@ -16,7 +16,7 @@ from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem
 from scalelab.kinds.registry import imported
 from scalelab.records.afterwards.accounted_job import AccountedJob
 from scalelab.records.afterwards.waits import JobWait
-from scalelab.records.attempt_io import storing
+from scalelab.records.attempt import storing
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, DriverRecord
 from scalelab.records.control.lease import LOG
 from scalelab.site.job_script import driver_job_script

@@ -17,7 +17,7 @@ from scalelab.cluster.network import address_of_node, link_to_nodes, listening
 from scalelab.errors import ScaleLabError
 from scalelab.inputs.plain_files import parse_json, read_file
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
-from scalelab.records.attempt_io import encode_json, write_atomically
+from scalelab.records.attempt import encode_json, write_atomically
 
 TASK, ANSWER = "task.json", "answer.json"
 CALL_TIMEOUT_S = 30.0

@@ -16,8 +16,7 @@ from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.steps import StepLog
 from scalelab.launch.verdict import fewest_steps
-from scalelab.records.attempt import AttemptResult
-from scalelab.records.attempt_io import encode_json
+from scalelab.records.attempt import AttemptResult, encode_json
 
 
 def refused(error: SpecError) -> AttemptResult:

@@ -1,17 +1,23 @@
-"""Reads what a command reports while it runs; ends it when it has measured enough."""
+"""Reads what a command reports while it runs; ends it when it has measured enough.
 
+While no step comes, it says once what it sees instead.
+"""
+
+import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import yaml
+
 from scalelab.errors import SpecError
-from scalelab.inputs.numerals import counted
+from scalelab.inputs.numerals import counted, duration
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.plain_files import log_tail
 from scalelab.launch.command.attempt import CommandAttempt
-from scalelab.launch.command.first_minute import MANY_LINES, FirstMinute
 from scalelab.launch.command.probe.steps import ProbedSteps
 from scalelab.launch.command.results import (
     completed,
@@ -19,7 +25,7 @@ from scalelab.launch.command.results import (
     result_at_exit,
     result_while_running,
 )
-from scalelab.launch.command.sight import sight_of
+from scalelab.launch.command.sight import num_at_store, sight_of
 from scalelab.launch.command.steps import CONFIRM_AFTER_STEPS, StepLog
 from scalelab.launch.process_tree import has_loaded
 from scalelab.launch.progress import ProgressBoard, StreamWriter
@@ -30,7 +36,74 @@ from scalelab.launch.verdict import fewest_steps, last_lines
 from scalelab.plan.first_check import LOG, NOT_WITNESSED, ONE_PROCESS, RATE_DISAGREES
 from scalelab.reading.logs.files import EventFiles, FileWatch, FollowedFile
 from scalelab.reading.logs.lines import Report, ReportReader
-from scalelab.records.attempt import AttemptResult
+from scalelab.reading.logs.match import metrics_for
+from scalelab.records.attempt import AttemptResult, write_atomically
+
+MANY_LINES = 100
+PATIENCE_S = 60.0
+_LOOK_EVERY_S = 5.0
+_READ_BYTES = 1 << 18
+
+
+class FirstMinute:
+    """Looks at a command while no step comes, and writes a notice once.
+
+    The notice is written after many lines, a minute after the first line that might be
+    of a step, or a minute after the start where no rank has come to the store. The
+    attempt goes on.
+    """
+
+    def __init__(self, attempt: CommandAttempt, meeting: Meeting) -> None:
+        self._attempt, self._meeting = attempt, meeting
+        self._began_s = time.monotonic()
+        self._next_look_s = self._began_s + _LOOK_EVERY_S
+        self._readable_s = math.inf
+        self._is_told = False
+        self.no_rank_came = ""  # in a sentence; empty where one did, or may not
+
+    def look(self, pids: Sequence[int], nothing_seen: Callable[[], str]) -> None:
+        """Look again if it is time to; ``nothing_seen`` says that no step was."""
+        now_s = time.monotonic()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + _LOOK_EVERY_S
+        if now_s - self._began_s >= PATIENCE_S:
+            self.no_rank_came = self._without_ranks(pids)
+        if self._is_told:
+            return
+
+        files = self._attempt.spec.files
+        lines = log_tail(files.log(0), num_bytes=_READ_BYTES).encode()
+        if metrics := metrics_for(lines):
+            self._readable_s = min(self._readable_s, now_s)
+
+        has_waited = now_s - self._readable_s >= PATIENCE_S
+        has_waited |= lines.count(b"\n") >= MANY_LINES
+        if not (has_waited or self.no_rank_came):
+            return
+
+        self._is_told = True
+        found = [f"No step after {duration(round(now_s - self._began_s))}"]
+        found.append(self.no_rank_came or nothing_seen())
+        if metrics:
+            # As a line of YAML, which can be copied.
+            line = yaml.safe_dump(metrics, default_flow_style=True, width=_READ_BYTES)
+            found.append(f"These lines are read by {line.strip()[1:-1]}")
+        text = ". ".join(found).encode()
+        write_atomically(files.notice, text, below=files.run, durable=False)
+
+    def _without_ranks(self, pids: Sequence[int]) -> str:
+        num_ranks = self._attempt.spec.trial.world_size
+        is_awaited = self._attempt.launcher.serves_store and num_ranks > 1
+        if not is_awaited or num_at_store(self._meeting, pids):
+            return ""
+        return (
+            f"None of {counted(num_ranks, 'rank')} is connected with the store at "
+            "MASTER_ADDR:MASTER_PORT, where they meet. If the script sets these "
+            "variables, or TORCHELASTIC_USE_AGENT_STORE, let it leave them as it finds "
+            "them; or it has not called init_process_group yet"
+        )
+
 
 # Lines that arrive within this time are read together: waking up for each line would
 # take processor time from the ranks.

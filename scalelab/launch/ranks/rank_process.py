@@ -29,8 +29,7 @@ from scalelab.launch.protocol import (
 from scalelab.launch.rendezvous import file_rendezvous, network_environment
 from scalelab.launch.timing import Timing
 from scalelab.launch.verdict import NO_RESULT, OutcomeOf, from_exception
-from scalelab.records.attempt import AttemptResult, AttemptSpec
-from scalelab.records.attempt_io import write_result
+from scalelab.records.attempt import AttemptResult, AttemptSpec, write_result
 
 
 def report_failure(

@@ -9,8 +9,7 @@ import pandas as pd
 
 from scalelab.inputs.links import Link
 from scalelab.laws.rows import CurveKey, Observed, prepared
-from scalelab.laws.step_time.ensemble import Ensemble
-from scalelab.laws.step_time.machines import with_unmeasured_link
+from scalelab.laws.step_time.ensemble import Ensemble, with_unmeasured_link
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.shape_fit import ShapeFit
 from scalelab.laws.step_time.shape_prior import (

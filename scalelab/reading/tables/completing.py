@@ -7,7 +7,7 @@ from typing import Any
 
 from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
-from scalelab.inputs.wording import Option, Placeholder
+from scalelab.inputs.problems import Option, Placeholder
 from scalelab.reading.tables.names import (
     LENGTHS,
     OF_DEVICES,

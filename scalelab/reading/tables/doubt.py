@@ -10,8 +10,7 @@ from itertools import filterfalse, pairwise
 from typing import TYPE_CHECKING
 
 from scalelab.inputs.numerals import counted, duration
-from scalelab.inputs.problems import shown
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option, shown
 from scalelab.reading.tables.curves import Curves, ImportedRow
 from scalelab.reading.tables.match import Matching
 from scalelab.reading.tables.names import is_measured, meaning_of

@@ -27,8 +27,7 @@ from scalelab.inputs.fields import (
 )
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.plain_files import opened_by_name
-from scalelab.inputs.problems import shown
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option, shown
 
 MAX_BYTES = 256 * 2**20
 _SEPARATORS = ",;\t|"

@@ -16,9 +16,8 @@ from typing import Any
 from scalelab.errors import SpecError
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
-from scalelab.inputs.problems import shown
+from scalelab.inputs.problems import Option, shown
 from scalelab.inputs.target import MetricMode, Target
-from scalelab.inputs.wording import Option
 from scalelab.reading.reading import Reading
 from scalelab.reading.tables.completing import complete
 from scalelab.reading.tables.curves import Curves, ImportedRow
@@ -30,10 +29,9 @@ from scalelab.reading.tables.file import (
     lines_listed,
     read_table,
 )
-from scalelab.reading.tables.match import Matching, match
+from scalelab.reading.tables.match import Matching, by_goal, match, melted
 from scalelab.reading.tables.names import LENGTHS, SPEEDS, Meaning
 from scalelab.reading.tables.prices import TablePrices
-from scalelab.reading.tables.reshape import by_goal, melted
 from scalelab.reading.tables.values import (
     decimal_sign,
     failure,

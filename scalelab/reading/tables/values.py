@@ -11,8 +11,7 @@ from typing import Any
 
 from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
-from scalelab.inputs.problems import shown
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option, shown
 from scalelab.reading.tables.file import MISSING, ForeignTable
 from scalelab.reading.tables.names import LENGTHS, Meaning
 from scalelab.reading.vocabulary import SECONDS

@@ -8,7 +8,7 @@ from pathlib import Path
 from scalelab.errors import StoreError
 from scalelab.inputs.plain_files import make_folder, parse_json, read_file
 from scalelab.recommend.afterwards.promise import Promise
-from scalelab.records.attempt_io import names_in, write_atomically
+from scalelab.records.attempt import names_in, write_atomically
 
 _JOBS, _ANSWER = "jobs", "answer.json"
 _NUMBER = re.compile(r"\d+")

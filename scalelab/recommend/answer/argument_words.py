@@ -13,7 +13,7 @@ from scalelab.inputs.numerals import (
     probability,
 )
 from scalelab.inputs.outcome import Support
-from scalelab.inputs.wording import Command, Option
+from scalelab.inputs.problems import Command, Option
 from scalelab.plan.first_check import BOUNDS, UNEXPLAINED
 from scalelab.recommend.answer.comparing_words import slower
 from scalelab.recommend.answer.facts import Fact

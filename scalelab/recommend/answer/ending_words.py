@@ -12,7 +12,7 @@ from scalelab.inputs.numerals import (
     percent,
     probability,
 )
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option
 from scalelab.kinds.resources import TIME
 
 _PARTS = {"checkpoint": "a checkpoint", "restart": "a restart", "wait": "a new node"}

@@ -26,7 +26,7 @@ from scalelab.inputs.placeholders import (
     fill_placeholders,
     placeholders_in,
 )
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option
 from scalelab.kinds.batch_systems import BatchSystem
 from scalelab.kinds.launchers import RecommendedJob
 from scalelab.kinds.strategies import strategy_of

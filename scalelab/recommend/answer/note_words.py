@@ -8,7 +8,7 @@ from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import short_label
 from scalelab.inputs.numerals import counted, duration, number, percent, plural
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option
 from scalelab.plan.diverged import diverged_in_words
 from scalelab.plan.first_check import FIRST_EPOCH, PAUSES, UNEXPLAINED, WHY_OTHERS
 from scalelab.recommend.answer import argument_words, ending_words

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from scalelab.errors import SpecError
 from scalelab.inputs.money import USUAL, Per
 from scalelab.inputs.numerals import duration
-from scalelab.inputs.problems import one_of
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option, one_of
 from scalelab.site.prices import PriceEntry, read_prices
 from scalelab.site.spot import Spot, joined_terms
 

@@ -11,7 +11,7 @@ from scipy.special import gammaincinv
 
 from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option
 from scalelab.laws.interval import NUM_DRAWS, SEED, levels
 from scalelab.laws.rows import cells, numbers
 from scalelab.recommend.money.history import PriceHistory

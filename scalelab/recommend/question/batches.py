@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option
 
 if TYPE_CHECKING:
     import numpy as np

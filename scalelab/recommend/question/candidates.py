@@ -25,7 +25,7 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import Layout
 from scalelab.inputs.placeholders import Untold
-from scalelab.inputs.wording import Option
+from scalelab.inputs.problems import Option
 from scalelab.kinds.strategies import strategy_of
 from scalelab.kinds.strategy import TrialSizes
 from scalelab.laws.memory.law import MemoryLaw

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from scalelab.inputs.plain_files import checked, open_to_append, parse_json, read_file
-from scalelab.records.attempt_io import storing
+from scalelab.records.attempt import storing
 
 STEP_TIME = "step_time_s"  # the quantity without which a job teaches nothing
 _FILE = "followed.jsonl"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.inputs.plain_files import checked, parse_json, read_file
-from scalelab.records.attempt_io import write_atomically
+from scalelab.records.attempt import write_atomically
 
 _FILE = "waits.json"
 

@@ -15,7 +15,7 @@ from typing import get_args
 
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.plain_files import checked, open_to_append, parse_json, read_file
-from scalelab.records.attempt_io import append_all, encode_json, reading, storing
+from scalelab.records.attempt import append_all, encode_json, reading, storing
 
 EVENTS = "events.jsonl"
 VERSION = 1

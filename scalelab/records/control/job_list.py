@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from scalelab.inputs.plain_files import checked, parse_json, read_file
-from scalelab.records.attempt_io import encode_json, write_atomically
+from scalelab.records.attempt import encode_json, write_atomically
 
 CLUSTER_DIRECTORY = "cluster"
 _NAME = "jobs.json"

@@ -27,7 +27,7 @@ from typing import Any, Self
 
 from scalelab.errors import LeaseError, StoreError
 from scalelab.inputs.plain_files import parse_json, read_file
-from scalelab.records.attempt_io import storing, write_all
+from scalelab.records.attempt import storing, write_all
 
 LEASE, LOG = "driver.lease", "driver.log"
 HEARTBEAT_S = 5.0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from scalelab.inputs.plain_files import parse_json, read_file
-from scalelab.records.attempt_io import encode_json, write_atomically
+from scalelab.records.attempt import encode_json, write_atomically
 
 LOOK_EVERY_S = 0.5
 _NAME = "driver.stop"

@@ -7,7 +7,7 @@ evaluate, to save and to stop. It lets the ranks take a series of steps, about a
 long, and only there do they meet. Inside a series an engine is free: its ranks may
 exchange at every step, now and then, or not with each other at all.
 
-Ranks of a :class:`FreeEngine` never keep step: ``training.free_loop`` lets them take
+Ranks of a :class:`FreeEngine` never keep step: ``training.loop`` lets them take
 steps one by one until the next evaluation or checkpoint, where they meet.
 """
 

@@ -28,8 +28,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.launch.timing import Limits
 from scalelab.launch.verdict import merge
-from scalelab.records.attempt import AttemptResult, AttemptSpec
-from scalelab.records.attempt_io import read_result
+from scalelab.records.attempt import AttemptResult, AttemptSpec, read_result
 from scalelab.records.observations import row
 from scalelab.records.streams import read_lines
 

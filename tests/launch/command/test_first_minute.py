@@ -11,7 +11,7 @@ from probed_programs import PROGRAMS, probed
 
 from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.command import first_minute
+from scalelab.launch.command import watch
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.records.attempt import AttemptSpec
 
@@ -26,7 +26,7 @@ LINES = """
 
 @pytest.fixture(autouse=True)
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_minute, "_LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(watch, "_LOOK_EVERY_S", 0.2)
 
 
 def notice(spec: AttemptSpec) -> str:
@@ -45,7 +45,7 @@ def test_lines_that_might_be_of_steps_are_named_with_what_reads_them(
     patience_s: float,
     is_said: bool,
 ) -> None:
-    monkeypatch.setattr(first_minute, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(watch, "PATIENCE_S", patience_s)
     text = LINES.format(count=count, seconds=4)
     spec = command_spec(tmp_path, text, launcher="none")
     result = agent.run(spec, 0, None)
@@ -61,7 +61,7 @@ def test_lines_that_might_be_of_steps_are_named_with_what_reads_them(
 def test_an_expression_is_named_as_yaml_that_can_be_copied(
     agent: NodeAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(first_minute, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(watch, "PATIENCE_S", 0.5)
     text = (
         "import time\nfor n in range(1, 9):\n    print('at step', n, 'loss', 1 / n)\n"
     )
@@ -75,7 +75,7 @@ def test_an_expression_is_named_as_yaml_that_can_be_copied(
 def test_a_program_that_steps_is_left_alone(
     agent: NodeAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(first_minute, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(watch, "PATIENCE_S", 0.0)
     metrics = MetricsSource(regex=(r"step (?P<step>\d+)",))
     text = "for step in range(1, 300):\n    print('step', step, flush=True)\n"
     text += "    import time; time.sleep(0.01)"
@@ -89,7 +89,7 @@ def test_a_program_that_steps_is_left_alone(
 def test_ranks_that_do_not_come_to_the_store_are_named(
     agent: NodeAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(first_minute, "PATIENCE_S", 4.0)
+    monkeypatch.setattr(watch, "PATIENCE_S", 4.0)
     program = PROGRAMS / "misleading" / "own_port.py"
     spec = probed(
         tmp_path, program, launcher="torchrun", ranks=2, start_up_timeout_s=15.0
@@ -104,7 +104,7 @@ def test_ranks_that_do_not_come_to_the_store_are_named(
 def test_ranks_that_come_late_are_named_only_until_they_come(
     agent: NodeAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(first_minute, "PATIENCE_S", 4.0)
+    monkeypatch.setattr(watch, "PATIENCE_S", 4.0)
     text = """
         import time
         import torch.distributed as dist

@@ -10,7 +10,7 @@ from watching import ENTRY, STAND_IN
 from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.ranks.rank_process import run_in_process
-from scalelab.records.attempt_io import read_result
+from scalelab.records.attempt import read_result
 from scalelab.training.trainer import TorchTrainer
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scalelab.inputs.wording import for_the_command_line
+from scalelab.inputs.problems import for_the_command_line
 from scalelab.session import import_table
 from scalelab.session.run import Run
 

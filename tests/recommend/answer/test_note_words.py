@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 import scalelab
-from scalelab.inputs.wording import for_the_command_line
+from scalelab.inputs.problems import for_the_command_line
 from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.recommend.answer.note_words import SENTENCES, in_words, judged_times
 from scalelab.recommend.prediction.consistency import NOTED

@@ -9,7 +9,7 @@ from scalelab.experiment.job import Job
 from scalelab.laws.rows import prepared
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.facts import Fact
-from scalelab.recommend.prediction.neighbours import uneven
+from scalelab.recommend.knowledge import uneven
 from scalelab.recommend.question.objective import Constraints
 
 SIZES = (8, 16, 32)

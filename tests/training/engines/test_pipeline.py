@@ -17,7 +17,7 @@ from torch import nn
 from virtual_pipeline import VirtualPipeline
 
 from scalelab.experiment.trial import LearningRate, Measurement, Trial, TrialKind
-from scalelab.training.pipeline.stage import input_of_model, of_output
+from scalelab.training.engines.pipeline import input_of_model, of_output
 from scalelab.training.workloads.digits_mlp import DigitsMlp
 
 RATE = LearningRate(base=0.1, at_batch=64, rule="linear", warmup_samples=0, value=0.1)
@@ -146,7 +146,7 @@ def test_stages_idle_as_long_as_in_virtual_time(
 
 def refused_stage(context: Any) -> str:
     """Run two stages of which the second passes on no samples."""
-    from scalelab.training.pipeline.stage import passed_between_stages
+    from scalelab.training.engines.pipeline import passed_between_stages
 
     class Summed(nn.Module):
         def forward(self, hidden: torch.Tensor) -> torch.Tensor:
