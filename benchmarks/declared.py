@@ -17,7 +17,7 @@ import pandas as pd
 from laws import OURS, RIVALS
 
 from scalelab.laws.step_time.law import StepTimeLaw
-from scalelab.training.workloads.emulated import (
+from scalelab.training.workloads.declared_machine import (
     DeclaredMachine,
     declared_step_time,
 )

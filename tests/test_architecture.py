@@ -94,7 +94,7 @@ OPENING = {
     "scalelab.records.code": "the user's code, which was found to be files",
     **dict.fromkeys(
         (
-            "scalelab.training.feeding.picture_data",
+            "scalelab.training.workloads.image_folder",
             "scalelab.training.feeding.pictures",
             "scalelab.training.feeding.stream",
             "scalelab.training.workloads.cifar10",

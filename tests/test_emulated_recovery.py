@@ -19,7 +19,7 @@ from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.prediction.knee import last_paying
 from scalelab.recommend.question.objective import Constraints
-from scalelab.training.workloads.emulated import (
+from scalelab.training.workloads.declared_machine import (
     DeclaredMachine,
     declared_step_time,
 )

@@ -19,8 +19,7 @@ from scalelab.plan.inquiry import in_lines
 if TYPE_CHECKING:
     from types import FrameType
 
-    from scalelab.running.execution import RunningSweep
-    from scalelab.running.sweep import Sweep
+    from scalelab.running.sweep import RunningSweep, Sweep
     from scalelab.running.sweep_end import SweepEnd
 
 
@@ -207,13 +206,13 @@ def try_out(
     """
     from scalelab.cli.progress import view
     from scalelab.cli.shown.first_trials import table, verdict
-    from scalelab.running import trying
+    from scalelab.running import execution
 
     started_s = time.monotonic()
 
-    sweep = trying.prepare(experiment, site=site)
+    sweep = execution.prepare(experiment, site=site)
     with view(sweep.words, is_quiet=quiet) as progress:
-        tried = trying.try_out(
+        tried = execution.try_out(
             sweep,
             keep=keep,
             on_event=progress,
@@ -361,7 +360,7 @@ def _confirm(question: str) -> None:
 
 
 def _run_in_process(experiment: Path, site: str | None) -> None:
-    from scalelab.running.trying import debug
+    from scalelab.running.execution import debug
 
     trial, result = debug(experiment, site=site)
     typer.echo(f"{result.outcome}: {trial}. {result.reason}".rstrip())

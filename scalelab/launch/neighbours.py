@@ -18,6 +18,8 @@ COLUMNS = (
 )
 _PROC = Path("/proc")
 _FIRST_LOOK_S = 1.0
+# Threads that could run for less than this share of the time wait for no core.
+_HARDLY = 0.05
 # Fields of a core in /proc/stat in which it is busy: user, nice, system, irq, softirq,
 # and steal, in which a hypervisor gave it to others.
 _BUSY = (0, 1, 2, 5, 6, 7)
@@ -61,9 +63,10 @@ class Neighbours:
         run, delay = map(sum, zip((0, 0), *self._got.values(), strict=True))
         num_cores = len(os.sched_getaffinity(0))
         passed_s = time.monotonic() - self._began_s
+        has_run = run + delay > _HARDLY * passed_s * 1e9
         others = (self._taken_s() - self._others_s) / (num_cores * passed_s)
         seen = {
-            "cpu_share": run / (run + delay) if run else None,
+            "cpu_share": run / (run + delay) if has_run else None,
             "other_cpu_share": min(1.0, max(0.0, others)),
             "cpu_pressure_start": self._pressure,
             "cpu_pressure_end": cpu_pressure(),

@@ -18,7 +18,8 @@ from scalelab.recommend.advice import Considered
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.money.spot import known_seconds
 from scalelab.recommend.prediction.outlook import between
-from scalelab.recommend.question.objective import Constraints, Spending
+from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.spending import Spending
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.profile import Site
 from scalelab.site.spot import Spot

@@ -34,12 +34,8 @@ from scalelab.recommend.question.choice import (
     best_within,
     largest_paying,
 )
-from scalelab.recommend.question.objective import (
-    CLEARLY,
-    Constraints,
-    Spending,
-    unbeaten,
-)
+from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.spending import CLEARLY, Spending, unbeaten
 from scalelab.records.columns import PROGRAM_COLUMN
 
 _EVEN = 0.5  # confidence at which the likeliest of what is not sure enough is named

@@ -20,12 +20,8 @@ from scalelab.recommend.comparison import (
     least_of,
 )
 from scalelab.recommend.question.choice import Allocations, Choice, best_within
-from scalelab.recommend.question.objective import (
-    Constraints,
-    Spending,
-    pareto,
-    unbeaten,
-)
+from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.spending import Spending, pareto, unbeaten
 
 _SEED = 36  # of the order of draws
 

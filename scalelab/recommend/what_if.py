@@ -25,12 +25,8 @@ from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import allocated
 from scalelab.recommend.comparison import Comparison
 from scalelab.recommend.prediction.outlook import Baseline, Outlook, outlook_rows
-from scalelab.recommend.question.objective import (
-    CLEARLY,
-    Constraints,
-    beating,
-    counted_chances,
-)
+from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.spending import CLEARLY, beating, counted_chances
 
 _CONFIDENCES = (0.5, 0.75, 0.8, 0.9, 0.95, 0.99)
 _EVEN, _LESS = 0.5, "below 50%"

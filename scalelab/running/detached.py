@@ -27,8 +27,7 @@ from scalelab.plan.tracked import source_of
 from scalelab.records.attempt import storing
 from scalelab.records.control.job_list import DriverRecord
 from scalelab.records.control.lease import LEASE, LOG, Lease, read_holder
-from scalelab.running.execution import RunningSweep
-from scalelab.running.sweep import Sweep
+from scalelab.running.sweep import RunningSweep, Sweep
 from scalelab.site.batch_site import driver_job_of
 
 QUEUED_S = 5.0  # seconds that --detach watches a job that waits in the queue

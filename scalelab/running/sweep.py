@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.errors import MissingExtraError, SpecError
 from scalelab.experiment.checks import check_trials, check_workload
@@ -34,6 +34,7 @@ from scalelab.reading.scripts.first_words import check_start
 from scalelab.records.attempt import is_taken
 from scalelab.records.code import code_hash, code_of_programs
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
+from scalelab.records.control.stop_request import StopRequests
 from scalelab.records.open_run import OpenRun
 from scalelab.records.store import RunReader, RunStore
 from scalelab.records.taken_over import apart, taken_over
@@ -41,6 +42,9 @@ from scalelab.site.choice import lasting_name
 from scalelab.site.job_script import refuse_log_directory
 from scalelab.site.node_settings import DeviceType
 from scalelab.site.profile import Site, num_cores
+
+if TYPE_CHECKING:
+    from scalelab.scheduling.driver import Driver
 
 RUNS = Path("runs")
 
@@ -270,6 +274,16 @@ class Sweep:
             )
             store.take_over(self.taken_over)
             yield OpenRun.recover(store, lease, retry_failed=self.retry_failed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunningSweep:
+    """A sweep whose nodes are up: where to watch it, and how to stop it."""
+
+    driver: "Driver"
+    source: TrackedSource
+    dashboard_link: str | None  # of Dask; None: the site wants none
+    stop_requests: StopRequests
 
 
 def _as_in(home: Path, asked: Experiment) -> Experiment:

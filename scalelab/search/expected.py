@@ -16,7 +16,8 @@ from scalelab.recommend.knowledge import History
 from scalelab.recommend.prediction.next_trial import loss
 from scalelab.recommend.prediction.outlook import Outlook, look_ahead
 from scalelab.recommend.question.devices import kinds_of
-from scalelab.recommend.question.objective import Constraints, RunSite, Spending
+from scalelab.recommend.question.objective import Constraints, RunSite
+from scalelab.recommend.question.spending import Spending
 from scalelab.records.taken_over import IMPORTED
 from scalelab.search.candidates import configuration
 from scalelab.search.value import Prospects, departures

@@ -28,7 +28,7 @@ def directives(
 
     Examples
     --------
-    >>> from scalelab.site.profile import site_of
+    >>> from scalelab.site.choice import site_of
     >>> gpus = {"device_type": "cuda", "gpus_per_node": 4}
     >>> site = site_of({"scheduler": "slurm", **gpus})
     >>> print(*directives(site, Allocation.packed(8, 4), job_name="vit"), sep="\n")

@@ -27,7 +27,7 @@ def test_what_it_writes_can_be_planned(
     Path("experiment.yaml").write_text(text + "site: {gpus_per_node: 8}\n")
     planned = scalelab("plan", "experiment.yaml")
     assert planned.code == 0
-    assert planned.out.startswith("my-model on site local: 26 trials\n")
+    assert planned.out.startswith("my-model on site local: 27 trials\n")
 
 
 def test_its_lines_are_short_and_complete() -> None:

@@ -15,7 +15,7 @@ from scalelab.kinds.trainers import TRAINERS
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobLine, JobList
 from scalelab.records.control.stop_request import StopRequests, request_stop
 from scalelab.records.store import RunStore
-from scalelab.running.execution import RunningSweep
+from scalelab.running.sweep import RunningSweep
 
 
 @pytest.fixture(autouse=True)

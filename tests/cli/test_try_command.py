@@ -15,7 +15,7 @@ from real_sweeps import PATIENCE_S, Sweep, attempts, rows
 from scalelab.cli.shown.first_trials import table, verdict
 from scalelab.plan.first_check import findings
 from scalelab.records.columns import COLUMNS
-from scalelab.running.trying import Checked, Tried
+from scalelab.running.execution import Checked, Tried
 
 GOOD = (
     MEET

@@ -6,7 +6,7 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
-from scalelab.inputs import wording
+from scalelab.inputs import problems
 from scalelab.inputs.problems import Call, Option, for_the_command_line, validated
 from scalelab.kinds.resources import read_limits
 from scalelab.session.arguments import RecommendArguments
@@ -85,4 +85,4 @@ def test_a_limit_that_is_wrong_is_an_option_too() -> None:
 
 
 def test_the_examples_hold() -> None:
-    assert doctest.testmod(wording).failed == 0
+    assert doctest.testmod(problems).failed == 0

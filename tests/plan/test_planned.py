@@ -8,7 +8,12 @@ from scalelab.plan.source import TrialSource
 from scalelab.site.choice import site_of
 
 SITE = site_of({"device_type": "cpu", "nodes": 2, "gpus_per_node": 4})
-HEAD = "name: a\nworkload: digits_mlp\nlearning_rate: 0.1\n"
+HEAD = """\
+name: a
+workload: digits_mlp
+learning_rate: 0.1
+measure: {long_trial: none}
+"""
 FIXED = HEAD + "gpus: [1, 2]\nlocal_batch_size: [8, 16]\n"
 AUTO = (
     HEAD + "gpus: [1, 2]\nlocal_batch_size: {at_most: 1024, multiple_of: 8}\n"

@@ -9,7 +9,7 @@ from measured_runs import COMMAND, EMULATED
 
 from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
-from scalelab.running.trying import debug
+from scalelab.running.execution import debug
 
 MINE = """\
 import torch

@@ -27,8 +27,8 @@ from scalelab.records.attempt import AttemptResult
 from scalelab.records.control.events import Event, TrialEnded
 from scalelab.records.store import RunStore
 from scalelab.running import sweep as module
-from scalelab.running.execution import RunningSweep, run_sweep
-from scalelab.running.sweep import Sweep
+from scalelab.running.execution import run_sweep
+from scalelab.running.sweep import RunningSweep, Sweep
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from scalelab.plan.first_check import (
     samples_of_step,
 )
 from scalelab.plan.source import Observation
+from scalelab.running.execution import Checked, Tried, read_first_trials
 from scalelab.running.sweep import Sweep
-from scalelab.running.trying import Checked, Tried, read_first_trials
 from scalelab.session import marks_in_words
 
 _SHOWN_REASON = 400

@@ -29,7 +29,8 @@ from scalelab.recommend.prediction.consistency import is_among
 from scalelab.recommend.prediction.knee import last_paying
 from scalelab.recommend.prediction.outlook import Outlook
 from scalelab.recommend.question.candidates import allocation_label
-from scalelab.recommend.question.objective import Constraints, Spending
+from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.spending import Spending
 
 _NUM_BINS = 8
 _WORTH = 0.03  # of the loss; a smaller gain does not justify a measurement

@@ -30,7 +30,8 @@ from scalelab.laws.support import weakest
 from scalelab.recommend.answer.rows import BatchPlan, OutlookRow, Scaling
 from scalelab.recommend.knowledge import MARKS, Knowledge
 from scalelab.recommend.question.candidates import allocation_label
-from scalelab.recommend.question.objective import Constraints, Spending, pareto
+from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.spending import Spending, pareto
 from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
 
 

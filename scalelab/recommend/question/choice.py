@@ -5,12 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalelab.inputs.numerals import percent
-from scalelab.recommend.question.objective import (
-    CLEARLY,
-    Constraints,
-    Spending,
-    counted_chances,
-)
+from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.spending import CLEARLY, Spending, counted_chances
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

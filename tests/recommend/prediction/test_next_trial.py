@@ -6,7 +6,8 @@ from made_up_sweeps import sweep
 from scalelab.experiment.job import Job
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.prediction.next_trial import loss, value_of_knowing
-from scalelab.recommend.question.objective import Constraints, Spending
+from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.spending import Spending
 
 JOB = Job(samples=10_000_000)
 EVERY = np.ones(3, dtype=bool)

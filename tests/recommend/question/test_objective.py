@@ -12,7 +12,8 @@ from scalelab.recommend.question.choice import (
     best_within,
     largest_paying,
 )
-from scalelab.recommend.question.objective import Constraints, Spending, beating, pareto
+from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.spending import Spending, beating, pareto
 
 
 @pytest.mark.parametrize(

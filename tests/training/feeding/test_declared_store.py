@@ -15,10 +15,10 @@ from virtual_feed import data_waits
 
 from scalelab.training.feed import order_of, read_ahead, training_batches
 from scalelab.training.feeding.declared_store import DeclaredStore
-from scalelab.training.feeding.picture_data import Pictures, StreamedPictures
 from scalelab.training.feeding.pictures import PictureFiles
 from scalelab.training.feeding.tar import padded
 from scalelab.training.order import Share
+from scalelab.training.workloads.image_folder import Pictures, StreamedPictures
 
 OPEN_S, BYTES_PER_S = 0.004, 1e6
 BUFFER = 4

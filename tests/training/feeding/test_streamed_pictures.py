@@ -12,9 +12,8 @@ from picture_folders import make_pictures, pack
 
 from scalelab.errors import SpecError
 from scalelab.training.feed import fingerprint, order_of, training_batches
-from scalelab.training.feeding.picture_data import Pictures
 from scalelab.training.order import Share
-from scalelab.training.workloads.image_folder import ImageFolder
+from scalelab.training.workloads.image_folder import ImageFolder, Pictures
 
 BUFFER = 5
 ONE = Share(

@@ -4,7 +4,7 @@ from itertools import pairwise
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.training.workloads.emulated import (
+from scalelab.training.workloads.declared_machine import (
     DeclaredMachine,
     compute_time,
     declared_step_time,

@@ -12,11 +12,11 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.training.probes.meter import Phase
 from scalelab.training.workloads import emulated
-from scalelab.training.workloads.emulated import (
+from scalelab.training.workloads.declared_machine import (
     DeclaredMachine,
-    Emulated,
     declared_step_time,
 )
+from scalelab.training.workloads.emulated import Emulated
 
 MACHINE = {
     "sample_time_s": 0.001,

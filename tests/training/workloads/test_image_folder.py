@@ -26,9 +26,8 @@ from scalelab.launch.progress import StreamWriter
 from scalelab.launch.protocol import NODE_DIRECTORY
 from scalelab.training.context import RankContext
 from scalelab.training.feeding.node_copy import copy_to_node, remove_copies
-from scalelab.training.feeding.picture_data import CopiedPictures
 from scalelab.training.order import Share
-from scalelab.training.workloads.image_folder import ImageFolder
+from scalelab.training.workloads.image_folder import CopiedPictures, ImageFolder
 
 RATE = LearningRate(base=0.05, at_batch=None, rule="none", warmup_samples=0, value=0.05)
 TARGET = Target(metric="val_balanced_acc", mode=MetricMode.MAX, value=0.9)

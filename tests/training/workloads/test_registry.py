@@ -95,7 +95,7 @@ def test_driver_side_modules_do_not_import_torch() -> None:
     code = (
         "import sys\n"
         "import scalelab.training.trainer\n"
-        "import scalelab.training.workloads.emulated\n"
+        "import scalelab.training.workloads.declared_machine\n"
         "sys.exit('torch' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
