@@ -244,7 +244,7 @@ def test_notebooks_sweep_and_run_as_they_are_shipped(
     for name in ("analysis", "experiments"):
         shutil.copytree(HOME / name, tmp_path / name)
     shown = executed(tmp_path / "analysis" / path.name)
-    assert "attempts of " in shown or "12 trials ended" in shown
+    assert "attempts of " in shown or "13 trials ended" in shown
     assert [*(tmp_path / "runs").glob("*/run.json")]
 
 

@@ -119,8 +119,9 @@ class Tracker:
         used = number(hours) if hours >= 0.01 else f"{hours:.4f}"
 
         left = ""
-        if self._end_s is not None and not (self.is_stopping or self.is_over):
-            left = f"about {duration(max(0, round(self._end_s - now_s)))} left"
+        left_s = round((self._end_s or now_s) - now_s)
+        if left_s > 0 and not (self.is_stopping or self.is_over):
+            left = f"about {duration(left_s)} left"
 
         parts = (
             f"{self.num_done:,}{of_total} done",

@@ -74,10 +74,11 @@ class Measure(Section):
         default="auto",
         validate_default=True,
         description=(
-            "How long one trial of each program trains, last of all, to see whether "
-            "later steps take another time: a duration, none, or auto: 1% of the job's "
-            "shortest time, at most 2 min, nor more than a tenth of the step time that "
-            "other trials measured, but 20s at least."
+            "Time of steps of one more trial of each program, last of all, which shows "
+            "whether later steps take another time: a duration, none, or auto. auto is "
+            "1% of the job's shortest time, at most 2min and a tenth of the step time "
+            "that other trials measured, at least 20s. Adaptive sweeps have no such "
+            "trial."
         ),
     )
     evaluate_every_samples: Count | None = Field(

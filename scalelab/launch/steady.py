@@ -287,8 +287,7 @@ def _distance(positions: npt.NDArray[np.int64], last: int) -> float:
     if len(positions) < 2:
         return 0.0
     apart = float(np.median(np.diff(positions, prepend=0)))
-    off = np.abs(np.diff(positions) - apart)
-    is_even = off.max() <= _UNEVEN * apart
+    is_even = np.abs(np.diff(positions) - apart).max() <= _UNEVEN * apart
     return apart if is_even and last - positions[-1] <= (1 + _UNEVEN) * apart else 0.0
 
 

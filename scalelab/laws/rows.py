@@ -15,7 +15,7 @@ from scalelab.inputs.document import Scalar
 from scalelab.kinds.strategies import strategy_of
 from scalelab.kinds.strategy import Strategy
 from scalelab.laws.left_out import LeftOut
-from scalelab.plan.first_check import FIRST_EPOCH, LONG_TRIAL, PAUSES
+from scalelab.plan.first_check import FIRST_EPOCH, LONG_TRIAL
 from scalelab.records.columns import CURVE_COLUMNS, OPTION_PREFIX
 
 CONFIGURATION = (
@@ -245,7 +245,7 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
         _why_unfit(*row) for row in zip(*columns, is_possible, is_timed, strict=True)
     ]
     held_fixed = observations[curve_columns(observations)]
-    later = _told_by_long_trials(observations, step_time)
+    later = _told_by_long_trials(observations)
     step_time *= later["later_factor"].where(later["later_differs"] == FIRST_EPOCH, 1.0)
 
     return FitRows(
@@ -259,44 +259,28 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
     )
 
 
-def _told_by_long_trials(
-    observations: pd.DataFrame, step_time: np.ndarray
-) -> pd.DataFrame:
+def _told_by_long_trials(observations: pd.DataFrame) -> pd.DataFrame:
     """Return why later steps of rows take another time, and by which factor.
 
     A long trial tells it of the rows of its program, by the same index: of a first
-    epoch, of rows that ended in it. It tells nothing where other programs were busy
-    beside it, nor where equal trials have taken as long as its later steps.
+    epoch, of rows that ended in it. Where other programs were busy beside it, it tells
+    nothing.
     """
-    moved = pd.DataFrame(index=observations.index, columns=["later_differs"])
-    moved["later_factor"] = 1.0
+    names = ["run", f"{OPTION_PREFIX}{PROGRAM}"]
+    programs = observations.reindex(columns=names).groupby(names, dropna=False).ngroup()
     whys = observations.reindex(columns=["later_differs"])["later_differs"]
-    if not whys.notna().any():
-        return moved
-
-    of_program = ["run", f"{OPTION_PREFIX}{PROGRAM}"]
-    of_trial = ["world_size", "global_batch_size", *curve_columns(observations)]
-    programs, trials = (
-        observations.reindex(columns=names).groupby(names, dropna=False).ngroup()
-        for names in (of_program, of_trial)
-    )
+    moved = pd.DataFrame({"later_differs": None, "later_factor": 1.0}, whys.index)
 
     for at in whys.index[whys.notna()]:
-        row, why = observations.loc[at], str(whys[at])
-        later_s = float(row["later_step_time_s"])
-        is_other = (programs == programs[at]) & whys.isna()
-        alike_s = step_time[is_other & (trials == trials[at])]
-        is_seen = len(alike_s) and np.nanmin(alike_s) <= later_s <= np.nanmax(alike_s)
+        row, is_other = observations.loc[at], (programs == programs[at]) & whys.isna()
         is_alone = invalid_reasons(row["validity"]) == (LONG_TRIAL,)
         if not is_alone or str(row["busy_machine"]) == "True":
             continue
-
-        if why == FIRST_EPOCH:
+        if whys[at] == FIRST_EPOCH:
             samples = numbers(observations, "num_samples")
             is_other &= samples <= row["first_epoch_samples"]
-        if why == PAUSES or not is_seen:
-            moved.loc[is_other, "later_differs"] = why
-            moved.loc[is_other, "later_factor"] = later_s / row["window_step_time_s"]
+        later_s, window_s = row["later_step_time_s"], row["window_step_time_s"]
+        moved.loc[is_other] = whys[at], later_s / window_s
 
     return moved
 

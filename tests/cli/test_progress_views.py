@@ -117,7 +117,7 @@ def test_the_end_is_expected_at_the_pace_of_this_sweep(clock: Clock) -> None:
     clock.now_s += 5
     assert tracker.counts().endswith("about 25 s left")
     clock.now_s += 60
-    assert tracker.counts().endswith("about 0 s left")
+    assert "left" not in tracker.counts()  # a long trial takes longer than others
     tracker.take(ended(12, running=0, failed=1))
     assert tracker.counts() == "12/12 done, 0 running, 1 failed, 0.010 core-h"
 
@@ -476,6 +476,6 @@ def test_time_is_real() -> None:
     tracker = Tracker(CORES)
     tracker.source = Source(total=2, remaining=2)
     tracker.take(started(0))
-    time.sleep(0.01)
+    time.sleep(1.0)
     tracker.take(ended(1))
     assert "left" in tracker.counts()

@@ -26,6 +26,7 @@ from scalelab.laws.rows import (
     numbers,
     prepared,
 )
+from scalelab.laws.step_time.points import Scatter
 from scalelab.plan.first_check import (
     ALONE,
     BOUNDS,
@@ -150,7 +151,8 @@ def contradicted_samples(rows: FitRows, job: Job | None) -> pd.DataFrame:
     batches = rows.frame["global_batch_size"]
     found = batches > batches.groupby(losses).transform("min")
     found |= batches.index.isin(having(rows, *_CONTRADICTED).index)
-    found |= rows.frame["later_differs"] == UNEXPLAINED
+    later = moved_later(rows)["later_differs"]
+    found |= batches.index.isin(later.index[later == UNEXPLAINED])
     return rows.frame[found | _walk_all(measured, _epoch_of(job))]
 
 
@@ -371,10 +373,11 @@ def not_settled(rows: FitRows, size: int) -> Iterator[Fact]:
 
 def later_steps(rows: FitRows) -> Iterator[Fact]:
     """Note how long trials measured, and why later steps take another time."""
-    measured = rows.observations
     is_long = np.array([reasons == (LONG_TRIAL,) for reasons in rows.reasons], bool)
     if is_long.any():
-        spent_s = numbers(measured, "num_steps") * numbers(measured, "step_time_s")
+        spent_s = numbers(rows.observations, "num_steps") * numbers(
+            rows.observations, "step_time_s"
+        )
         yield Fact.of(
             "long_trial",
             num_trials=len(rows.used),
@@ -382,9 +385,28 @@ def later_steps(rows: FitRows) -> Iterator[Fact]:
             num_long=int(is_long.sum()),
             long_s=float(np.nanmax(spent_s[is_long])),
         )
-    for why, moved in rows.frame.groupby("later_differs", sort=False):
-        factor = float(moved["later_factor"].iloc[0])
-        yield Fact.of("later_differs", why=str(why), count=len(moved), factor=factor)
+    for why, moved in moved_later(rows).groupby("later_differs", sort=False):
+        yield Fact.of(
+            "later_differs",
+            why=str(why),
+            count=len(moved),
+            factor=float(moved["later_factor"].iloc[0]),
+        )
+
+
+def moved_later(rows: FitRows) -> pd.DataFrame:
+    """Return the rows whose later steps take another time, as a long trial shows.
+
+    Without a known form, the change must be beyond the 95% interval of the difference
+    of two runs.
+    """
+    frame = rows.frame
+    runs = frame.groupby([*curve_columns(frame), *CONFIGURATION], dropna=False)
+    scatter = Scatter.of([np.log(times.to_numpy()) for _, times in runs["step_time_s"]])
+    reach = float(stdtrit(scatter.freedom, 1 - _SIGNIFICANCE)) * math.sqrt(2)
+    is_far = frame["later_factor"].map(math.log).abs() > reach * scatter.spread
+    is_moved = frame["later_differs"].notna()
+    return frame.loc[is_moved & (is_far | (frame["later_differs"] != UNEXPLAINED))]
 
 
 def busy_machine(rows: FitRows) -> Iterator[Fact]:

@@ -22,7 +22,7 @@ import scalelab
 KINDS = Path(__file__).parents[1] / "samples" / "scripts"
 BATCH = 8
 # So that a sweep takes seconds: of what is measured this changes nothing.
-SHORTER = ("steps: 50, repeats: 3", "steps: 24, repeats: 1")
+SHORTER = ("steps: 50, repeats: 3", "steps: 24, repeats: 1, long_trial: none")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -356,6 +356,9 @@ class ProbedSteps:
         assert self.log is not None
         trial, optimizer = self._trial, self.optimizer
         num_nodes = len({process.node for process in trained})
+        # A rank that waits for no other may be late.
+        num_steps = len(self.leader.steps[optimizer])
+        local = [p for p in local if 2 * len(p.steps[optimizer]) >= num_steps]
         on_node = max(len(local), self._num_processes)
         seen, scale = trained, 1.0
         if num_nodes < trial.allocation.num_nodes or len(local) < on_node:
