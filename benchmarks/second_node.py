@@ -9,7 +9,7 @@ mean of ln(true / predicted) and ``error`` that of its size, ``width`` the upper
 the 80% interval over the lower one (geometric mean), ``held`` the share inside. The
 rules keep the last efficiency, or the gain of the last doubling.
 
-``--fit`` gives the two figures of the belief in ``laws/step_time/machines.py``, the
+``--fit`` gives the two figures of the belief in ``laws/step_time/ensemble.py``, the
 passes that an exchange between two full nodes takes and the deviation of their log:
 each source is judged with the pair that has the best interval score on all others.
 """
@@ -27,7 +27,7 @@ import pandas as pd
 from far import by_rules, published
 from score_adapter import observations
 
-from scalelab.laws.step_time import machines
+from scalelab.laws.step_time import ensemble
 from scalelab.laws.step_time.law import StepTimeLaw
 
 PASSES, SPREADS = (0.2, 0.3, 0.4, 0.5, 0.7), (0.8, 1.0, 1.3, 1.6)
@@ -80,7 +80,7 @@ def fitted(found: list[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
     """Return each source's figures with the belief that is best on all others."""
     tables = {}
     for pair in itertools.product(PASSES, SPREADS):
-        machines._PASSES, machines._SPREAD_OF_PASSES = pair
+        ensemble._PASSES, ensemble._SPREAD_OF_PASSES = pair
         tables[pair] = by_source(found)
     scores = pd.DataFrame({pair: table["score"] for pair, table in tables.items()})
     print(f"best on all sources: {scores.mean().idxmin()}")
