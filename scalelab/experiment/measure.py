@@ -159,7 +159,7 @@ class Measure(Section):
     def long_trial_s(self, *, measured_s: float, job_s: float) -> float:
         """Return the seconds of steps that a long trial takes.
 
-        They leave half of ``timeout`` to its start-up and to what settles late.
+        Half of ``timeout`` is left to the start-up, and to step times that settle late.
 
         Parameters
         ----------

@@ -192,7 +192,8 @@ class Experiment(ExperimentKeys):
     def as_in(self, fingerprint: Mapping[str, Any]) -> Self:
         """Return the experiment as a run of this fingerprint asks for it.
 
-        A run that began before there were long trials has none, unless it names them.
+        A run that began before there were long trials has no such trial, unless the
+        experiment names ``measure.long_trial``.
         """
         is_named = "long_trial" in self.measure.model_fields_set
         if is_named or _LONG_TRIALS in fingerprint:

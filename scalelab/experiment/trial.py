@@ -179,9 +179,10 @@ class Trial:
 
     @property
     def max_steps(self) -> int:
-        """Optimiser steps that it trains at most, warm-up included.
+        """Optimiser steps that it trains, warm-up included.
 
-        Measured steps are whole cycles, rounded up.
+        A long trial trains more, and so does a trial that settles late. Measured steps
+        are whole cycles, rounded up.
         """
         measurement = self.measurement
         if self.kind is TrialKind.THROUGHPUT:
@@ -293,9 +294,9 @@ def with_canaries(trials: Sequence[Trial], every: int) -> list[Trial]:
 def long_trials(trials: Iterable[Trial], least_s: float) -> dict[str | None, Trial]:
     """Return the long trial of each program: its widest throughput trial once more.
 
-    The widest goes through most of the job in a given time. Of equally wide trials it
-    is the one with the fewest samples per step, which fits the memory if any does. A
-    trial whose times are declared needs no long one.
+    The widest trial goes through most of the job in a given time. Of equally wide
+    trials, the trial with the fewest samples per step is taken: it fits the memory if
+    any of them does. Declared times need no long trial.
     """
     found: dict[str | None, Trial] = {}
     for trial in sorted(

@@ -8,13 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scalelab.experiment.trial import Measurement
-from scalelab.plan.first_check import (
-    AT_LEAST,
-    AT_MOST,
-    FIRST_EPOCH,
-    PAUSES,
-    UNEXPLAINED,
-)
+from scalelab.plan.first_check import AT_LEAST, AT_MOST, UNEXPLAINED
+from scalelab.records.columns import FIRST_EPOCH, PAUSES
 
 # A trial whose step times have not settled goes on for so many times its steps, unless
 # its steps have taken so long.
@@ -196,11 +191,12 @@ def later_columns(
 ) -> dict[str, Any]:
     """Return whether later steps of a long trial take another time, by column.
 
-    They do where pauses, of which no other trial has seen one, make steps 5% longer, or
-    where the mean of the others is more than 5% from that of the window in which other
-    trials are measured, and by more than the 95% interval of the difference. Two forms
-    are known: pauses at even distances, which count as evaluation, and a first epoch
-    that takes longer than later ones. A window that had not settled tells nothing.
+    The window is the steps that another trial would have measured. Later steps differ
+    where pauses that the window does not hold make steps 5% longer. They also differ
+    where their mean is more than 5% from the mean of the window, and the difference is
+    beyond its 95% interval. Two forms are known: pauses at even distances, which count
+    as evaluation, and a first epoch that takes longer than later epochs. A window that
+    had not settled tells nothing.
 
     Parameters
     ----------

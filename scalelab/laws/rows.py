@@ -15,8 +15,12 @@ from scalelab.inputs.document import Scalar
 from scalelab.kinds.strategies import strategy_of
 from scalelab.kinds.strategy import Strategy
 from scalelab.laws.left_out import LeftOut
-from scalelab.plan.first_check import FIRST_EPOCH, LONG_TRIAL
-from scalelab.records.columns import CURVE_COLUMNS, OPTION_PREFIX
+from scalelab.records.columns import (
+    CURVE_COLUMNS,
+    FIRST_EPOCH,
+    LONG_TRIAL,
+    OPTION_PREFIX,
+)
 
 CONFIGURATION = (
     "world_size",
@@ -262,9 +266,9 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
 def _told_by_long_trials(observations: pd.DataFrame) -> pd.DataFrame:
     """Return why later steps of rows take another time, and by which factor.
 
-    A long trial tells it of the rows of its program, by the same index: of a first
-    epoch, of rows that ended in it. Where other programs were busy beside it, it tells
-    nothing.
+    The index is that of the observations. A long trial speaks for the other rows of its
+    program; a long trial with a slow first epoch speaks for the rows that ended within
+    that epoch. A long trial beside busy programs, or with a further mark, says nothing.
     """
     names = ["run", f"{OPTION_PREFIX}{PROGRAM}"]
     programs = observations.reindex(columns=names).groupby(names, dropna=False).ngroup()
@@ -273,8 +277,8 @@ def _told_by_long_trials(observations: pd.DataFrame) -> pd.DataFrame:
 
     for at in whys.index[whys.notna()]:
         row, is_other = observations.loc[at], (programs == programs[at]) & whys.isna()
-        is_alone = invalid_reasons(row["validity"]) == (LONG_TRIAL,)
-        if not is_alone or str(row["busy_machine"]) == "True":
+        is_marked = invalid_reasons(row["validity"]) != (LONG_TRIAL,)
+        if is_marked or str(row.get("busy_machine")) == "True":
             continue
         if whys[at] == FIRST_EPOCH:
             samples = numbers(observations, "num_samples")

@@ -55,11 +55,6 @@ WHY_OTHERS = {
     MODEL: "the model is given a part of each batch",
     UNEXPLAINED: "no reason was seen",
 }
-# Why later steps of a long trial take another time than those of its window: the
-# later_differs of a row.
-PAUSES, FIRST_EPOCH = "pauses", "first_epoch"
-# Validity reason of the row of a long trial, which is held against other rows.
-LONG_TRIAL = "long_trial"
 # What an unsettled step time says of later steps: the step_time_bound of a row.
 AT_MOST, AT_LEAST = "at_most", "at_least"
 BOUNDS = {AT_MOST: "at most", AT_LEAST: "at least"}

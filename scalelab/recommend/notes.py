@@ -17,7 +17,7 @@ from scalelab.laws.convergence.rows import RATE_SETTINGS
 from scalelab.laws.rows import CONFIGURATION, FitRows, cells, curve_name, numbers
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
-from scalelab.plan.first_check import INSIDE, LOG, LONG_TRIAL, ONE_PROCESS
+from scalelab.plan.first_check import INSIDE, LOG, ONE_PROCESS
 from scalelab.recommend.answer.facts import Contents, Fact
 from scalelab.recommend.answer.rows import Barred, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
@@ -39,7 +39,7 @@ from scalelab.recommend.question.candidates import (
     undivided,
     why_unshared,
 )
-from scalelab.records.columns import OPTION_PREFIX
+from scalelab.records.columns import LONG_TRIAL, OPTION_PREFIX
 
 # A row that is named, why, and the row that it is compared with
 Named = tuple[str, Outlook, Outlook]

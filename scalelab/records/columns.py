@@ -11,6 +11,11 @@ from scalelab.experiment.trial import PROGRAM
 SCHEMA_VERSION = 4
 OPTION_PREFIX = "options."
 PROGRAM_COLUMN = f"{OPTION_PREFIX}{PROGRAM}"
+# Validity reason of the row of a long trial, which is held against other rows.
+LONG_TRIAL = "long_trial"
+# Why later steps of a long trial take another time than those of its window: the
+# later_differs of a row.
+PAUSES, FIRST_EPOCH = "pauses", "first_epoch"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,13 @@ from scalelab.experiment.program import (
     program_to_json,
 )
 from scalelab.inputs.outcome import Outcome
-from scalelab.plan.first_check import LONG_TRIAL, was_busy
+from scalelab.plan.first_check import was_busy
 from scalelab.plan.source import Observation
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.columns import (
     COLUMNS,
     COLUMNS_BY_NAME,
+    LONG_TRIAL,
     OPTION_PREFIX,
     SCHEMA_VERSION,
 )

@@ -80,6 +80,20 @@ def test_a_process_that_has_ended_had_nothing() -> None:
     assert scheduled(process.pid) == (0, 0)
 
 
+def test_a_process_that_hardly_runs_waits_for_no_core(start: Start) -> None:
+    idle = start("import time; time.sleep(60)")
+    watch = Neighbours(root=os.getpid())
+    time.sleep(1.0)
+    watch.look([idle.pid], is_last=True)
+    ran, waited = scheduled(idle.pid)
+    assert ran > 0
+    # Python's own start is much of so short a time.
+    watch._began_s -= 100 * (ran + waited) / 1e9
+    columns = watch.columns()
+    assert "cpu_share" not in columns
+    assert not was_busy({**columns, "exclusive_node": None})
+
+
 def test_own_programs_are_not_others_and_others_are_told(start: Start) -> None:
     outside, inside = start(SPIN), start(SPIN)
     own = Neighbours(root=os.getpid())

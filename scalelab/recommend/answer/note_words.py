@@ -10,7 +10,7 @@ from scalelab.inputs.numerals import counted, duration, number, percent, plural
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.inputs.problems import Option
 from scalelab.plan.diverged import diverged_in_words
-from scalelab.plan.first_check import FIRST_EPOCH, PAUSES, UNEXPLAINED, WHY_OTHERS
+from scalelab.plan.first_check import UNEXPLAINED, WHY_OTHERS
 from scalelab.recommend.answer import argument_words, ending_words
 from scalelab.recommend.answer.comparing_words import (
     against_devices,
@@ -22,7 +22,7 @@ from scalelab.recommend.answer.comparing_words import (
     slower,
 )
 from scalelab.recommend.answer.facts import Contents, Fact
-from scalelab.records.columns import OPTION_PREFIX
+from scalelab.records.columns import FIRST_EPOCH, OPTION_PREFIX, PAUSES
 
 
 class _Note(NamedTuple):

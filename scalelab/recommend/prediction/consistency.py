@@ -32,7 +32,6 @@ from scalelab.plan.first_check import (
     BOUNDS,
     DOUBTED_BEYOND,
     LOADER,
-    LONG_TRIAL,
     MODEL,
     ONE_PROCESS,
     RATE_DISAGREES,
@@ -42,7 +41,7 @@ from scalelab.plan.first_check import (
 )
 from scalelab.recommend.answer.evidence import DISTURBED, SlowNode, Steadiness
 from scalelab.recommend.answer.facts import Fact
-from scalelab.records.columns import COLUMNS_BY_NAME
+from scalelab.records.columns import COLUMNS_BY_NAME, LONG_TRIAL
 
 _MATERIAL = 0.02  # the least relative change that is reported: less is usual noise
 _TAIL = 0.1  # probability on either side of an interval of 80%
@@ -397,7 +396,7 @@ def later_steps(rows: FitRows) -> Iterator[Fact]:
 def moved_later(rows: FitRows) -> pd.DataFrame:
     """Return the rows whose later steps take another time, as a long trial shows.
 
-    Without a known form, the change must be beyond the 95% interval of the difference
+    A change without a known form counts only beyond the 95% interval of the difference
     of two runs.
     """
     frame = rows.frame

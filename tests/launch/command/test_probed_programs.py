@@ -303,6 +303,19 @@ def test_a_rank_that_lags_behind_marks_the_trial(
     assert result.measurements["validity"] == ["ranks_apart"]
 
 
+def test_a_late_rank_is_not_taken_to_draw_nothing(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
+    spec = misleading(
+        tmp_path, "no_exchange", launcher="torchrun", ranks=2, env={"LATE": "1"}
+    )
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.COMPLETED, result
+    assert result.measurements["samples_witness"] == "loader"
+    drawn = result.measurements["samples_per_step"]
+    assert drawn == spec.trial.global_batch_size
+
+
 def test_nodes_on_one_host_are_told_apart(
     agent: NodeAgent, start: Callable[..., Any], tmp_path: Path
 ) -> None:
