@@ -215,7 +215,7 @@ def later_columns(
     """
     in_window = ends <= window_end
     window, later = step_times_s[in_window], step_times_s[~in_window]
-    if not len(later) or unlike_halves(window):
+    if min(len(window), len(later)) < 4 or unlike_halves(window):
         return {}
     columns: dict[str, Any] = {
         "window_step_time_s": float(window.mean()),

@@ -105,5 +105,10 @@ def test_a_first_epoch_with_pauses_between_epochs_has_both() -> None:
     assert found["evaluation_interval_samples"] == EPOCH_STEPS * BATCH
 
 
+@pytest.mark.parametrize("window_end", [WARMUP, WARMUP + 2, 10_000])
+def test_too_few_steps_before_or_after_tell_nothing(window_end: int) -> None:
+    assert columns([0.04] * 60 + [0.4] * 60, window_end=window_end) == {}
+
+
 def test_a_window_that_had_not_settled_tells_nothing() -> None:
     assert columns([0.02 + 0.001 * step for step in range(500)]) == {}
