@@ -116,6 +116,7 @@ def _shorten(file: Path, witness: str) -> dict[str, Any]:
     """Measure each trial once, have a witness beside the script; return the keys."""
     values: dict[str, Any] = yaml.safe_load(file.read_text())
     values["measure"] = {
+        "long_trial": "none",
         "warmup_steps": WARMUP,
         "steps": STEPS,
         "repeats": 1,
