@@ -8,7 +8,7 @@ from typing import Protocol
 
 from scalelab.cluster.nodes import Node
 from scalelab.records.attempt import NodeShare, Placement
-from scalelab.scheduling.free_devices import FreeDevices
+from scalelab.scheduling.placement import FreeDevices
 from scalelab.scheduling.trial_queue import Request
 
 

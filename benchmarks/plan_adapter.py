@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 
 from scalelab.laws.step_time.law import StepTimeLaw
-from scalelab.search.planner import Candidates, Step, next_step
-from scalelab.search.value import Prospects, departures
+from scalelab.search.planner import Candidates, Prospects, Step, departures, next_step
 
 STEPS, START_UP_S = 50, 60.0
 EFFICIENCY, FRACTION = 0.5, 0.6

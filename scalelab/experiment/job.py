@@ -1,7 +1,8 @@
 """The training job that the recommendation is for: its length or its target."""
 
 import math
-from typing import Self
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -16,7 +17,9 @@ class Job(Section):
     """An amount of training, a target to reach, or both: then the amount is a cap."""
 
     epochs: Positive | None = Field(
-        default=None, description="Passes over the data; needs samples_per_epoch."
+        default=None,
+        description="Passes over the data. An epoch has samples_per_epoch; without it, "
+        "the samples of a pass over the data loader, as trials of a command show them.",
     )
     samples_per_epoch: Count | None = Field(
         default=None, description="Samples in one pass over the training data."
@@ -63,11 +66,6 @@ class Job(Section):
                 "and tokens, or a target such as 'val_loss <= 2.9'."
             )
 
-        if self.epochs and not self.samples_per_epoch:
-            raise SpecError(
-                f"{key('epochs')} needs {key('samples_per_epoch')}. Add it."
-            )
-
         if self.tokens and not self.sequence_length:
             raise SpecError("tokens needs sequence_length, tokens per sample. Add it.")
 
@@ -78,6 +76,30 @@ class Job(Section):
             )
 
         return self
+
+    @property
+    def lacks_epoch(self) -> bool:
+        """Whether the job counts epochs, and nothing says how long an epoch is."""
+        return self.epochs is not None and self.samples_per_epoch is None
+
+    def with_epoch_of(self, rows: Iterable[Mapping[str, Any]]) -> Self:
+        """Return the job with the samples of an epoch that rows of trials show.
+
+        They are those of a pass over the data loader on the fewest ranks. Samples that
+        pad the last batch do not count. Where each rank walks a data set of its own,
+        nobody can say whether that is the whole data: such rows do not count.
+        """
+        passes = [
+            (row["world_size"], min(samples, row["samples_of_dataset"]))
+            for row in rows
+            if (samples := row.get("samples_of_pass"))
+            and samples < 2 * row["samples_of_dataset"]
+        ]
+        if not (self.lacks_epoch and passes):
+            return self
+        fewest = min(ranks for ranks, _ in passes)
+        samples = max(samples for ranks, samples in passes if ranks == fewest)
+        return self.model_copy(update={"samples_per_epoch": round(samples)})
 
     def num_samples(self, samples_per_step: float) -> int | None:
         """Return the job's length, or its cap where it has a target; None: unknown."""

@@ -389,6 +389,10 @@ class ExperimentKeys(TuneKeys):
         job = self.job
         warmups = self.learning_rate.warmup if self.learning_rate else ()
 
+        is_command = self.workload is None and self.probe == PROBED
+        if job and job.lacks_epoch and not is_command:
+            raise SpecError("job: epochs needs samples_per_epoch. Add it.")
+
         has_epochs = any(warmup and warmup.epochs for warmup in warmups)
         if has_epochs and not (job and job.samples_per_epoch):
             raise SpecError(

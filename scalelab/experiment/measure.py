@@ -147,7 +147,7 @@ class Measure(Section):
             if found.max_samples is None:
                 raise SpecError(
                     f"measure.kind={kind} needs an end. Add measure.max_samples, or an "
-                    "amount such as epochs to the job."
+                    "amount such as samples to the job."
                 )
 
             if found.target and found.evaluate_every_samples is None:

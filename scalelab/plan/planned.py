@@ -144,6 +144,7 @@ class PlannedTrials(TrialSource):
     def _lengthened(self, trial: Trial) -> Trial:
         """Return a long trial with the seconds that its steps take, see ``Measure``."""
         measure, job = self._experiment.measure, self._experiment.job
+        job = job and job.with_epoch_of(self._told.values())
         timed = [row for row in self._told.values() if row.get("step_time_s")]
         rates = [
             row["throughput_samples_per_s"]

@@ -80,13 +80,13 @@ from scalelab.recommend.notes import (
     not_identifiable,
     runs_as_one_process,
 )
-from scalelab.recommend.prediction.interrupted import interrupted
 from scalelab.recommend.prediction.knee import find_knee, last_paying
 from scalelab.recommend.prediction.needs import SampleNeed
 from scalelab.recommend.prediction.next_trial import next_trial
 from scalelab.recommend.prediction.outlook import (
     Baseline,
     Outlook,
+    interrupted,
     look_ahead,
     outlook_rows,
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from scalelab.experiment.job import Job
-from scalelab.experiment.trial import TrialKind
+from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.inputs.links import Link
 from scalelab.inputs.outcome import Support
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
@@ -24,9 +24,12 @@ from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.consistency import (
     busy_machine,
     disagreeing_rates,
+    ended_early,
     equal_losses,
     is_among,
     later_steps,
+    long_trials,
+    moved_later,
     not_settled,
     not_witnessed,
     other_samples,
@@ -39,12 +42,19 @@ from scalelab.recommend.question.candidates import (
     undivided,
     why_unshared,
 )
-from scalelab.records.columns import LONG_TRIAL, OPTION_PREFIX
+from scalelab.records.columns import LONG_TRIAL, OPTION_PREFIX, PROGRAM_COLUMN
 
 # A row that is named, why, and the row that it is compared with
 Named = tuple[str, Outlook, Outlook]
 _MOST_NAMED = 3  # of each kind of doubt
 _WRITTEN = 0.005  # smaller shares are written as 0%
+_DOUBTS_OF_FIGURES = (
+    unknown_scatter,
+    not_witnessed,
+    disagreeing_rates,
+    equal_losses,
+    ended_early,
+)
 _BESIDE_STEPS: Mapping[Contents, Sequence[str]] = {
     "steps": ["start-up", "evaluation", "checkpoints"],
     "steps_and_checkpoints": ["start-up", "evaluation"],
@@ -79,13 +89,10 @@ def assumptions(
     yield from [*knowledge.uneven.values()][:_MOST_NAMED]
 
     yield from busy_machine(knowledge.rows)
-    yield from later_steps(knowledge.rows)
-    for noted in (unknown_scatter, not_witnessed, disagreeing_rates, equal_losses):
-        yield from noted(knowledge.rows)
-    yield from not_settled(knowledge.rows, chosen.world_size)
-    batch, job = chosen.batch.global_batch_size, knowledge.need.job
-    yield from other_samples(knowledge.rows, job, batch)
+    yield from long_trials(knowledge.rows)
+    yield from _of_each_program(knowledge, chosen)
 
+    batch, job = chosen.batch.global_batch_size, knowledge.need.job
     yield from _not_measured(knowledge, batch)
     beside_s = knowledge.overhead.by_part(chosen.samples.value, config)
     parts = _BESIDE_STEPS.get(contents, ["start-up"])
@@ -176,6 +183,26 @@ def _not_measured(knowledge: Knowledge, batch: int) -> Iterator[Fact]:
         )
 
 
+def _of_each_program(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
+    """Note what speaks against measured figures; other programs are named."""
+    rows, moved = knowledge.rows, moved_later(knowledge.rows)
+    names = rows.observations.reindex(columns=[PROGRAM_COLUMN])[PROGRAM_COLUMN]
+    programs = names.astype(object).fillna("").map(str)
+    chosen_program = str({**knowledge.held, **chosen.settings}.get(PROGRAM, ""))
+
+    for program in sorted({*programs}, key=lambda name: (name != chosen_program, name)):
+        part = rows.take(rows.observations.index[programs == program])
+        named = {} if program in (chosen_program, "") else {PROGRAM: program}
+        found = [
+            *later_steps(moved.loc[moved.index.isin(part.observations.index)]),
+            *(fact for noted in _DOUBTS_OF_FIGURES for fact in noted(part)),
+            *not_settled(part, chosen.world_size),
+            *other_samples(part, knowledge.need.job, chosen.batch.global_batch_size),
+        ]
+        for fact in found:
+            yield Fact.of(fact.kind, **fact.values, **named)
+
+
 def batches_differ(knowledge: Knowledge, rows: Sequence[OutlookRow]) -> Iterator[Fact]:
     """Note that rows differ in batch, and which length of the job all of them have."""
     job, allowed = knowledge.need.job, (r for r in rows if r.barred_by != "batch")
@@ -249,6 +276,7 @@ def contradicting(found: pd.DataFrame) -> Iterator[Fact]:
         yield Fact.of(
             "contradicting",
             **_configuration(row),
+            settings={n: row[n] for n in found if n == PROGRAM_COLUMN},
             num_configurations=len(found),
             factor=row["most_s"] / row["least_s"],
             num_runs=row["num_runs"],

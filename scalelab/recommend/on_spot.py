@@ -14,8 +14,7 @@ from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.note_words import in_words
 from scalelab.recommend.money.prices import UNNAMED
 from scalelab.recommend.money.spot import SeenInterruptions, SpotMarket
-from scalelab.recommend.prediction.interrupted import interrupted
-from scalelab.recommend.prediction.outlook import Outlook
+from scalelab.recommend.prediction.outlook import Outlook, interrupted
 from scalelab.recommend.question.objective import Constraints
 from scalelab.site.spot import AskedSpot, Spot, joined_terms
 

@@ -159,6 +159,9 @@ COLUMNS = (
         "Why they are not those asked for: batch_sizes, passes, loaders, model or "
         "unexplained.",
     ),
+    _integer(
+        "steps_missed", "Steps that were asked for, and the program ended before."
+    ),
     _number(
         "samples_of_pass", "Samples that all ranks draw in a pass over their loaders."
     ),

@@ -39,8 +39,7 @@ from scalelab.recommend.answer.text import (
     rates_table,
     ways_table,
 )
-from scalelab.report import budget, phases, samples, scaling, tables
-from scalelab.report.picture import picture
+from scalelab.report import budget, samples, scaling, tables
 from scalelab.report.style import empty_figure, show_in_exports
 from scalelab.report.subject import Labels, ReportSubject
 
@@ -167,9 +166,9 @@ class Figures(Guided):
     # Phases of a step by device count.
     step_phases = Plot(
         title="Where a step's time goes",
-        table=phases.phase_table,
-        figure=phases.phase_figure,
-        sentence=phases.phase_sentence,
+        table=scaling.phase_table,
+        figure=scaling.phase_figure,
+        sentence=scaling.phase_sentence,
         missing="No trial recorded the phases of its steps.",
         is_curve=False,
     )
@@ -286,7 +285,7 @@ def _shown(
         "subject": subject,
         "recommendation": recommendation,
         "answer": None if recommendation is None else _answer(recommendation),
-        "picture": recommendation and picture(recommendation),
+        "picture": recommendation and budget.picture(recommendation),
         "without_answer": part.without_answer or known,
         "sections": [
             (heading, [plots[name] for name in names if name in plots])

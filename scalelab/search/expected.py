@@ -20,7 +20,7 @@ from scalelab.recommend.question.objective import Constraints, RunSite
 from scalelab.recommend.question.spending import Spending
 from scalelab.records.taken_over import IMPORTED
 from scalelab.search.candidates import configuration
-from scalelab.search.value import Prospects, departures
+from scalelab.search.planner import Prospects, departures
 
 _PLACE = "candidate"  # a candidate's position, as a column
 _MOST_REGRET = 100.0

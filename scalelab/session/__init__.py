@@ -6,10 +6,12 @@ The command line and the notebooks call this and nothing below it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from scalelab.errors import SpecError
+from scalelab.errors import SpecError, StoreError
+from scalelab.inputs.guessed import ShownText
 from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import Call, validated
@@ -23,7 +25,6 @@ from scalelab.session.arguments import (
 from scalelab.session.dry_run import DryRun
 from scalelab.session.export import rows_of, write_rows
 from scalelab.session.run import Run as Run
-from scalelab.session.runs import Runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +35,48 @@ if TYPE_CHECKING:
     )
     from scalelab.session.comparison import Comparison
     from scalelab.session.following import JobReport
+
+
+class Runs(tuple[Run, ...]):
+    """The runs in a folder, the one that was swept last first."""
+
+    folder: str
+
+    def __new__(cls, folder: str) -> Self:
+        """Open the runs in a folder."""
+        headers = Path(folder).glob("*/run.json")
+        runs: list[Run] = []
+        for header in sorted(headers, key=lambda path: -path.stat().st_mtime):
+            with suppress(StoreError):  # it is no run, or one of a newer version
+                runs.append(Run.open(header.parent))
+
+        found = super().__new__(cls, runs)
+        found.folder = folder
+        return found
+
+    @property
+    def newest(self) -> Run:
+        """The run that was swept last.
+
+        Raises
+        ------
+        StoreError
+            If there is none.
+        """
+        if not self:
+            raise StoreError(repr(self))
+        return self[0]
+
+    def __repr__(self) -> str:
+        if not self:
+            return (
+                f"No run lies in {self.folder}. Make one with scalelab.sweep(...) or "
+                "scalelab.import_table(...)."
+            )
+        return "\n".join(map(repr, self))
+
+    def _repr_html_(self) -> str:
+        return ShownText(repr(self))._repr_html_()
 
 
 def load(directory: str | Path) -> Run:

@@ -24,8 +24,7 @@ from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem
 from scalelab.launch.command.probe.job_steps import read_job_steps
 from scalelab.reading.logs.job_log import read_job_log
 from scalelab.recommend.afterwards.comparing import FollowedJob, compare_job
-from scalelab.recommend.afterwards.kept_promises import promise_of, recording_of
-from scalelab.recommend.afterwards.promise import Promise
+from scalelab.recommend.afterwards.promise import Promise, promise_of, recording_of
 from scalelab.recommend.afterwards.words import followed_lines, usage_lines
 from scalelab.recommend.answer.rows import plain_values
 from scalelab.recommend.question.devices import has_value

@@ -243,7 +243,7 @@ class RecommendingRun(RunRecords):
 
         quotes = tuple(self.quotes(arguments))
         question = Question(
-            job=arguments.job or self.job,
+            job=self.with_epoch(arguments.job) or self.job,
             limits=Constraints(
                 limits=read_limits(limits, others=RecommendArguments.model_fields),
                 target=arguments.target,
@@ -343,8 +343,7 @@ class RecommendingRun(RunRecords):
         SpecError
             If the site has no batch system, or the run was imported.
         """
-        from scalelab.recommend.afterwards.kept_promises import keep_promise
-        from scalelab.recommend.afterwards.promise import Promise
+        from scalelab.recommend.afterwards.promise import Promise, keep_promise
         from scalelab.recommend.answer.job_lines import (
             JobTime,
             job_lines,
@@ -484,6 +483,9 @@ class RecommendingRun(RunRecords):
             yield Fact("incomplete_sweep", {"num_trials": missing})
         if self.acceptance is not None:
             yield Fact("accepted", self.acceptance)
+
+        if (known := self.job) and self.experiment and known != self.experiment.job:
+            yield Fact.of("epoch_of_loader", samples=known.samples_per_epoch)
 
         other = None if question.job == self.job else question.job
         target, batch = question.limits.target, question.batches.global_batch_size

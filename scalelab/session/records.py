@@ -229,13 +229,19 @@ class RunRecords(Guided):
         }
         return asked.model_copy(update={k: v for k, v in known.items() if v})
 
-    @property
+    @cached_property
     def job(self) -> Job | None:
         """The job the experiment asks about, or the target of an imported table."""
         if self.experiment:
-            return self.experiment.job
+            return self.with_epoch(self.experiment.job)
         target = self._reader.fingerprint["imported"].get("target")
         return Job.model_validate({"target": target}) if target else None
+
+    def with_epoch(self, job: Job | None) -> Job | None:
+        """Return a job with the samples of an epoch; see ``Job.with_epoch_of``."""
+        if job is None or not job.lacks_epoch:
+            return job
+        return job.with_epoch_of(self._reader.rows())
 
     @cached_property
     def observations(self) -> pd.DataFrame:

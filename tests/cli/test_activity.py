@@ -10,9 +10,8 @@ import pytest
 from rich.console import Console
 from waiting import wait_until
 
-from scalelab.cli.progress import LineView
-from scalelab.cli.shown import activity as module
-from scalelab.cli.shown.activity import Activity
+from scalelab.cli import progress as module
+from scalelab.cli.progress import Activity, LineView
 from scalelab.inputs.numerals import DeviceWords
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.control.events import (

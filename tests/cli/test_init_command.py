@@ -131,7 +131,10 @@ def test_a_proposal_is_swept(
     text = Path("experiment.yaml").read_text()
     assert "\nmetrics: imagenet              # reads 30 steps of sample.log\n" in text
     text = re.sub(
-        "^gpus: .*$", "gpus: 1", text.replace("repeats: 3", "repeats: 1"), flags=re.M
+        "^gpus: .*$",
+        "gpus: 1",
+        text.replace("repeats: 3", "repeats: 1, long_trial: none"),
+        flags=re.M,
     )
     own = text.replace("  python train.py", f"  {interpreter} train.py")
     assert own != text
@@ -145,6 +148,57 @@ def test_a_proposal_is_swept(
     )
     assert swept.returncode == 0, swept.stderr
     assert "1/1 done" in swept.stdout + swept.stderr
+
+
+TRAINS_EPOCHS = """
+import argparse
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=4)
+parser.add_argument("--epochs", type=int, default=700)
+args = parser.parse_args()
+torch.set_num_threads(1)
+data = TensorDataset(torch.randn(90, 8), torch.randn(90, 1))
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(args.epochs):
+    for x, y in DataLoader(data, batch_size=args.batch_size):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_samples_of_an_epoch_are_left_to_the_data_loader(
+    scalelab: Callable[..., Any], here: Path, command: list[str]
+) -> None:
+    Path("train.py").write_text(TRAINS_EPOCHS)
+    ended = scalelab("init", "--from", "train.py")
+    assert (ended.code, ended.err) == (0, "")
+    assert "Fill in" not in ended.out
+    text = Path("experiment.yaml").read_text()
+    assert "\njob: {epochs: 700}\n" in text
+    shorter = text.replace("repeats: 3", "repeats: 1, long_trial: none")
+    Path("experiment.yaml").write_text(
+        re.sub("^name: .*$", "name: train", shorter, flags=re.M)
+    )
+    subprocess.run(
+        [*command, "sweep", "experiment.yaml"],
+        capture_output=True,
+        timeout=240,
+        check=True,
+    )
+    answered = scalelab("recommend", "runs/train", "--json")
+    answer = json.loads(answered.out)
+    facts = {fact["kind"]: fact for fact in answer["facts"]}
+    assert facts["epoch_of_loader"]["samples"] == 90
+    (row,) = answer["rows"]
+    assert row["samples"]["value"] == 700 * 90
+    asked = scalelab("recommend", "runs/train", "--json", "--epochs", "70")
+    assert json.loads(asked.out)["rows"][0]["samples"]["value"] == 70 * 90
 
 
 @pytest.mark.parametrize(

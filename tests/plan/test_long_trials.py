@@ -39,8 +39,11 @@ def source_of(text: str = TEXT, **changed: str) -> PlannedTrials:
     return PlannedTrials(Experiment.from_text(text), SITE)
 
 
-def told(trial: Trial, *, step_time_s: float = 0.1, num_steps: int = 50) -> Any:
+def told(
+    trial: Trial, *, step_time_s: float = 0.1, num_steps: int = 50, **columns: float
+) -> Any:
     return {
+        **columns,
         "trial_id": trial.trial_id,
         "outcome": "completed",
         "kind": "throughput",
@@ -66,6 +69,15 @@ def run(source: PlannedTrials, **row: Any) -> list[Trial]:
         for trial in trials:
             source.tell(told(trial, **row))
     return every
+
+
+def test_a_long_trial_knows_the_epoch_that_others_have_seen() -> None:
+    source = source_of(PROGRAMS + "job: {epochs: 50}\n")
+    seen = {"samples_of_pass": 700.0, "samples_of_dataset": 700}
+    lengths = {
+        t.measurement.samples_per_epoch for t in run(source, **seen) if t.is_long
+    }
+    assert lengths == {700}
 
 
 def test_the_long_trial_is_the_widest_with_the_smallest_batch_and_comes_last() -> None:

@@ -179,3 +179,94 @@ def test_rows_of_a_table_carry_no_mark() -> None:
     answer = recommend(sweep(SIZES).assign(kind="imported"), SAMPLES)
     assert {row.marks for row in answer.rows} == {None}
     assert "?" not in answer_text(answer)
+
+
+def test_a_program_that_ends_early_is_said_with_both_numbers() -> None:
+    rows = sweep(SIZES).assign(num_steps=22, steps_missed=28)
+    answer = recommend(rows, SAMPLES)
+    assert values_of(answer, "ended_early") == {
+        "count": len(rows),
+        "num_steps": 22,
+        "asked_steps": 50,
+    }
+    assert states(answer)["ended_early"] == "open"
+    every = recommend(sweep(SIZES).assign(steps_missed=None), SAMPLES)
+    assert "ended_early" not in states(every)
+
+
+def of_programs(**columns: dict[str, object]) -> pd.DataFrame:
+    """Return a sweep of a fast and a slow program, with columns by program."""
+    rows = sweep(SIZES)
+    slower = rows.assign(
+        step_time_s=2 * rows["step_time_s"],
+        **{"options.program": "slow.py"},
+    )
+    both = pd.concat([rows.assign(**{"options.program": "fast.py"}), slower])
+    for name, by_program in columns.items():
+        both[name] = both["options.program"].map(by_program)
+    return both.reset_index(drop=True)
+
+
+def test_the_programs_and_their_times_stand_in_the_first_lines() -> None:
+    answer = recommend(of_programs(), SAMPLES)
+    times = values_of(answer, "programs")["times_s"]
+    assert isinstance(times, dict)
+    assert times["slow.py"] == pytest.approx(2 * times["fast.py"], rel=0.05)
+    head = answer_text(answer).split("\n\n")[0]
+    assert head.index("program fast.py") < head.index("slow.py")
+
+
+def test_a_doubt_of_another_program_names_it() -> None:
+    halves = {"slow.py": 0.5 * 64}
+    rows = of_programs(
+        samples_differ={"slow.py": "batch_sizes"}, samples_per_step=halves
+    )
+    answer = recommend(rows, SAMPLES)
+    values = values_of(answer, "samples_differ")
+    assert values["program"] == "slow.py"
+    assert "Drawn" not in answer_text(answer).split("\n\n")[0]
+    said = answer_text(answer, explain=True)
+    assert "slow.py: Drawn, not asked" in said
+
+
+def test_a_doubt_of_the_chosen_program_comes_first_and_names_none() -> None:
+    rows = of_programs(
+        samples_differ={"fast.py": "batch_sizes", "slow.py": "batch_sizes"},
+        samples_per_step={"fast.py": 60.0, "slow.py": 60.0},
+    )
+    answer = recommend(rows, SAMPLES)
+    first, *others = (f.values for f in answer.facts if f.kind == "samples_differ")
+    assert "program" not in first
+    assert {values["program"] for values in others} == {"slow.py"}
+    assert "\nDrawn, not asked: 60 samples" in answer_text(answer)
+
+
+def test_what_contradicts_another_program_is_a_ground() -> None:
+    alone = {"slow.py": "alone"}
+    rows = of_programs(ranks_witness=alone)
+    rows["ranks_witness"] = rows["ranks_witness"].where(rows["world_size"] > 1)
+    grounds = {g.kind: g.text for g in recommend(rows, SAMPLES).grounds}
+    assert grounds["ranks_alone"].endswith("(slow.py)")
+
+
+def test_a_mark_of_another_program_is_no_ground() -> None:
+    rows = of_programs(samples_witness={"slow.py": "not_witnessed"})
+    answer = recommend(rows, SAMPLES)
+    assert "samples_not_witnessed" not in states(answer)
+    assert values_of(answer, "samples_not_witnessed")["program"] == "slow.py"
+
+
+def test_runs_that_contradict_one_another_name_their_program() -> None:
+    rows = of_programs()
+    is_slow = rows["options.program"] == "slow.py"
+    again = rows[is_slow].assign(step_time_s=3 * rows["step_time_s"])
+    answer = recommend(pd.concat([rows, again], ignore_index=True), SAMPLES)
+    assert values_of(answer, "contradicting")["settings"] == {
+        "options.program": "slow.py"
+    }
+    assert ", program slow.py, took" in answer_text(answer, explain=True)
+
+
+def test_of_one_program_without_a_name_nothing_is_named() -> None:
+    rows = drawn(0.5).assign(**{"options.program": None})
+    assert "program" not in values_of(recommend(rows, SAMPLES), "samples_differ")

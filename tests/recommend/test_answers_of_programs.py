@@ -54,13 +54,17 @@ def test_the_answer_names_the_fastest_and_compares(tmp_path: Path) -> None:
     run = load(measured_run(tmp_path / "run", TEXT, ending).directory)
     answer = run.recommend()
     assert answer.chosen.settings["program"] == "jax"
-    (said,) = [note for note in answer.notes if note.startswith("Programs on ")]
+    (said,) = [
+        line for line in answer.said("why_not") if line.startswith("Programs on ")
+    ]
     assert said.startswith(f"Programs on {answer.chosen.world_size} GPUs, each with")
     assert said.index("jax ") < said.index("torch ")
     assert "broken" not in said
     asked = run.recommend(select={"options.program": "torch"})
     assert asked.chosen.time_s.value > 1.3 * answer.chosen.time_s.value
-    assert not [note for note in asked.notes if note.startswith("Programs on ")]
+    assert not [
+        line for line in asked.said("why_not") if line.startswith("Programs on ")
+    ]
 
 
 @pytest.mark.slow
@@ -97,7 +101,7 @@ def test_an_imported_table_may_have_programs(tmp_path: Path) -> None:
     )
     answer = run.recommend(job={"samples": 1_000_000})
     assert answer.chosen.settings["program"] == "jax"
-    assert [note for note in answer.notes if note.startswith("Programs on ")]
+    assert [line for line in answer.said("why_not") if line.startswith("Programs on ")]
 
 
 TO_TARGET = TEXT.replace("epochs: 90", "target: val_acc >= 0.7, epochs: 90").replace(
@@ -133,6 +137,8 @@ def test_each_program_needs_samples_of_its_own(tmp_path: Path) -> None:
     answer = run.recommend()
     assert answer.chosen.settings["program"] == "torch"
     assert 90_000 < answer.chosen.samples.value < 120_000
-    (said,) = [note for note in answer.notes if note.startswith("Programs on ")]
+    (said,) = [
+        line for line in answer.said("why_not") if line.startswith("Programs on ")
+    ]
     assert said.index("torch ") < said.index("jax ")
     assert not [note for note in answer.notes if "not to depend on program" in note]

@@ -12,7 +12,7 @@ from scalelab.experiment.job import Job
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.text import answer_text
-from scalelab.report.picture import picture
+from scalelab.report.budget import picture
 from scalelab.session import import_table
 from scalelab.session.run import Run
 

@@ -3,7 +3,7 @@ import pytest
 from made_up_runs import planned, recommendation, trial_row
 
 from scalelab.records.observations import frame
-from scalelab.report.phases import PHASES, phase_figure, phase_sentence, phase_table
+from scalelab.report.scaling import PHASES, phase_figure, phase_sentence, phase_table
 from scalelab.report.subject import ReportSubject
 
 

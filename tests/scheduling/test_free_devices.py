@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from scalelab.scheduling.free_devices import FreeDevices
+from scalelab.scheduling.placement import FreeDevices
 
 
 def fits_by_trying(counts: dict[str, int], needed: tuple[int, ...]) -> bool:

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from scalelab.plan.inquiry import Ending, Purpose
-from scalelab.search.planner import Candidates, next_step
-from scalelab.search.value import Prospects
+from scalelab.search.planner import Candidates, Prospects, next_step
 
 SIZES = np.array([1.0, 2.0, 4.0, 8.0])
 

@@ -73,7 +73,10 @@ def result_at_exit(log: StepLog, trial: Trial, nothing_seen: str) -> AttemptResu
             "are not known. Flush the output after each line, or report seconds as t"
         )
     else:
-        return completed(log, trial)
+        result = completed(log, trial)
+        missed = measurement.steps - measured.num_steps
+        columns = {"steps_missed": missed} if missed > 0 else {}
+        return replace(result, measurements={**result.measurements, **columns})
 
     return AttemptResult(outcome=Outcome.FAILED, reason=reason, rank=0)
 

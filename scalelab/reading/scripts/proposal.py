@@ -30,6 +30,7 @@ _WITH_TORCH = frozenset(
     "torch accelerate lightning pytorch_lightning transformers trl diffusers timm "
     "torch_geometric monai fastai".split()
 )
+_UNKNOWN = "NUMBER"  # stands where the user is to write one
 _OF_EVALUATION = ("eval", "val", "test", "infer")
 _FILE_NAME = re.compile(r"\w[\w.-]{0,80}", re.ASCII)
 _OF_A_FILE = re.compile(r".*file|.*_path|save(_to)?")
@@ -257,9 +258,10 @@ class Proposal:
     def job(self) -> dict[str, int | str]:
         """The length of the job, and what only the user knows of it."""
         if steps := self.counts.get("steps"):
-            return {"steps": steps, "global_batch_size": "NUMBER"}
-        epochs = self.counts.get("epochs") or "NUMBER"
-        return {"epochs": epochs, "samples_per_epoch": "NUMBER"}
+            return {"steps": steps, "global_batch_size": _UNKNOWN}
+        epochs = {"epochs": self.counts.get("epochs") or _UNKNOWN}
+        # Where steps are seen inside, so is the data loader.
+        return epochs if self.sees_steps else {**epochs, "samples_per_epoch": _UNKNOWN}
 
     @property
     def gpus(self) -> list[int]:
@@ -336,8 +338,9 @@ def doubt(proposal: Proposal) -> list[str]:
     if not (reads_output or proposal.sees_steps):
         lacking.append("metrics.regex, the expression for a line that reports a step")
 
-    *_, unknown = proposal.job
-    lacking.append(f"job.{unknown}, and remove the # before job")
+    unknown = [f"job.{key}" for key in proposal.job if proposal.job[key] == _UNKNOWN]
+    if unknown:
+        lacking.append(f"{' and '.join(unknown)}, and remove the # before job")
     return lacking
 
 

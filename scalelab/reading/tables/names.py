@@ -79,7 +79,7 @@ _MEASURED_ALONE = frozenset({"scaling", "source", "rank"})
 _UNITS = frozenset("s ms us h min gb gib mb mib w j kwh wh usd eur pct percent".split())
 
 _OF_LONG_TRIALS = (
-    *("window_step_time_s", "later_step_time_s", "later_differs"),
+    *("window_step_time_s", "later_step_time_s", "later_differs", "steps_missed"),
     *("first_epoch_s", "first_epoch_samples"),
 )
 # Columns of the observations that a foreign table may fill.

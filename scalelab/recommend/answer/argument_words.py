@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from scalelab.experiment.trial import PROGRAM
 from scalelab.inputs.numerals import (
     counted,
     duration,
@@ -406,6 +407,13 @@ _PHRASES: Mapping[str, Callable[[Mapping[str, Any], str], tuple[State, str]]] = 
         "marked",
         f"{counted(values['count'], 'trial')} had not settled, {bound(values, word)}",
     ),
+    "ended_early": _always(
+        "open",
+        lambda values: (
+            f"steps beyond {values['num_steps']} of {values['asked_steps']}, where the "
+            "program ended"
+        ),
+    ),
     "not_witnessed": _always("marked", lambda _: "whether the ranks work together"),
     "samples_not_witnessed": _always("marked", lambda _: "the samples of a step"),
     "incomplete_sweep": _always(
@@ -421,7 +429,9 @@ _PHRASES: Mapping[str, Callable[[Mapping[str, Any], str], tuple[State, str]]] = 
 
 def phrase(fact: Fact, device_word: str) -> tuple[State, str]:
     """Return the state of what a note is about, and a phrase that says it."""
-    return _PHRASES[fact.kind](fact.values, device_word)
+    state, text = _PHRASES[fact.kind](fact.values, device_word)
+    named = f" ({fact.values[PROGRAM]})" if PROGRAM in fact.values else ""
+    return state, f"{text}{named}"
 
 
 def ground(kind: str, values: Mapping[str, Any], device_word: str) -> str:
@@ -448,9 +458,13 @@ def grounds(
 
 
 def _of_facts(facts: Sequence[Fact], device_word: str) -> Iterator[Ground]:
+    """Yield what facts are grounds of; of other programs those that contradict."""
     by_kind: dict[str, list[Fact]] = {}
     for fact in facts:
-        by_kind.setdefault(fact.kind, []).append(fact)
+        if PROGRAM not in fact.values or (
+            fact.kind in _PHRASES and phrase(fact, device_word)[0] == STATES[0]
+        ):
+            by_kind.setdefault(fact.kind, []).append(fact)
 
     if any(f.values["basis"] == Support.MEASURED for f in by_kind.get("step_time", ())):
         by_kind.pop("to_submit_now", None)  # it is the choice itself

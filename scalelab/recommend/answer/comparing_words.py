@@ -17,6 +17,7 @@ from scalelab.inputs.outcome import Support
 from scalelab.kinds.resources import CARBON, ENERGY, MONEY, TIME
 
 _FASTER = 1.05  # a factor that is written as 1.1 or more
+_MOST_PROGRAMS = 4  # that are named with their times
 _LEAST = {
     TIME.name: "Shortest deadline",
     MONEY.name: "Cheapest",
@@ -49,8 +50,10 @@ def faster_device(values: Mapping[str, Any]) -> str:
 def programs(times_s: Mapping[str, float], devices: str) -> str:
     """Say how long the job takes by each program, the fastest first."""
     fastest_first = sorted(times_s, key=times_s.__getitem__)
-    taken = ", ".join(f"{name} {duration(times_s[name])}" for name in fastest_first)
-    return f"Programs on {devices}, each with its best batch: {taken}."
+    taken = [f"{name} {duration(times_s[name])}" for name in fastest_first]
+    if (left := len(taken) - _MOST_PROGRAMS) > 1:
+        taken[_MOST_PROGRAMS:] = [f"and {left} more, up to {taken[-1]}"]
+    return f"Programs on {devices}, each with its best batch: {', '.join(taken)}."
 
 
 def nearest_limits(values: Mapping[str, Any], device_word: str) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
+from scalelab.experiment.trial import PROGRAM
+
 # What the times of an answer are made of
 Contents = Literal["given", "steps", "steps_and_checkpoints", "all", "whole_runs"]
 # Why the runner-up is not chosen; ``compared``: no single reason, the figures say it
@@ -44,7 +46,7 @@ NotedPart = Literal[
     "unanswered",
 ]
 _PARTS: Mapping[str, NotedPart] = {
-    **dict.fromkeys(("why_not", "only_count"), "why_not"),
+    **dict.fromkeys(("why_not", "only_count", "programs"), "why_not"),
     "next_step": "next_step",
     **dict.fromkeys(("step_time", "choice_in_draws", "target_reached"), "rests_on"),
     **dict.fromkeys(("on_the_edge", "faster", "to_submit_now"), "choice"),
@@ -95,4 +97,5 @@ class Fact:
     @property
     def part(self) -> NotedPart:
         """What of the answer the note is about."""
-        return _PARTS.get(self.kind, "assumption")
+        is_of_chosen = PROGRAM not in self.values
+        return _PARTS.get(self.kind, "assumption") if is_of_chosen else "assumption"

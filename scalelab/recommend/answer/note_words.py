@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from string import Formatter
 from typing import Any, NamedTuple
 
+from scalelab.experiment.trial import PROGRAM
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import short_label
 from scalelab.inputs.numerals import counted, duration, number, percent, plural
@@ -59,13 +60,14 @@ def _during(values: Mapping[str, Any]) -> str:
 
 
 def in_words(fact: Fact, device_word: str) -> str:
-    """Say a note in one or two sentences."""
+    """Say a note in one or two sentences; a program is named where it has one."""
     sentence = SENTENCES[fact.kind]
+    named = f"{fact.values[PROGRAM]}: " if PROGRAM in fact.values else ""
     if isinstance(sentence, str):
         words = {"device": device_word, "plural_device": plural(device_word, 2)}
         values = {**_OPTIONS, **fact.values, **words}
-        return _Sentences().vformat(sentence, (), values)
-    return sentence(_Note(fact.values, device_word))
+        return named + _Sentences().vformat(sentence, (), values)
+    return named + sentence(_Note(fact.values, device_word))
 
 
 def accepted_in_words(values: Mapping[str, Any]) -> str:
@@ -393,8 +395,8 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     "they measured until then counts.",
     "contradicting": "Contradicting: {num_configurations:n configuration} "
     "{num_configurations:scatters|scatter} up to {factor:.2g}-fold. {num_runs:n run} "
-    f"on {_CONFIGURATION}, took {{least_s:duration}} to {{most_s:duration}} a step. "
-    "Repeat on a quiet machine.",
+    f"on {_CONFIGURATION}{{settings:then}}, took {{least_s:duration}} to "
+    "{most_s:duration} a step. Repeat on a quiet machine.",
     "doubted": lambda note: (
         f"Doubted: {argument_words.left_out(*note)}. Measure it again."
     ),
@@ -442,6 +444,11 @@ SENTENCES: Mapping[str, str | Callable[[_Note], str]] = {
     ),
     "another_epoch": "The job counts {samples_per_epoch:,} samples an epoch; a pass "
     "over the program's loaders has {samples_of_pass:,.0f}.",
+    "epoch_of_loader": "An epoch has {samples:,} samples: a pass over the program's "
+    "data loader.",
+    "ended_early": "Ended early: {count:n trial} ended after {num_steps} of "
+    "{asked_steps} steps, since the program ended. A job that trains on may take "
+    "another time.",
     "one_process": "One process: {count:n trial} ran as a single process that joins no "
     "others, so more CPU slots than were measured are not proposed.",
     "samples_not_witnessed": "Not witnessed: in {count:n trial} nothing confirmed that "

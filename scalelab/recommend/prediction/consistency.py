@@ -344,10 +344,12 @@ def unknown_scatter(rows: FitRows) -> Iterator[Fact]:
     measured = rows.observations.loc[frame.index]
     is_short = np.isfinite(numbers(measured, "num_steps"))
     is_short &= ~np.isfinite(numbers(measured, "step_time_lo_s"))
-    is_trial = np.array([kind in {*TrialKind} for kind in cells(measured, "kind")])
+    is_trial = np.array(
+        [kind in {*TrialKind} for kind in cells(measured, "kind")], dtype=bool
+    )
 
     is_alone = ~frame.duplicated([*curve_columns(frame), *CONFIGURATION], keep=False)
-    if not is_trial.any() and is_alone.all():
+    if len(frame) and not is_trial.any() and is_alone.all():
         yield Fact("no_repeats")
     if number := int((is_short & is_trial & is_alone).sum()):
         yield Fact.of("few_readings", num_runs=number)
@@ -370,8 +372,8 @@ def not_settled(rows: FitRows, size: int) -> Iterator[Fact]:
         )
 
 
-def later_steps(rows: FitRows) -> Iterator[Fact]:
-    """Note how long trials measured, and why later steps take another time."""
+def long_trials(rows: FitRows) -> Iterator[Fact]:
+    """Note how long trials measured, where some of them were long trials."""
     is_long = np.array([reasons == (LONG_TRIAL,) for reasons in rows.reasons], bool)
     if is_long.any():
         spent_s = numbers(rows.observations, "num_steps") * numbers(
@@ -384,12 +386,30 @@ def later_steps(rows: FitRows) -> Iterator[Fact]:
             num_long=int(is_long.sum()),
             long_s=float(np.nanmax(spent_s[is_long])),
         )
-    for why, moved in moved_later(rows).groupby("later_differs", sort=False):
+
+
+def later_steps(moved: pd.DataFrame) -> Iterator[Fact]:
+    """Note why later steps of long trials take another time; see `moved_later`."""
+    for why, alike in moved.groupby("later_differs", sort=False):
         yield Fact.of(
             "later_differs",
             why=str(why),
-            count=len(moved),
-            factor=float(moved["later_factor"].iloc[0]),
+            count=len(alike),
+            factor=float(alike["later_factor"].iloc[0]),
+        )
+
+
+def ended_early(rows: FitRows) -> Iterator[Fact]:
+    """Note trials whose program ended before the steps that were asked for."""
+    missed = numbers(rows.used, "steps_missed")
+    if count := int((missed > 0).sum()):
+        steps = numbers(rows.used, "num_steps")
+        at = int(np.nanargmax(missed))
+        yield Fact.of(
+            "ended_early",
+            count=count,
+            num_steps=int(steps[at]),
+            asked_steps=int(steps[at] + missed[at]),
         )
 
 

@@ -4,9 +4,10 @@ Where it is asked for, the model is compiled by ``torch.compile`` before the fir
 """
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.distributed as dist
@@ -15,10 +16,10 @@ from torch.utils.data import Dataset
 
 from scalelab.errors import LaunchError, SpecError
 from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.kinds.strategies import slow_rank_factor
 from scalelab.training import evaluation, feed
 from scalelab.training.context import RankContext
 from scalelab.training.description import describe
-from scalelab.training.engines.slow_rank import SlowRank
 from scalelab.training.engines.spread import Observers, SpreadModel
 from scalelab.training.feeding.node_copy import CopiedData, copy_to_node
 from scalelab.training.optimizers import optimizer_of
@@ -38,6 +39,51 @@ from scalelab.training.workloads.base import Workload
 REPORT_INTERVAL_S = 5.0
 LONGEST_COMPILATION_S = 1800.0
 """Beyond it a rank is no longer reported alive, and counts as stalled if it hangs."""
+
+
+class SlowRank:
+    """Lets a rank sleep in proportion to what it has just computed.
+
+    Before each step it sleeps as many times as long as its last step has computed, so
+    that it takes ``factor`` times as long, whatever it computes. Waits for data and for
+    other ranks are not computation. The first step is as fast as it is. With a factor
+    of 1 nothing is measured and nothing slept.
+    """
+
+    def __init__(self, factor: float, device: torch.device) -> None:
+        self._factor = factor
+        self._device = device
+        self._computed_s = 0.0
+        self._began: float | None = None
+
+    @classmethod
+    def of(cls, trial: Trial, context: RankContext) -> Self:
+        """Return that of a rank: the last one of several is slow, if the trial says."""
+        is_last = context.rank == context.world_size - 1 > 0
+        factor = slow_rank_factor(trial.options) if is_last else 1.0
+        return cls(factor, context.device)
+
+    def wait(self) -> None:
+        """Sleep for what the last step has computed, at the beginning of a step."""
+        if self._computed_s:
+            time.sleep((self._factor - 1) * self._computed_s)
+            self._computed_s = 0.0
+
+    def begin(self) -> None:
+        """Begin to compute."""
+        if self._factor > 1:
+            self._began = self._now()
+
+    def end(self) -> None:
+        """End what was begun; once is enough."""
+        if self._began is not None:
+            self._computed_s += self._now() - self._began
+            self._began = None
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
 
 
 def compiled(model: nn.Module) -> nn.Module:

@@ -114,7 +114,18 @@ def test_a_program_that_ends_early_is_measured_after_the_warm_up_it_had() -> Non
 
 def test_exit_after_the_least_steps_is_completed() -> None:
     asked = trial(warmup_steps=2, steps=50)
-    assert result_at_exit(reported(asked, 22), asked, "").outcome is Outcome.COMPLETED
+    result = result_at_exit(reported(asked, 22), asked, "")
+    assert result.outcome is Outcome.COMPLETED
+    assert result.measurements["num_steps"] == 20
+    assert result.measurements["steps_missed"] == 30
+
+
+def test_exit_after_all_steps_misses_none() -> None:
+    asked = trial(warmup_steps=2, steps=20)
+    assert (
+        "steps_missed"
+        not in result_at_exit(reported(asked, 22), asked, "").measurements
+    )
 
 
 def test_exit_too_early_says_how_many_steps_were_seen_and_needed() -> None:

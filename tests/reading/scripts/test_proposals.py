@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scalelab.errors import SpecError
+from scalelab.experiment.job import Job
 from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.spec import Experiment
 from scalelab.reading.logs.match import MAX_LOG_BYTES, match
@@ -106,13 +107,8 @@ def test_options_of_argparse_become_placeholders(tmp_path: Path) -> None:
     assert experiment.learning_rate.base == (3e-4,)
     assert experiment.seed == (7,)
     assert experiment.precision == ("bf16",)
-    assert experiment.job is None
-    assert "\n# job: {epochs: 30, samples_per_epoch: NUMBER}\n" in found.value
-    assert found.doubts == (
-        "data in the command",
-        "--tokenizer in the command",
-        "job.samples_per_epoch, and remove the # before job",
-    )
+    assert experiment.job == Job(epochs=30)
+    assert found.doubts == ("data in the command", "--tokenizer in the command")
     assert "#       epochs of the training, 30 by default\n" in found.value
     assert "Nothing in the script shows" not in found.value
     assert max(map(len, found.value.splitlines())) <= 88

@@ -277,9 +277,18 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "contradicting",
         PLACE
         | {"num_configurations": 3, "factor": 30.0, "num_runs": 2}
-        | {"least_s": 0.1, "most_s": 3.0},
+        | {"least_s": 0.1, "most_s": 3.0, "settings": {}},
         "Contradicting: 3 configurations scatter up to 30-fold. 2 runs on 8 GPUs "
         "(2x4), local batch 16, took 100 ms to 3 s a step. Repeat on a quiet machine.",
+    ),
+    (
+        "contradicting",
+        PLACE
+        | {"num_configurations": 1, "factor": 30.0, "num_runs": 2}
+        | {"least_s": 0.1, "most_s": 3.0, "settings": {"options.program": "a.py"}},
+        "Contradicting: 1 configuration scatters up to 30-fold. 2 runs on 8 GPUs "
+        "(2x4), local batch 16, program a.py, took 100 ms to 3 s a step. Repeat on a "
+        "quiet machine.",
     ),
     (
         "doubted",
@@ -416,6 +425,23 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         {"samples_per_epoch": 6400, "samples_of_pass": 1600.0},
         "The job counts 6,400 samples an epoch; a pass over the program's loaders has "
         "1,600.",
+    ),
+    (
+        "another_epoch",
+        {"samples_per_epoch": 640, "samples_of_pass": 160.0, "program": "a.py"},
+        "a.py: The job counts 640 samples an epoch; a pass over the program's loaders "
+        "has 160.",
+    ),
+    (
+        "epoch_of_loader",
+        {"samples": 1437},
+        "An epoch has 1,437 samples: a pass over the program's data loader.",
+    ),
+    (
+        "ended_early",
+        {"count": 2, "num_steps": 22, "asked_steps": 50},
+        "Ended early: 2 trials ended after 22 of 50 steps, since the program ended. A "
+        "job that trains on may take another time.",
     ),
     (
         "busy_machine",

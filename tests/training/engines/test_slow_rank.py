@@ -11,7 +11,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.kinds.strategies import STRATEGIES
 from scalelab.kinds.strategy import TrialSizes
-from scalelab.training.engines.slow_rank import SlowRank
+from scalelab.training.engines.training import SlowRank
 from scalelab.training.probes.meter import Phase
 
 SLOW = {"slow_rank_factor": 5}
