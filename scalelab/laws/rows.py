@@ -266,9 +266,11 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
 def _told_by_long_trials(observations: pd.DataFrame) -> pd.DataFrame:
     """Return why later steps of rows take another time, and by which factor.
 
-    The index is that of the observations. A long trial speaks for the other rows of its
-    program; a long trial with a slow first epoch speaks for the rows that ended within
-    that epoch. A long trial beside busy programs, or with a further mark, says nothing.
+    The index is that of the observations. The factor compares the later steps with the
+    median of all runs of the configuration, the window of the long trial among them. A
+    long trial speaks for the other rows of its program; a long trial with a slow first
+    epoch speaks for the rows that ended within that epoch. A long trial beside busy
+    programs, or with a further mark, says nothing.
     """
     names = ["run", f"{OPTION_PREFIX}{PROGRAM}"]
     programs = observations.reindex(columns=names).groupby(names, dropna=False).ngroup()
@@ -283,8 +285,13 @@ def _told_by_long_trials(observations: pd.DataFrame) -> pd.DataFrame:
         if whys[at] == FIRST_EPOCH:
             samples = numbers(observations, "num_samples")
             is_other &= samples <= row["first_epoch_samples"]
-        later_s, window_s = row["later_step_time_s"], row["window_step_time_s"]
-        moved.loc[is_other] = whys[at], later_s / window_s
+        places = observations.reindex(columns=[*CONFIGURATION]).fillna(0)
+        is_alike = is_other & (places == places.loc[at]).all(axis=1)
+        before_s = [row["window_step_time_s"], *observations["step_time_s"][is_alike]]
+        moved.loc[is_other] = (
+            whys[at],
+            row["later_step_time_s"] / np.nanmedian(before_s),
+        )
 
     return moved
 

@@ -186,8 +186,12 @@ def _not_measured(knowledge: Knowledge, batch: int) -> Iterator[Fact]:
 def _of_each_program(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
     """Note what speaks against measured figures; other programs are named."""
     rows, moved = knowledge.rows, moved_later(knowledge.rows)
-    names = rows.observations.reindex(columns=[PROGRAM_COLUMN])[PROGRAM_COLUMN]
-    programs = names.astype(object).fillna("").map(str)
+    programs = (
+        rows.observations.reindex(columns=[PROGRAM_COLUMN])[PROGRAM_COLUMN]
+        .astype(object)
+        .fillna("")
+        .map(str)
+    )
     chosen_program = str({**knowledge.held, **chosen.settings}.get(PROGRAM, ""))
 
     for program in sorted({*programs}, key=lambda name: (name != chosen_program, name)):

@@ -135,7 +135,7 @@ def job_lines(
         )
 
     head = [f"# {time.in_words()}", *_chain(system, time)]
-    if not answer.meets_constraints:
+    if not answer.meets_constraints and answer.limits:
         missed = " and ".join(answer.limits)
         head.insert(0, f"# Nothing meets {missed}; this is the closest.")
 

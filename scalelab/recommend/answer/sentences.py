@@ -99,7 +99,8 @@ def texts(by_subject: Mapping[str, list[str]], *subjects: str) -> list[str]:
 def _use(result: Recommendation) -> list[str]:
     if result.chooses_none:
         return []
-    verb = "Use" if result.meets_constraints else "Closest:"
+    is_limited = result.limits or result.conditions
+    verb = "Use" if result.meets_constraints or not is_limited else "Closest:"
     return [f"{verb} {allocated(result, result.chosen)}"]
 
 
@@ -129,10 +130,11 @@ def allocated(result: Recommendation, row: OutlookRow) -> str:
 def _unmet(result: Recommendation) -> list[str]:
     if result.meets_constraints or result.chooses_none:
         return [*result.said("unmet")]
+    asked = " and ".join((*result.limits, *result.conditions))
     is_likely = _LIKELY <= (result.chosen.probability or 0) < result.confidence
     sure = f" with a chance of {percent(result.confidence)}" if is_likely else ""
-    asked = " and ".join((*result.limits, *result.conditions))
-    return [f"Nothing meets {asked}{sure}."]
+    unsure = f"No time is sure at {percent(result.confidence)}."
+    return [f"Nothing meets {asked}{sure}." if asked else unsure]
 
 
 def _settings(result: Recommendation) -> list[str]:

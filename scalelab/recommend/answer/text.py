@@ -86,7 +86,7 @@ def allocations(result: Recommendation) -> Columns:
         "next": ["next doubling", *(_next(row, unit) for row in rows)],
         "chance": ["chance", *(_cell(row.probability, probability) for row in rows)],
         "basis": ["basis", *(row.basis for row in rows)],
-        "barred": ["not chosen", *map(_barred_by, rows)],
+        "barred": ["not chosen", *(_cell(row.barred_by, str) for row in rows)],
         "speed": [
             "fitted samples/s",
             *(estimate(row.throughput_samples_per_s) for row in rows),
@@ -244,10 +244,6 @@ def _unlike(row: OutlookRow, chosen: OutlookRow) -> str:
     return ", ".join(settings_in_words(unlike))
 
 
-def _barred_by(row: OutlookRow) -> str:
-    return row.barred_by or ""
-
-
 def _filled(columns: Columns) -> Columns:
     return {name: cells for name, cells in columns.items() if any(cells[1:])}
 
@@ -314,15 +310,14 @@ def answer_text(
     The table is as wide as its columns with ``explain``, and where there is no width.
     """
     columns, omitted = _shown(recommendation, None if explain else width)
+    not_shown = [f"Not shown at this width: {', '.join(omitted)}."] * bool(omitted)
     width = min(width or _WIDEST, _WIDEST)
     table, above_ideal = _aligned(columns, left=_LEFT), recommendation.said("ideal")
     blocks = [
         _first_lines(recommendation, width),
         [
             *table,
-            *_wrapped(
-                [*_marks(recommendation), *_not_shown(omitted), *above_ideal], width
-            ),
+            *_wrapped([*_marks(recommendation), *not_shown, *above_ideal], width),
         ],
     ]
     blocks += _chains(recommendation, width, explain=explain)
@@ -425,10 +420,6 @@ def _marks(result: Recommendation) -> list[str]:
     if any("settled" in (row.marks or "") for row in result.rows):
         why.append("step times had not settled")
     return [f"{MARK}: {', or '.join(why)}."] * bool(why)
-
-
-def _not_shown(titles: Sequence[str]) -> list[str]:
-    return [f"Not shown at this width: {', '.join(titles)}."] if titles else []
 
 
 def _explained(result: Recommendation, width: int) -> list[list[str]]:

@@ -47,6 +47,7 @@ _MATERIAL = 0.02  # the least relative change that is reported: less is usual no
 _TAIL = 0.1  # probability on either side of an interval of 80%
 # ... of 95%: one steady sweep in twenty is reported to drift by chance
 _SIGNIFICANCE = 0.025
+_TOLERATED = 0.15  # share by which later steps may take another time, unexplained
 _SINGULAR = 1e-9
 _APART = 2.0  # longest over shortest; what shares a machine stays below
 _BEYOND = np.log(DOUBTED_BEYOND)
@@ -416,14 +417,16 @@ def ended_early(rows: FitRows) -> Iterator[Fact]:
 def moved_later(rows: FitRows) -> pd.DataFrame:
     """Return the rows whose later steps take another time, as a long trial shows.
 
-    A change without a known form counts only beyond the 95% interval of the difference
-    of two runs.
+    A change without a known form counts only from 15% on, which an answer may be wrong
+    by, and beyond the 95% interval of the difference of two runs.
     """
     frame = rows.frame
     runs = frame.groupby([*curve_columns(frame), *CONFIGURATION], dropna=False)
     scatter = Scatter.of([np.log(times.to_numpy()) for _, times in runs["step_time_s"]])
     reach = float(stdtrit(scatter.freedom, 1 - _SIGNIFICANCE)) * math.sqrt(2)
-    is_far = frame["later_factor"].map(math.log).abs() > reach * scatter.spread
+    is_far = frame["later_factor"].map(math.log).abs() > max(
+        reach * scatter.spread, math.log1p(_TOLERATED)
+    )
     is_moved = frame["later_differs"].notna()
     return frame.loc[is_moved & (is_far | (frame["later_differs"] != UNEXPLAINED))]
 

@@ -298,10 +298,10 @@ class SampleNeed:
         job, samples = self.job, self.samples_per_step(batch)
         amount = None if job is None else job.num_samples(samples)
         if amount is None:
-            lacks_epoch = job is not None and job.lacks_epoch
-            what = "how many samples an epoch has" if lacks_epoch else "how long it is"
+            whole, epoch = "how long it is", "how many samples an epoch has"
             raise SpecError(
-                f"There is no job to recommend for: nothing says {what}. Add "
+                "There is no job to recommend for: nothing says "
+                f"{epoch if job and job.lacks_epoch else whole}. Add "
                 "'job: {epochs: 90, samples_per_epoch: 50000}' to the experiment, or "
                 "say it with the question: 'scalelab recommend RUN --epochs 90 "
                 "--samples-per-epoch 50000' (or --samples, or --steps), in Python "

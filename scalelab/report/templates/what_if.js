@@ -143,7 +143,8 @@ function followLimits(answer, redraw) {
     const met = [...asked, table.target].filter(Boolean).join(" and ");
     const spent = row.time_s[0] * row.hours_per_s * paid;
     const cost = paid === null ? "" : `, ${text(Number(spent.toPrecision(3)))} ${currency}`;
-    then.textContent = `${meets ? "Use" : `Nothing meets ${met}. Closest:`} ${row.use}: `
+    const missed = met ? `Nothing meets ${met}. Closest:` : "No time is sure. Use";
+    then.textContent = `${meets ? "Use" : missed} ${row.use}: `
       + `${row.takes}, ${row.spends}${cost}.${met ? ` Chance of meeting ${met}: ${chance}.` : ""}`;
     const options = [`--confidence ${confidence}`];
     if (within) options.push(`--max-time ${within.amount}${within.unit.replace("days", "d")}`);

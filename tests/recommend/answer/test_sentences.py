@@ -35,6 +35,14 @@ def test_the_first_sentence_answers(answered: Recommendation) -> None:
     ]
 
 
+def test_where_nothing_was_asked_the_time_is_not_sure(answered: Recommendation) -> None:
+    unsure = replace(answered, meets_constraints=False, confidence=0.9)
+    assert said(unsure, "unmet", "use") == [
+        "No time is sure at 90%.",
+        "Use 16 A100 (4 nodes x 4), global batch 512 = 32 x 16",
+    ]
+
+
 def test_the_rest_follows_in_order(answered: Recommendation) -> None:
     assert [*chain(*sentences(answered).values())][1:] == [
         "learning rate 0.4 (rule: linear)",
