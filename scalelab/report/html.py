@@ -359,7 +359,7 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
         "unmet": [" ".join(texts(by_subject, "unmet", "nearest"))]
         * bool(by_subject["unmet"]),
         "headline": ", ".join(texts(by_subject, "use", "settings")) or "No row",
-        "why_not": texts(by_subject, "batches", "why_not"),
+        "why_not": texts(by_subject, "machine", "batches", "why_not"),
         "grounds": recommendation.grounds,
         "next": recommendation.next_command,
         "tiles": _tiles(recommendation),

@@ -87,6 +87,18 @@ def test_the_answer_comes_first(page: Page) -> None:
     assert "Sweep cost 6.3 GPU-h." in words
 
 
+def test_what_makes_the_times_wrong_stands_before_the_grounds(
+    answered: Recommendation,
+) -> None:
+    busy = Fact.of(
+        "busy_machine", count=3, num_trials=9, load_average=5.3, cores_at_hand=2
+    )
+    disturbed = replace(answered, facts=(*answered.facts, busy))
+    words = Page(page_of(disturbed, frame([]), title="x")).text
+    (line,) = disturbed.said("machine")
+    assert words.index(line) < words.index(answered.grounds[0].text)
+
+
 def test_every_figure_is_on_the_page_with_its_numbers(page: Page) -> None:
     assert set(page.figures) == {
         "time_and_gpu_hours",
