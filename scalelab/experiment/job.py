@@ -90,16 +90,15 @@ class Job(Section):
         nobody can say whether that is the whole data: such rows do not count.
         """
         passes = [
-            (row["world_size"], min(samples, row["samples_of_dataset"]))
+            (row["world_size"], -min(samples, row["samples_of_dataset"]))
             for row in rows
             if (samples := row.get("samples_of_pass"))
             and samples < 2 * row["samples_of_dataset"]
         ]
         if not (self.lacks_epoch and passes):
             return self
-        fewest = min(ranks for ranks, _ in passes)
-        samples = max(samples for ranks, samples in passes if ranks == fewest)
-        return self.model_copy(update={"samples_per_epoch": round(samples)})
+        _, samples = min(passes)  # the longest pass on the fewest ranks
+        return self.model_copy(update={"samples_per_epoch": round(-samples)})
 
     def num_samples(self, samples_per_step: float) -> int | None:
         """Return the job's length, or its cap where it has a target; None: unknown."""

@@ -261,7 +261,11 @@ class Proposal:
             return {"steps": steps, "global_batch_size": _UNKNOWN}
         epochs = {"epochs": self.counts.get("epochs") or _UNKNOWN}
         # Where steps are seen inside, so is the data loader.
-        return epochs if self.sees_steps else {**epochs, "samples_per_epoch": _UNKNOWN}
+        return (
+            epochs
+            if self.sees_steps and self.script.loads_data
+            else {**epochs, "samples_per_epoch": _UNKNOWN}
+        )
 
     @property
     def gpus(self) -> list[int]:

@@ -53,6 +53,7 @@ class Script:
     all_packages: frozenset[str]  # and of what its modules import
     trains_on_several: bool
     divided: Mapping[str, str]  # names that it divides, by which count of ranks
+    loads_data: bool  # it has a data loader, or a trainer that makes one
     scales_rate: bool  # it multiplies its learning rate by a count of ranks
     tables: tuple[str, ...]  # CSV files that it names, where it writes any
 
@@ -97,6 +98,7 @@ def read_script(path: Path) -> Script:
         all_packages=all_packages,
         trains_on_several=bool(spreads),
         divided=dict(_DIVISION.findall(source)),
+        loads_data=bool(re.search(r"[Ll]oader\(|Trainer\(", source)),
         scales_rate=bool(_SCALED_RATE.search(source)),
         tables=tuple(tables) if named & {"DictWriter", "writer"} else (),
     )

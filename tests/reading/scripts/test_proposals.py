@@ -107,11 +107,37 @@ def test_options_of_argparse_become_placeholders(tmp_path: Path) -> None:
     assert experiment.learning_rate.base == (3e-4,)
     assert experiment.seed == (7,)
     assert experiment.precision == ("bf16",)
-    assert experiment.job == Job(epochs=30)
-    assert found.doubts == ("data in the command", "--tokenizer in the command")
+    assert experiment.job is None
+    assert "\n# job: {epochs: 30, samples_per_epoch: NUMBER}\n" in found.value
+    assert found.doubts == (
+        "data in the command",
+        "--tokenizer in the command",
+        "job.samples_per_epoch, and remove the # before job",
+    )
     assert "#       epochs of the training, 30 by default\n" in found.value
     assert "Nothing in the script shows" not in found.value
     assert max(map(len, found.value.splitlines())) <= 88
+
+
+@pytest.mark.parametrize(
+    ("loads", "is_seen"),
+    [
+        ("from torch.utils.data import DataLoader\nd = DataLoader([], 8)", True),
+        ("import torch, timm\nd = timm.data.create_loader([], 8)", True),
+        ("from transformers import Trainer\nTrainer(None).train()", True),
+        ("import torch\nd = torch.randn(90, 8)", False),
+        ("from mine import MyLoader\nd = MyLoader(8)", False),
+    ],
+)
+def test_a_data_loader_that_is_seen_tells_the_samples_of_an_epoch(
+    tmp_path: Path, loads: str, is_seen: bool
+) -> None:
+    script = f"import argparse\n{loads}\np = argparse.ArgumentParser()\n"
+    script += "p.add_argument('--epochs', type=int, default=30)\n"
+    script += "p.add_argument('--batch-size', type=int, default=8)\n"
+    found, experiment = proposed(written(tmp_path, script))
+    assert experiment.job == (Job(epochs=30) if is_seen else None)
+    assert any("samples_per_epoch" in each for each in found.doubts) is not is_seen
 
 
 def test_globals_of_a_configurator_are_options(tmp_path: Path) -> None:
