@@ -79,21 +79,22 @@ class Job(Section):
 
     @property
     def lacks_epoch(self) -> bool:
-        """Whether the job counts epochs, and nothing says how long an epoch is."""
+        """Whether the job counts epochs of an unknown length."""
         return self.epochs is not None and self.samples_per_epoch is None
 
     def with_epoch_of(self, rows: Iterable[Mapping[str, Any]]) -> Self:
         """Return the job with the samples of an epoch that rows of trials show.
 
-        They are those of a pass over the data loader on the fewest ranks. Samples that
-        pad the last batch do not count. Where each rank walks a data set of its own,
-        nobody can say whether that is the whole data: such rows do not count.
+        An epoch is a pass over the data loader on the fewest ranks. Samples that pad
+        the last batch do not count. Rows whose ranks each walk a data set of their own,
+        or a data set of unknown length, do not count.
         """
         passes = [
-            (row["world_size"], -min(samples, row["samples_of_dataset"]))
+            (row["world_size"], -min(samples, length))
             for row in rows
             if (samples := row.get("samples_of_pass"))
-            and samples < 2 * row["samples_of_dataset"]
+            and (length := row.get("samples_of_dataset"))
+            and samples < 2 * length
         ]
         if not (self.lacks_epoch and passes):
             return self

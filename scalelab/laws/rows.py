@@ -275,6 +275,7 @@ def _told_by_long_trials(observations: pd.DataFrame) -> pd.DataFrame:
     names = ["run", f"{OPTION_PREFIX}{PROGRAM}"]
     programs = observations.reindex(columns=names).groupby(names, dropna=False).ngroup()
     whys = observations.reindex(columns=["later_differs"])["later_differs"]
+    places = observations.reindex(columns=[*CONFIGURATION]).fillna(0)
     moved = pd.DataFrame({"later_differs": None, "later_factor": 1.0}, whys.index)
 
     for at in whys.index[whys.notna()]:
@@ -285,7 +286,6 @@ def _told_by_long_trials(observations: pd.DataFrame) -> pd.DataFrame:
         if whys[at] == FIRST_EPOCH:
             samples = numbers(observations, "num_samples")
             is_other &= samples <= row["first_epoch_samples"]
-        places = observations.reindex(columns=[*CONFIGURATION]).fillna(0)
         is_alike = is_other & (places == places.loc[at]).all(axis=1)
         before_s = [row["window_step_time_s"], *observations["step_time_s"][is_alike]]
         moved.loc[is_other] = (

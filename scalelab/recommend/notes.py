@@ -184,7 +184,7 @@ def _not_measured(knowledge: Knowledge, batch: int) -> Iterator[Fact]:
 
 
 def _of_each_program(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
-    """Note what speaks against measured figures; other programs are named."""
+    """Note doubts about the figures of each program, the chosen program first."""
     rows, moved = knowledge.rows, moved_later(knowledge.rows)
     programs = (
         rows.observations.reindex(columns=[PROGRAM_COLUMN])[PROGRAM_COLUMN]
@@ -280,7 +280,7 @@ def contradicting(found: pd.DataFrame) -> Iterator[Fact]:
         yield Fact.of(
             "contradicting",
             **_configuration(row),
-            settings={n: row[n] for n in found if n == PROGRAM_COLUMN},
+            settings={PROGRAM: row[PROGRAM_COLUMN]} if PROGRAM_COLUMN in row else {},
             num_configurations=len(found),
             factor=row["most_s"] / row["least_s"],
             num_runs=row["num_runs"],

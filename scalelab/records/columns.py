@@ -160,7 +160,8 @@ COLUMNS = (
         "unexplained.",
     ),
     _integer(
-        "steps_missed", "Steps that were asked for, and the program ended before."
+        "steps_missed",
+        "Steps that were asked for and not taken, since the program ended.",
     ),
     _number(
         "samples_of_pass", "Samples that all ranks draw in a pass over their loaders."

@@ -1,4 +1,8 @@
-"""Time and device-hours by device count, and the trade between them."""
+"""Time and device-hours by device count, and the trade between them.
+
+The first picture of the page shows time against spending, one point for each row. The
+page draws that picture by itself (``picture.js``).
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -50,7 +54,7 @@ _AXIS = ("type", "range", "tickvals", "ticktext")
 
 
 def picture(result: Recommendation) -> Mapping[str, Any] | None:
-    """Return the points and axes; None where no time is known.
+    """Return points, limits, and axes with their ticks; None where no time is known.
 
     Spending is money where all rows have a price, else device-hours of the chosen
     device: those of others are not to be compared with them.

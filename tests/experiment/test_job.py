@@ -12,7 +12,9 @@ BOTH = "name: a\ngpus: 1\nlocal_batch_size: 8\n"
 COMMAND = BOTH + "command: python train.py\nlauncher: none\n"
 
 
-def row(ranks: int, of_pass: float | None, of_dataset: float = 1000) -> dict[str, Any]:
+def row(
+    ranks: int, of_pass: float | None, of_dataset: float | None = 1000
+) -> dict[str, Any]:
     return {
         "world_size": ranks,
         "samples_of_pass": of_pass,
@@ -30,6 +32,7 @@ def row(ranks: int, of_pass: float | None, of_dataset: float = 1000) -> dict[str
         ([row(1, None), row(2, 1000)], 1000),
         ([row(4, 4000)], None),  # each rank has a data set of its own
         ([row(1, None)], None),
+        ([row(1, 1000, None)], None),  # a data set without a length
         ([], None),
     ],
 )

@@ -261,9 +261,7 @@ def test_runs_that_contradict_one_another_name_their_program() -> None:
     is_slow = rows["options.program"] == "slow.py"
     again = rows[is_slow].assign(step_time_s=3 * rows["step_time_s"])
     answer = recommend(pd.concat([rows, again], ignore_index=True), SAMPLES)
-    assert values_of(answer, "contradicting")["settings"] == {
-        "options.program": "slow.py"
-    }
+    assert values_of(answer, "contradicting")["settings"] == {"program": "slow.py"}
     assert ", program slow.py, took" in answer_text(answer, explain=True)
 
 

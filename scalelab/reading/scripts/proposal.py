@@ -322,6 +322,7 @@ def read(proposal: Proposal) -> Reading[str]:
         to_fill_in=lacking,
         log_name=one_line(proposal.log_name),
         plain=PLAIN,
+        unknown=_UNKNOWN,
         presets=", ".join(PRESETS),
     )
 

@@ -53,7 +53,7 @@ class Script:
     all_packages: frozenset[str]  # and of what its modules import
     trains_on_several: bool
     divided: Mapping[str, str]  # names that it divides, by which count of ranks
-    loads_data: bool  # it has a data loader, or a trainer that makes one
+    loads_data: bool  # it makes a data loader or a trainer
     scales_rate: bool  # it multiplies its learning rate by a count of ranks
     tables: tuple[str, ...]  # CSV files that it names, where it writes any
 

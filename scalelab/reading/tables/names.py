@@ -78,16 +78,16 @@ _MEASURED = frozenset(
 _MEASURED_ALONE = frozenset({"scaling", "source", "rank"})
 _UNITS = frozenset("s ms us h min gb gib mb mib w j kwh wh usd eur pct percent".split())
 
-_OF_LONG_TRIALS = (
-    *("window_step_time_s", "later_step_time_s", "later_differs", "steps_missed"),
-    *("first_epoch_s", "first_epoch_samples"),
+_OF_TRIALS = (
+    *("window_step_time_s", "later_step_time_s", "later_differs"),
+    *("first_epoch_s", "first_epoch_samples", "steps_missed"),
 )
 # Columns of the observations that a foreign table may fill.
 SETTABLE = tuple(
     column.name
     for column in COLUMNS
     if column.name
-    not in ("schema_version", "run", "trial_id", "attempt", "kind", *_OF_LONG_TRIALS)
+    not in ("schema_version", "run", "trial_id", "attempt", "kind", *_OF_TRIALS)
 )
 
 _STEPS = [word for word in STEPS if not word.endswith("s")]

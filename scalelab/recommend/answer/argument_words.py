@@ -458,7 +458,7 @@ def grounds(
 
 
 def _of_facts(facts: Sequence[Fact], device_word: str) -> Iterator[Ground]:
-    """Yield what facts are grounds of; of other programs those that contradict."""
+    """Yield a ground for each kind of fact. Of other programs contradictions count."""
     by_kind: dict[str, list[Fact]] = {}
     for fact in facts:
         if PROGRAM not in fact.values or (

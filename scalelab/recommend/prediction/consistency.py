@@ -374,7 +374,7 @@ def not_settled(rows: FitRows, size: int) -> Iterator[Fact]:
 
 
 def long_trials(rows: FitRows) -> Iterator[Fact]:
-    """Note how long trials measured, where some of them were long trials."""
+    """Note how long the trials and the long trials measured, where both ran."""
     is_long = np.array([reasons == (LONG_TRIAL,) for reasons in rows.reasons], bool)
     if is_long.any():
         spent_s = numbers(rows.observations, "num_steps") * numbers(
@@ -417,8 +417,8 @@ def ended_early(rows: FitRows) -> Iterator[Fact]:
 def moved_later(rows: FitRows) -> pd.DataFrame:
     """Return the rows whose later steps take another time, as a long trial shows.
 
-    A change without a known form counts only from 15% on, which an answer may be wrong
-    by, and beyond the 95% interval of the difference of two runs.
+    A change without a known form counts if it is 15% or more, the error that an answer
+    may have, and beyond the 95% interval of the difference of two runs.
     """
     frame = rows.frame
     runs = frame.groupby([*curve_columns(frame), *CONFIGURATION], dropna=False)

@@ -298,10 +298,13 @@ class SampleNeed:
         job, samples = self.job, self.samples_per_step(batch)
         amount = None if job is None else job.num_samples(samples)
         if amount is None:
-            whole, epoch = "how long it is", "how many samples an epoch has"
+            unknown = (
+                "how many samples an epoch has"
+                if job and job.lacks_epoch
+                else "how long it is"
+            )
             raise SpecError(
-                "There is no job to recommend for: nothing says "
-                f"{epoch if job and job.lacks_epoch else whole}. Add "
+                f"There is no job to recommend for: nothing says {unknown}. Add "
                 "'job: {epochs: 90, samples_per_epoch: 50000}' to the experiment, or "
                 "say it with the question: 'scalelab recommend RUN --epochs 90 "
                 "--samples-per-epoch 50000' (or --samples, or --steps), in Python "

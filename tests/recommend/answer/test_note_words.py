@@ -285,7 +285,7 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
         "contradicting",
         PLACE
         | {"num_configurations": 1, "factor": 30.0, "num_runs": 2}
-        | {"least_s": 0.1, "most_s": 3.0, "settings": {"options.program": "a.py"}},
+        | {"least_s": 0.1, "most_s": 3.0, "settings": {"program": "a.py"}},
         "Contradicting: 1 configuration scatters up to 30-fold. 2 runs on 8 GPUs "
         "(2x4), local batch 16, program a.py, took 100 ms to 3 s a step. Repeat on a "
         "quiet machine.",
