@@ -23,8 +23,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests share the cores; the threads of small matrices would only wait for each other.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: sweep wheel test test-ci test-all test-faults test-slurm test-recipes check bench bench-slurm docs \
-	notebooks clean
+.PHONY: sweep wheel test test-ci test-batch test-all test-faults test-slurm test-recipes golden check bench bench-slurm \
+	docs notebooks clean
 
 sweep: $(INSTALLED)
 	$(BIN)/scalelab sweep experiments/first.yaml
@@ -32,9 +32,13 @@ sweep: $(INSTALLED)
 test: $(INSTALLED)
 	$(PYTEST) $(TESTS) $(JOBS) -m "$(QUICK)"
 
-# What continuous integration adds to `make check test`.
+# What continuous integration adds to `make check test`, and beside it.
 test-ci: $(INSTALLED)
-	$(BIN)/pytest --no-loadscope-reorder $(TESTS) $(SLOW_JOBS) -m "($(SLOW)) and not repetition"
+	$(BIN)/pytest --no-loadscope-reorder $(TESTS) $(SLOW_JOBS) -m "($(SLOW)) and not repetition" \
+		--ignore tests/slurm --ignore tests/pbs
+
+test-batch: $(INSTALLED)
+	$(BIN)/pytest --no-loadscope-reorder $(TESTS) $(JOBS) -m "($(SLOW)) and not repetition" tests/slurm tests/pbs
 
 test-all: $(INSTALLED)
 	$(BIN)/coverage erase
@@ -49,6 +53,12 @@ test-faults: $(INSTALLED)
 # Public-style scripts of each framework, swept as they are.
 test-recipes: $(RECIPES:%=.recipes/%/.installed)
 	SCALELAB_RECIPES="$(RECIPES)" $(BIN)/pytest -m recipes -k "$(ONLY)" tests/recipes
+
+# The sentences of the rooms anew; they are reviewed as a diff.
+golden: $(INSTALLED)
+	rm -f tests/golden/sentences/*.txt
+	SCALELAB_WRITE_GOLDEN=1 $(BIN)/pytest --quiet
+	git --no-pager diff --stat tests/golden/sentences
 
 check: $(INSTALLED)
 	$(BIN)/ruff check

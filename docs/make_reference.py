@@ -289,9 +289,9 @@ def _of_runs() -> list[str]:
         "Units are in the names of",
         "their values, such as `step_time_s`.",
         "",
-        f"Where there is no answer, it prints `schema` (`{ERROR}`), `kind`, `message`",
-        "and `hint`, which is empty where the message says what to do; the message is",
-        "on standard error too.\n",
+        f"Where there is no answer, it prints `schema` (`{ERROR}`), `kind`, `code`,",
+        "`message` and `hint`, which is empty where the message says what to do; the",
+        "message is on standard error too. Refusals of one kind have several codes.\n",
         *_table(("kind", "means", "exit code"), _errors()),
     ]
 

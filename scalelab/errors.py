@@ -34,19 +34,22 @@ class ScaleLabError(Exception):
         What is wrong, with name and value, and the rule.
     hint
         What to do; empty where the message says it.
+    code
+        The name of the refusal, for programs and tests; empty: the kind.
 
     Attributes
     ----------
     kind
-        What went wrong, for programs.
+        What went wrong, for programs. Refusals of one kind have several codes.
     """
 
     kind = "error"
     exit_code = 2
 
-    def __init__(self, message: str = "", hint: str = "") -> None:
+    def __init__(self, message: str = "", hint: str = "", *, code: str = "") -> None:
         super().__init__(message, hint)
         self.message, self.hint = message, hint
+        self.code = code or self.kind
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}".rstrip()

@@ -3,13 +3,18 @@
 import gc
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conducting import Conductor, Nodes
+from kept_fits import once
 from promised import skip_or_fail
+from sentences import IS_WRITTEN, Golden
+
+from scalelab.laws.convergence.law import BatchCurve
+from scalelab.laws.step_time.curve import Curve
 
 # A background job of a shell ignores Ctrl-C, one of nohup a hangup; so would what is
 # tested here.
@@ -33,14 +38,35 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that may take longest: none of them is left for the end."""
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Begin with the files that may take longest: none of them is left for the end.
+
+    Where golden files are written, tests that hold no sentences are left out.
+    """
+    if IS_WRITTEN:
+        others = [item for item in items if "golden" not in _fixtures(item)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if "golden" in _fixtures(item)]
+
     longest_s: dict[Path, float] = {}
     for item in items:
         mark = item.get_closest_marker("timeout")
         limit_s = mark.args[0] if mark else 0.0
         longest_s[item.path] = max(limit_s, longest_s.get(item.path, 0.0))
     items.sort(key=lambda item: -longest_s[item.path])
+
+
+def _fixtures(item: pytest.Item) -> Sequence[str]:
+    return getattr(item, "fixturenames", ())
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Return what holds the sentences of a test, in the golden file of its room."""
+    folders = request.path.relative_to(Path(__file__).parent).parts[:-1]
+    return Golden(folders[0] if folders else "session", request.node.name)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -50,6 +76,15 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         home = tmp_path_factory.mktemp("home")
         patch.setenv("XDG_CONFIG_HOME", str(home / "config"))
         patch.setenv("XDG_CACHE_HOME", str(home / "cache"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fits_once() -> Iterator[None]:
+    """Fit the rows of a curve once by each prior: many tests ask the same rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        for law in (Curve, BatchCurve):
+            patch.setattr(law, "fit", classmethod(once(law.fit.__func__)))
         yield
 
 

@@ -67,8 +67,11 @@ site: {device_type: cpu, gpus_per_node: 2}
 
 @pytest.mark.parametrize(
     ("text", "command"),
-    [(EXPERIMENT, "status"), (TUNED, "status"), (SEARCH, "recommend")],
-    ids=["axes", "rule: tuned", "tune"],
+    [
+        pytest.param(TUNED, "status", id="rule: tuned"),
+        pytest.param(EXPERIMENT, "status", id="axes", marks=pytest.mark.repetition),
+        pytest.param(SEARCH, "recommend", id="tune", marks=pytest.mark.repetition),
+    ],
 )
 def test_every_trial_counts_once_and_diverged_runs_are_counted(
     text: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

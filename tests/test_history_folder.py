@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sentences import refused
 
-from scalelab.errors import SpecError
 from scalelab.records.control.lease import LEASE, Lease
 from scalelab.records.store import HistoryFolder
 from scalelab.session import Run, answer_text, import_table, load
@@ -60,7 +60,7 @@ def test_the_history_teaches_and_is_named_by_hash(
     assert len(name) == len("other (01234567)")
     assert learned(run, no_history=True) == []
     assert before == {path: path.read_bytes() for path in history.rglob("*.json*")}
-    with pytest.raises(SpecError, match="learn_from names what no_history=True"):
+    with refused("history_said_twice", "learn_from", "no_history=True"):
         run.recommend(**ASKED, no_history=True, learn_from=[history / "other"])
 
 

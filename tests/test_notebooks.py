@@ -46,6 +46,8 @@ site: {name: emulated, device_type: cpu, nodes: 4, gpus_per_node: 4}
 """
 
 
+# The sweep of a notebook in fewer and shorter trials.
+SHORTER = {"repeats: 3": "repeats: 1, long_trial: none", "steps: 200": "steps: 60"}
 ONE_SIZE = EXPERIMENT.replace("gpus: [1, 2, 4, 8, 16]", "gpus: [1]")
 
 
@@ -226,24 +228,40 @@ def test_notebooks_run_from_top_to_bottom(
         assert "No contest: a law needs trials on three device counts" in shown
 
 
+@pytest.fixture
+def analysis(tmp_path: Path) -> Path:
+    """Copy the notebooks, and beside them the experiments that they sweep."""
+    for name in ("analysis", "experiments"):
+        shutil.copytree(HOME / name, tmp_path / name)
+    return tmp_path / "analysis"
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(300)
+@JUPYTER_WARNS_ABOUT_ITS_EVENT_LOOP
+@JUPYTER_WARNS_ABOUT_ITS_DIRECTORIES
+def test_a_notebook_sweeps_from_its_kernel(analysis: Path) -> None:
+    (path,) = analysis.glob("*own_sweep.ipynb")
+    text = path.read_text()
+    for whole, shorter in SHORTER.items():
+        assert whole in text
+        text = text.replace(whole, shorter)
+    path.write_text(text)
+    shown = executed(path)
+    assert "4 trials ended" in shown
+    assert [*(analysis.parent / "runs").glob("*/run.json")]
+
+
+@pytest.mark.slow
+@pytest.mark.repetition
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, marks=() if "own_sweep" in path.stem else REPETITION)
-        for path in NOTEBOOKS
-    ],
-    ids=lambda path: path.stem,
-)
+@EACH
 @JUPYTER_WARNS_ABOUT_ITS_EVENT_LOOP
 @JUPYTER_WARNS_ABOUT_ITS_DIRECTORIES
 def test_notebooks_sweep_and_run_as_they_are_shipped(
-    path: Path, tmp_path: Path
+    path: Path, analysis: Path, tmp_path: Path
 ) -> None:
-    for name in ("analysis", "experiments"):
-        shutil.copytree(HOME / name, tmp_path / name)
-    shown = executed(tmp_path / "analysis" / path.name)
+    shown = executed(analysis / path.name)
     assert "attempts of " in shown or "13 trials ended" in shown
     assert [*(tmp_path / "runs").glob("*/run.json")]
 

@@ -1,6 +1,5 @@
 """Calls from Python: an error names the argument as Python does, and what to write."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from measured_runs import EMULATED, measured_run
+from sentences import refused
 
 import scalelab
 from scalelab.errors import SpecError
@@ -24,58 +24,49 @@ def run(tmp_path: Path) -> Run:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "code", "values"),
     [
-        ({"max_time": 4}, "max_time=4 has no unit. Write max_time='4h' or max_time_s"),
-        ({"max_time": "4"}, "max_time: '4' is not a duration. Write a positive number"),
-        ({"max_time": [4]}, "max_time=[4] is neither text nor a number. Write max_tim"),
-        ({"max_gpu_hours": {}}, "max_gpu_hours={} is neither text nor a number."),
-        ({"steps": 100, "job": {"steps": 9}}, "job and steps both say the job. Give"),
-        ({"price": "2xyz"}, "recommend: price: the currency 'xyz' is not known."),
-        ({"price": {"c4": 0}}, "recommend: price: 0 is not a price: it must be great"),
-        ({"price": {"c4": [2]}}, "recommend: price: [2] is not a price. Write 2.5"),
-        ({"price": "c4=2/day"}, "'2/day': nothing is charged per 'day'. Valid: dev"),
-        (
-            {"price": 2, "price_per_gpu_hour_usd": 2},
-            "price and price_per_gpu_hour_usd both say a price. Give one of them.",
-        ),
-        ({"global_batch_size": 64}, "global_batch_size is no argument. Write batch="),
-        ({"max_hour": 4}, "max_hour limits no resource. Did you mean 'max_gpu_hours'"),
-        ({"confidence": "high"}, "recommend: confidence='high' must be a number."),
-        (
-            {"confidence": 90},
-            "recommend: confidence: 90 must be less than 1. Write 0.9.",
-        ),
-        ({"confidence": None}, "recommend: confidence=None must be a number."),
-        ({"target": 0.75}, "recommend: target: 0.75 is not a target. Write a metric,"),
-        ({"price_per_gpu_hour_usd": [2]}, "price_per_gpu_hour_usd: [2] is not a price"),
-        ({"price_per_gpu_hour_usd": -2}, "price_per_gpu_hour_usd: -2 is not a price:"),
-        ({"price_per_gpu_hour_usd": "2eur"}, "='2eur' is not in usd. Write price="),
-        ({"job": "90 epochs"}, "recommend: job: '90 epochs' is no job. Write its keys"),
-        ({"job": 5}, "recommend: job: 5 is no job. Write its keys, such as {'epochs'"),
-        ({"job": {"epochs": "many"}}, "recommend: job.epochs='many' must be a number."),
-        ({"job": {"colour": 3}}, "recommend: unknown key 'job.colour'."),
-        ({"batch": 2.5}, "recommend: batch=2.5 must be a whole number."),
-        ({"max_batch": True}, "recommend: max_batch=True must be a whole number."),
-        (
-            {"local_batch": 10**10},
-            "local_batch=10000000000 must be at most 1,000,000,000.",
-        ),
-        ({"gpus": "8"}, "recommend: gpus='8' must be a whole number. Numbers of devi"),
-        ({"gpus": "8,16"}, "gpus='8,16' is one text. A list needs brackets: [8, 16]."),
-        ({"gpus": 0}, "recommend: gpus=0 must be at least 1."),
-        ({"gpus": [8, 2.5]}, "recommend: gpus[1]=2.5 must be a whole number."),
-        ({"select": "workload=a"}, "recommend: select='workload=a' must be a mapping"),
-        ({"select": {"workload": [1]}}, "recommend: select.workload: [1] is not a tex"),
-        ({"law": 3}, "recommend: law=3 must be text."),
-        ({"law": "murphy"}, "law='murphy' is unknown. Choose one of"),
-        ({"learn_from": 7}, "recommend: learn_from: 7 is no path. Write one such as"),
+        ({"max_time": 4}, "not_a_limit", ["max_time=4", "max_time='4h'", "max_time_s"]),
+        ({"max_time": "4"}, "not_a_quantity", ["max_time: '4'"]),
+        ({"max_time": [4]}, "not_a_limit", ["max_time=[4]"]),
+        ({"max_gpu_hours": {}}, "not_a_limit", ["max_gpu_hours={}"]),
+        ({"steps": 100, "job": {"steps": 9}}, "job_said_twice", ["steps"]),
+        ({"price": "2xyz"}, "unknown_currency", ["price", "'xyz'"]),
+        ({"price": {"c4": 0}}, "price_out_of_range", ["price: 0"]),
+        ({"price": {"c4": [2]}}, "not_a_price", ["price: [2]", "2.5"]),
+        ({"price": "c4=2/day"}, "unknown_unit_of_price", ["'2/day'", "'day'"]),
+        ({"price": 2, "price_per_gpu_hour_usd": 2}, "price_said_twice", []),
+        ({"global_batch_size": 64}, "unknown_argument", ["batch="]),
+        ({"max_hour": 4}, "unknown_limit", ["max_hour", "'max_gpu_hours'"]),
+        ({"confidence": "high"}, "float_type", ["confidence='high'"]),
+        ({"confidence": 90}, "share_of_hundred", ["confidence: 90", "0.9"]),
+        ({"confidence": None}, "float_type", ["confidence=None"]),
+        ({"target": 0.75}, "not_text", ["target: 0.75"]),
+        ({"price_per_gpu_hour_usd": [2]}, "not_a_price", ["price_per_gpu_hour_usd"]),
+        ({"price_per_gpu_hour_usd": -2}, "price_out_of_range", ["-2"]),
+        ({"price_per_gpu_hour_usd": "2eur"}, "price_in_other_currency", ["'2eur'"]),
+        ({"job": "90 epochs"}, "not_a_job", ["job: '90 epochs'"]),
+        ({"job": 5}, "not_a_job", ["job: 5", "{'epochs'"]),
+        ({"job": {"epochs": "many"}}, "float_type", ["job.epochs='many'"]),
+        ({"job": {"colour": 3}}, "extra_forbidden", ["'job.colour'"]),
+        ({"batch": 2.5}, "int_type", ["batch=2.5"]),
+        ({"max_batch": True}, "int_type", ["max_batch=True"]),
+        ({"local_batch": 10**10}, "less_than_equal", ["10000000000"]),
+        ({"gpus": "8"}, "int_type", ["gpus='8'"]),
+        ({"gpus": "8,16"}, "int_type", ["gpus='8,16'", "[8, 16]"]),
+        ({"gpus": 0}, "greater_than_equal", ["gpus=0"]),
+        ({"gpus": [8, 2.5]}, "int_type", ["gpus[1]=2.5"]),
+        ({"select": "workload=a"}, "dict_type", ["select='workload=a'"]),
+        ({"select": {"workload": [1]}}, "not_a_scalar", ["select.workload: [1]"]),
+        ({"law": 3}, "string_type", ["law=3"]),
+        ({"law": "murphy"}, "unknown_law", ["law='murphy'", "amdahl"]),
+        ({"learn_from": 7}, "not_a_path", ["learn_from: 7"]),
     ],
 )
 def test_a_wrong_argument_is_named_as_in_python(
-    run: Run, given: dict[str, Any], message: str
+    run: Run, given: dict[str, Any], code: str, values: list[str]
 ) -> None:
-    with pytest.raises(SpecError, match=re.escape(message)) as caught:
+    with refused(code, *values) as caught:
         run.recommend(**given)
     assert "--" not in str(caught.value)
 
@@ -115,35 +106,39 @@ def test_one_run_to_learn_from_needs_no_list(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "code", "value"),
     [
-        (lambda: load(5), "load: directory: 5 is no path. Write one such as 'runs/dig"),
-        (lambda: load(""), "load: directory: '' is no path."),
-        (lambda: scalelab.load(None), "load: directory: None is no path."),
-        (lambda: scalelab.sweep(3), "sweep: experiment: 3 is no path."),
+        (lambda: load(5), "not_a_path", "load: directory: 5"),
+        (lambda: load(""), "not_a_path", "load: directory: ''"),
+        (lambda: scalelab.load(None), "not_a_path", "load: directory: None"),
+        (lambda: scalelab.sweep(3), "not_a_path", "sweep: experiment: 3"),
         (
             lambda: scalelab.sweep("e.yaml", budget="10 apples"),
-            "sweep: budget: '10 apples' is no budget of a sweep.",
+            "not_a_budget",
+            "sweep: budget: '10 apples'",
         ),
         (
             lambda: scalelab.sweep("e.yaml", retry_failed="yes"),
-            "sweep: retry_failed='yes' must be true or false.",
+            "bool_type",
+            "sweep: retry_failed='yes'",
         ),
-        (lambda: import_table(3, "r"), "import_table: table: 3 is no path."),
+        (lambda: import_table(3, "r"), "not_a_path", "import_table: table: 3"),
         (
             lambda: import_table("t.csv", "r", column="a=b"),
-            "import_table: column='a=b' must be a mapping of keys to values. Their",
+            "dict_type",
+            "import_table: column='a=b'",
         ),
         (
             lambda: import_table("t.csv", "r", column={"world_size": 3}),
-            "import_table: column.world_size=3 must be text.",
+            "string_type",
+            "import_table: column.world_size=3",
         ),
     ],
 )
 def test_other_calls_check_their_arguments_too(
-    call: Callable[[], Any], message: str
+    call: Callable[[], Any], code: str, value: str
 ) -> None:
-    with pytest.raises(SpecError, match=re.escape(message)):
+    with refused(code, value):
         call()
 
 
@@ -186,5 +181,5 @@ def test_hints_and_notes_name_arguments_not_options(tmp_path: Path) -> None:
 
 
 def test_an_argument_that_is_misspelt_is_not_taken_for_a_limit_alone(run: Run) -> None:
-    with pytest.raises(SpecError, match="Did you mean 'accept_unmeasured'"):
+    with refused("unknown_limit", "'accept_unmeasured'"):
         run.recommend(acept_unmeasured=True)

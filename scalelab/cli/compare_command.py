@@ -59,7 +59,8 @@ def run(
     wanted = 2 if axis is None else 1
     if len(run_directories) != wanted:
         raise SpecError(
-            f"compare takes two runs, or one with --axis, not {len(run_directories)}."
+            f"compare takes two runs, or one with --axis, not {len(run_directories)}.",
+            code="not_two_runs",
         )
 
     if axis is None:

@@ -38,7 +38,10 @@ def run(
     """
     if kinds:
         if site is not None or job:
-            raise SpecError("--kinds looks at this environment: leave out --site.")
+            raise SpecError(
+                "--kinds looks at this environment: leave out --site.",
+                code="kinds_of_site",
+            )
         from scalelab.doctor.kinds import SUBJECT_COLUMNS, examine_kinds
 
         _report(
@@ -50,7 +53,10 @@ def run(
     elif site is not None:
         _check_site(runs, site, with_job=job)
     elif job:
-        raise SpecError("--job tries a node of a site. Name the site: --site NAME.")
+        raise SpecError(
+            "--job tries a node of a site. Name the site: --site NAME.",
+            code="job_without_site",
+        )
     else:
         from scalelab.doctor.site import examine
 

@@ -36,7 +36,8 @@ def run(
     if len(words) > 2:
         raise SpecError(
             f"follow takes a run and a job, or a job alone, not {len(words)} words. "
-            "Write, for example, scalelab follow runs/vit 4711."
+            "Write, for example, scalelab follow runs/vit 4711.",
+            code="not_run_and_job",
         )
 
     *runs, job = words
@@ -44,7 +45,8 @@ def run(
     if not runs and (asked or log):
         raise SpecError(
             "Without a run there is no answer to hold the job against. Write scalelab "
-            f"follow RUN {job}."
+            f"follow RUN {job}.",
+            code="job_without_run",
         )
 
     report = follow(job, runs[0] if runs else None, log=log, **asked)

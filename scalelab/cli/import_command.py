@@ -91,7 +91,9 @@ def run(
     if sacct is not None:
         run_directory, table, constant = _of_jobs(sacct, table, constant or [])
     if table is None:
-        raise SpecError("import needs a TABLE, or --sacct with the ids of jobs.")
+        raise SpecError(
+            "import needs a TABLE, or --sacct with the ids of jobs.", code="no_table"
+        )
 
     run = import_table(
         table,
@@ -157,7 +159,8 @@ def pairs(option: str, texts: list[str]) -> dict[str, str]:
         if not separator or not name or name in pairs:
             raise SpecError(
                 f"{option} {text!r} is not NAME=VALUE with a name given once. Write, "
-                f"for example, {option} {_EXAMPLES[option]}."
+                f"for example, {option} {_EXAMPLES[option]}.",
+                code="no_name_and_value",
             )
         pairs[name] = value
     return pairs

@@ -64,7 +64,8 @@ def run(
     if script is None and log is not None:
         raise SpecError(
             f"--log {str(log)!r} needs --from: the script that printed it. Add --from "
-            "SCRIPT."
+            "SCRIPT.",
+            code="log_without_script",
         )
 
     if script is None:
@@ -75,7 +76,8 @@ def run(
     if not path.parent.is_dir():  # before imports that take seconds
         raise SpecError(
             f"{path} cannot be written: there is no folder {path.parent}. Choose "
-            "another folder, or make it first."
+            "another folder, or make it first.",
+            code="no_folder",
         )
 
     _propose(path, script, log)
@@ -122,9 +124,10 @@ def _write(path: Path, text: str) -> None:
             file.write(text)
     except FileExistsError:
         raise SpecError(
-            f"{path} exists. Give another name, or remove it first."
+            f"{path} exists. Give another name, or remove it first.", code="file_exists"
         ) from None
     except OSError as error:
         raise SpecError(
-            f"{path} cannot be written: {error.strerror}. Choose another folder."
+            f"{path} cannot be written: {error.strerror}. Choose another folder.",
+            code="unwritable",
         ) from error

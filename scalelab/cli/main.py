@@ -151,13 +151,13 @@ def run(arguments: Sequence[str]) -> int:
         return _say("Interrupted.", INTERRUPTED)
     except ScaleLabError as error:
         if as_json:
-            print_error(error.kind, error.message, error.hint)
+            print_error(error.kind, error.code, error.message, error.hint)
         return _say(f"Error: {error}", error.exit_code)
     except UsageError as error:
         message = ended(one_line(error.format_message()))
         hint = f"Try: {error.ctx.command_path if error.ctx else 'scalelab'} --help"
         if as_json:
-            print_error("usage", message, hint)
+            print_error("usage", "usage", message, hint)
         return _say(f"Error: {message} {hint}", error.exit_code)
     except (MemoryError, ImportError) as error:
         # so the loader says that the address space of the process is used up

@@ -55,9 +55,10 @@ def print_json(
     _print(envelope | figures)
 
 
-def print_error(kind: str, message: str, hint: str = "") -> None:
+def print_error(kind: str, code: str, message: str, hint: str) -> None:
     """Print as JSON why a command has no answer."""
-    _print({"schema": ERROR, "kind": kind, "message": message, "hint": hint})
+    error = {"kind": kind, "code": code, "message": message, "hint": hint}
+    _print({"schema": ERROR, **error})
 
 
 def _print(values: Mapping[str, Any]) -> None:
@@ -383,7 +384,8 @@ def run(
     if site is not None and not sbatch:
         raise SpecError(
             "--site names the site whose job script is printed. Add --sbatch; give "
-            "another price with --price."
+            "another price with --price.",
+            code="site_without_script",
         )
 
     found = load(run_directory)
@@ -475,7 +477,10 @@ def table(
         return
 
     if form is not None or runs is not None:
-        raise SpecError("A card is Markdown of one run. Leave out --format and --runs.")
+        raise SpecError(
+            "A card is Markdown of one run. Leave out --format and --runs.",
+            code="card_with_format",
+        )
 
     typer.echo(run.card(**words))
 
@@ -538,7 +543,8 @@ def _counts(text: str) -> list[int]:
             return counts
     raise SpecError(
         f"--gpus {text[:60]!r} is not a list of device counts from 1 to "
-        f"{MAX_COUNT:,}. Write, for example, --gpus {_doublings(text)}."
+        f"{MAX_COUNT:,}. Write, for example, --gpus {_doublings(text)}.",
+        code="no_device_counts",
     )
 
 

@@ -97,7 +97,10 @@ def run(
     from scalelab.session.sweep_cost import to_come
 
     if in_process and detach:
-        raise SpecError("--in-process runs in this shell, --detach apart from it.")
+        raise SpecError(
+            "--in-process runs in this shell, --detach apart from it.",
+            code="two_places_to_run",
+        )
     if in_process:
         _run_in_process(experiment, site)
         return
@@ -353,7 +356,9 @@ def _opening(asked: Sweep) -> Iterator[str]:
 
 def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
-        raise SpecError(f"{question} There is no terminal to ask on: pass --yes.")
+        raise SpecError(
+            f"{question} There is no terminal to ask on: pass --yes.", code="no_consent"
+        )
     if not typer.confirm(question, err=True):
         typer.echo("Nothing was run.", err=True)
         raise typer.Exit(INTERRUPTED)

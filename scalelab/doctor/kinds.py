@@ -54,7 +54,9 @@ def _check(row: Any, source: str) -> None:
         if not name.startswith("_")
     ]
     if lacking := sorted(name for name in declared if not hasattr(row, name)):
-        raise SpecError(f"{source} has no {', '.join(lacking)}. {_MEND}")
+        raise SpecError(
+            f"{source} has no {', '.join(lacking)}. {_MEND}", code="kinds_missing"
+        )
 
     for name in declared:
         value = getattr(row, name)
@@ -66,5 +68,6 @@ def _check(row: Any, source: str) -> None:
             except Exception as error:
                 raise SpecError(
                     f"{source}: {name}={value} cannot be imported: "
-                    f"{type(error).__name__}: {error}. {_MEND}"
+                    f"{type(error).__name__}: {error}. {_MEND}",
+                    code="kind_not_importable",
                 ) from error

@@ -265,7 +265,8 @@ def examine_site(site: Site, runs: Path) -> Iterator[Finding]:
     if not isinstance(site, RemoteSite):
         raise SpecError(
             f"site {site.name!r} has scheduler={site.scheduler}, and there is no batch "
-            "system to check. Without --site, doctor checks this machine."
+            "system to check. Without --site, doctor checks this machine.",
+            code="site_without_batch_system",
         )
     return _examined(site, runs)
 

@@ -168,7 +168,8 @@ def write_profile(text: str, name_or_path: str, *, force: bool = False) -> Path:
     site_in(text, path)
     if path.exists() and not force:
         raise SpecError(
-            f"{path} exists. Give another name, or replace it with --force."
+            f"{path} exists. Give another name, or replace it with --force.",
+            code="file_exists",
         )
 
     try:
@@ -176,7 +177,8 @@ def write_profile(text: str, name_or_path: str, *, force: bool = False) -> Path:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SpecError(
-            f"{path} cannot be written: {error.strerror}. Choose another place."
+            f"{path} cannot be written: {error.strerror}. Choose another place.",
+            code="unwritable",
         ) from error
 
     return path

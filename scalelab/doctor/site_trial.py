@@ -51,7 +51,8 @@ def try_nodes(site: Site, runs: Path, say: Callable[[str], None]) -> Iterator[Fi
     if not isinstance(site, BatchSite):
         raise SpecError(
             f"--job submits a job, and site {site.name!r} uses one that is held "
-            "already. Leave it out."
+            "already. Leave it out.",
+            code="job_is_held",
         )
 
     # Reported each at once: the job of the next group may wait long in its queue.

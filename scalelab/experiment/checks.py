@@ -33,14 +33,16 @@ def check_search(experiment: ExperimentKeys) -> None:
         raise SpecError(
             f"source={name} searches, and nothing says what. Add, for example, tune: "
             "{weight_decay: {log: [1.0e-5, 0.1]}}, or learning_rate: {base: 0.1, "
-            "at_batch: 32, rule: tuned}."
+            "at_batch: 32, rule: tuned}.",
+            code="search_without_space",
         )
 
     if asked and [*asked.values()] != [chooses]:
         first, other, *_ = [*asked, f"source: {name}"]
         raise SpecError(
             f"{first} and {other} both propose trials, each its own. "
-            f"{_two_runs(experiment, other)}"
+            f"{_two_runs(experiment, other)}",
+            code="two_searches",
         )
 
     if experiment.tune:
@@ -68,7 +70,8 @@ def _check_rates(experiment: ExperimentKeys) -> None:
         raise SpecError(
             "rule: tuned searches by convergence trials of known batches, beside "
             "throughput trials at most, so it needs measure.kind: [throughput, "
-            f"convergence]. {_two_runs(experiment, other)}"
+            f"convergence]. {_two_runs(experiment, other)}",
+            code="tuned_rate_kinds",
         )
 
 
@@ -77,20 +80,23 @@ def _check_names(experiment: ExperimentKeys) -> None:
         if name in experiment.options:
             raise SpecError(
                 f"{name} stands under tune and under options. Keep it under tune to "
-                "have it chosen, or under options to try each value."
+                "have it chosen, or under options to try each value.",
+                code="tuned_and_listed",
             )
         if name != RATE and name in TRIAL_PLACEHOLDERS:
             raise SpecError(
                 f"tune.{name} cannot be chosen: it says where or how a trial runs, and "
                 "a search compares trials of one such value. List it under its own key "
-                "in a run without tune."
+                "in a run without tune.",
+                code="not_tunable",
             )
 
     for name in (RATE, "optimizer"):
         if name in experiment.tune and getattr(experiment, name) is not None:
             raise SpecError(
                 f"{name} stands under tune and beside it. Keep it under tune to have "
-                "it chosen; remove the other."
+                "it chosen; remove the other.",
+                code="tuned_and_set",
             )
 
 
@@ -100,14 +106,16 @@ def _check_place(experiment: ExperimentKeys) -> None:
         other = f"measure.kind: {_listed(kinds)}"
         raise SpecError(
             "tune compares what training comes to, so it needs measure: {kind: "
-            f"convergence}} and nothing else. {_two_runs(experiment, other)}"
+            f"convergence}} and nothing else. {_two_runs(experiment, other)}",
+            code="search_measures_steps",
         )
 
     if isinstance(experiment.local_batch_size, AutoBatch):
         raise SpecError(
             "local_batch_size=auto is looked for by throughput trials, which tune has "
             "none of. Make two runs: one without tune, under another name, which finds "
-            "the largest; then this one with that number."
+            "the largest; then this one with that number.",
+            code="search_with_auto_batch",
         )
 
     for name, values in _axes(experiment).items():
@@ -116,14 +124,16 @@ def _check_place(experiment: ExperimentKeys) -> None:
             raise SpecError(
                 f"{other} and tune cannot go together: a search compares trials of one "
                 "allocation, one batch and one value of every other axis. "
-                f"{_two_runs(experiment, other)}"
+                f"{_two_runs(experiment, other)}",
+                code="search_with_axis",
             )
 
     target = experiment.job.target if experiment.job else None
     if not experiment.objectives(target):
         raise SpecError(
             "tune does not say what is best. Add objective: val_acc, or another metric "
-            "that trials report, or job.target."
+            "that trials report, or job.target.",
+            code="no_objective",
         )
 
 
@@ -155,7 +165,8 @@ def check_program(experiment: ExperimentKeys) -> None:
     if experiment.optimizer and not experiment.workload:
         raise SpecError(
             "optimizer belongs to a workload. For a command write options: "
-            "{optimizer: [...]}, and {optimizer} where its command line names it."
+            "{optimizer: [...]}, and {optimizer} where its command line names it.",
+            code="optimizer_of_command",
         )
 
     check_commands(experiment)
@@ -167,7 +178,8 @@ def check_program(experiment: ExperimentKeys) -> None:
     for key in ("env", "env_from", "stop", "uses", "metrics", "layout"):
         if getattr(experiment, key):
             raise SpecError(
-                f"{key} belongs to a command, not to a workload. Remove it."
+                f"{key} belongs to a command, not to a workload. Remove it.",
+                code="key_of_command",
             )
 
     if found := find_trainer(name):
@@ -182,14 +194,16 @@ def check_program(experiment: ExperimentKeys) -> None:
     if not facts.metrics:
         raise SpecError(
             f"workload={name} has no held-out data, so no trial of it reaches a "
-            "metric. Remove everything but throughput from measure.kind."
+            "metric. Remove everything but throughput from measure.kind.",
+            code="no_held_out_data",
         )
 
     needed = facts.convergence_needs
     if needed and needed not in workload.parameters:
         raise SpecError(
             f"workload={name} reaches no metric unless it has {needed}. Add it to the "
-            "workload, or remove everything but throughput from measure.kind."
+            "workload, or remove everything but throughput from measure.kind.",
+            code="parameter_missing",
         )
 
 
@@ -211,7 +225,8 @@ def check_kinds(experiment: ExperimentKeys) -> None:
                 raise SpecError(
                     f"launcher={launcher.name} starts and numbers the ranks by "
                     f"itself, so it cannot fill in {{{min(used)}}}. Let the program "
-                    "ask its framework for its rank."
+                    "ask its framework for its rank.",
+                    code="rank_before_start",
                 )
 
     if experiment.workload:
@@ -238,7 +253,8 @@ def _check_reported(experiment: ExperimentKeys) -> None:
             raise SpecError(
                 f"metrics.regex has no group named {metric}, {why}. It has: "
                 f"{', '.join(sorted(metrics.groups))}. Add an expression such as "
-                f"{metric} (?P<{metric}>\\S+)."
+                f"{metric} (?P<{metric}>\\S+).",
+                code="no_group_of_metric",
             )
 
 
@@ -313,12 +329,14 @@ def _check_strategy(
             what = "parameters to serve" if serves else "layers to divide"
             raise SpecError(
                 f"workload={workload.name} trains no model, so parallelism="
-                f"{strategy.name} has no {what}. Leave it out."
+                f"{strategy.name} has no {what}. Leave it out.",
+                code="option_of_model",
             )
 
     if strategy.splits_model and isinstance(experiment.local_batch_size, AutoBatch):
         raise SpecError(
             f"local_batch_size=auto does not go with parallelism={strategy.name}, "
             "which splits each local batch into equal micro-batches. List local "
-            "batches."
+            "batches.",
+            code="auto_batch_with_stages",
         )

@@ -55,7 +55,7 @@ def naming(program: str | None) -> Iterator[None]:
     except SpecError as error:
         if program is None:
             raise
-        raise SpecError(f"program {program}: {error}") from error
+        raise SpecError(f"program {program}: {error}", code=error.code) from error
 
 
 def variable_of(placeholder: str) -> str:
@@ -128,7 +128,8 @@ def _check_command(experiment: ExperimentKeys) -> None:
     if not has_rate and (rates := sorted(received & _OF_RATE)):
         raise SpecError(
             f"learning_rate is missing, but the command uses {{{rates[0]}}}. Add, for "
-            "example, learning_rate: 0.1."
+            "example, learning_rate: 0.1.",
+            code="no_learning_rate",
         )
 
 
@@ -143,9 +144,13 @@ def _check_placeholders(experiment: ExperimentKeys) -> None:
             if placeholder in LAYOUT_PLACEHOLDERS:
                 raise SpecError(
                     f"{holds} has a value only where the experiment has a layout. "
-                    "Add, for example, layout: {tensor: [1, 2], pipeline: 2}."
+                    "Add, for example, layout: {tensor: [1, 2], pipeline: 2}.",
+                    code="placeholder_without_layout",
                 )
-            raise SpecError(f"{holds} is no placeholder. {one_of(valid, placeholder)}")
+            raise SpecError(
+                f"{holds} is no placeholder. {one_of(valid, placeholder)}",
+                code="unknown_placeholder",
+            )
 
 
 def _check_variables(experiment: ExperimentKeys) -> None:
@@ -153,7 +158,8 @@ def _check_variables(experiment: ExperimentKeys) -> None:
         if name in experiment.env:
             raise SpecError(
                 f"{name} is under env and under env_from. Keep it in env_from to take "
-                "the value from the driver's environment, or in env to write it here."
+                "the value from the driver's environment, or in env to write it here.",
+                code="variable_said_twice",
             )
 
     variables = readable_variables(experiment)
@@ -161,7 +167,8 @@ def _check_variables(experiment: ExperimentKeys) -> None:
         if variable not in variables:
             raise SpecError(
                 f"uses: {shown(variable)} is no variable that a command finds. "
-                f"{one_of(variables, variable)}"
+                f"{one_of(variables, variable)}",
+                code="unknown_variable",
             )
 
 
@@ -172,7 +179,8 @@ def _check_axes(experiment: ExperimentKeys, received: Set[str]) -> None:
         if axis in taken:
             raise SpecError(
                 f"{key}.{axis} is a placeholder of its own. Rename the axis, or use "
-                "the experiment's own key."
+                "the experiment's own key.",
+                code="axis_has_placeholder_name",
             )
         if axis not in received:
             raise _changes_nothing(f"{key}.{axis}", axis)
@@ -185,7 +193,8 @@ def _check_layout(
         raise SpecError(
             "the command uses {batch_size_per_node}, but with a layout the ranks of a "
             "node may see the same samples. Use {local_batch_size}, the samples per "
-            "replica, or {global_batch_size}."
+            "replica, or {global_batch_size}.",
+            code="layout_per_node_batch",
         )
 
     if layout.micro_batches is MicroBatches.SPLIT and isinstance(
@@ -193,7 +202,8 @@ def _check_layout(
     ):
         raise SpecError(
             "local_batch_size=auto does not go with layout.micro_batches=split, where "
-            "each stage of the pipeline needs a sample of it. List local batches."
+            "each stage of the pipeline needs a sample of it. List local batches.",
+            code="auto_batch_with_stages",
         )
 
     for axis, values in layout.axes().items():
@@ -206,7 +216,8 @@ def _changes_nothing(axis: str, placeholder: str) -> SpecError:
     return SpecError(
         f"{axis} would change nothing: the command does not use {{{placeholder}}}. "
         f"Write {{{placeholder}}} where the value belongs; if the program reads "
-        f"{variable_of(placeholder)} by itself, add it to uses."
+        f"{variable_of(placeholder)} by itself, add it to uses.",
+        code="axis_changes_nothing",
     )
 
 
@@ -254,7 +265,8 @@ def _check_batches(
                 f"the trial on {trial.world_size} devices needs "
                 f"gradient_accumulation_steps={trial.gradient_accumulation_steps}, but "
                 f"the command uses none of {_listed(_ACCUMULATION)}. Add one, or "
-                "change the batch sizes."
+                "change the batch sizes.",
+                code="accumulation_not_received",
             )
 
     names = _local_batch(experiment)
@@ -306,7 +318,8 @@ def _not_received(
         f"{axis} varies between trials ({listed}), but the command does not receive "
         f"it: it would run alike for all of them. Write {_listed(names)} in the "
         "command or in env where the value belongs; if the program itself reads the "
-        f"variable {variable}, add uses: [{variable}]."
+        f"variable {variable}, add uses: [{variable}].",
+        code="axis_not_received",
     )
 
 

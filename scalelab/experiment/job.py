@@ -58,21 +58,27 @@ class Job(Section):
             raise SpecError(
                 f"{' and '.join(map(key, given))} both say how long the job is.",
                 "Keep one.",
+                code="job_said_twice",
             )
 
         if not given and self.target is None:
             raise SpecError(
                 "does not say how long the job is. Add one of epochs, steps, samples "
-                "and tokens, or a target such as 'val_loss <= 2.9'."
+                "and tokens, or a target such as 'val_loss <= 2.9'.",
+                code="no_length",
             )
 
         if self.tokens and not self.sequence_length:
-            raise SpecError("tokens needs sequence_length, tokens per sample. Add it.")
+            raise SpecError(
+                "tokens needs sequence_length, tokens per sample. Add it.",
+                code="no_sequence_length",
+            )
 
         if self.flops_per_sample and self.device_peak_flops is None:
             raise SpecError(
                 "flops_per_sample and device_peak_flops together say how much of a "
-                "device is used. Give both, or neither."
+                "device is used. Give both, or neither.",
+                code="operations_without_peak",
             )
 
         return self

@@ -59,7 +59,8 @@ def _named_as_variables(names: Names) -> Names:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
             raise SpecError(
                 f"{shown(name)} is no name of an environment variable. Use letters, "
-                "digits and '_', not starting with a digit."
+                "digits and '_', not starting with a digit.",
+                code="no_variable_name",
             )
     return names
 
@@ -277,7 +278,8 @@ class ExperimentKeys(TuneKeys):
         for key in keys:
             if key in values:
                 raise SpecError(
-                    f"{key} stands under source and beside it. Keep one of the two."
+                    f"{key} stands under source and beside it. Keep one of the two.",
+                    code="search_said_twice",
                 )
 
         return {**values, **keys, "source": name}
@@ -293,7 +295,8 @@ class ExperimentKeys(TuneKeys):
             raise SpecError(
                 f"{' and '.join(given or kinds[:2])} are {problem}. An experiment runs "
                 f"exactly one: a workload ({', '.join((*known, 'module:Class'))}), "
-                "a command, or several programs."
+                "a command, or several programs.",
+                code="not_one_program",
             )
 
         return self
@@ -304,19 +307,22 @@ class ExperimentKeys(TuneKeys):
         if self.program is not None and not names:
             raise SpecError(
                 "program is empty. List programs, such as program: [{name: torch, "
-                "command: ...}, {name: jax, command: ...}], or write one command."
+                "command: ...}, {name: jax, command: ...}], or write one command.",
+                code="no_programs",
             )
 
         if twice := [name for name in names if names.count(name) > 1]:
             raise SpecError(
                 f"program: the name {twice[0]} stands there twice, but it tells curves "
-                "apart. Rename one."
+                "apart. Rename one.",
+                code="program_name_twice",
             )
 
         if self.program and PROGRAM in self.options:
             raise SpecError(
                 f"options.{PROGRAM} has the name of the axis of programs. Rename the "
-                "option."
+                "option.",
+                code="option_named_program",
             )
 
         return self
@@ -326,17 +332,22 @@ class ExperimentKeys(TuneKeys):
         if self.gpus and (self.nodes or self.gpus_per_node):
             raise SpecError(
                 "gpus and nodes x gpus_per_node both say which devices a trial gets. "
-                "Keep gpus (packed on nodes), or nodes with gpus_per_node."
+                "Keep gpus (packed on nodes), or nodes with gpus_per_node.",
+                code="devices_said_twice",
             )
 
         if bool(self.nodes) != bool(self.gpus_per_node):
             names = ["nodes", "gpus_per_node"]
             given, missing = names if self.nodes else reversed(names)
-            raise SpecError(f"{given} needs {missing}. Add it, or write gpus instead.")
+            raise SpecError(
+                f"{given} needs {missing}. Add it, or write gpus instead.",
+                code="devices_of_nodes",
+            )
 
         if not self.gpus and not self.nodes:
             raise SpecError(
-                "gpus is missing. Add the devices per trial, such as gpus: [1, 2, 4]."
+                "gpus is missing. Add the devices per trial, such as gpus: [1, 2, 4].",
+                code="no_devices",
             )
 
         return self
@@ -347,25 +358,29 @@ class ExperimentKeys(TuneKeys):
         if total is None and local is None:
             raise SpecError(
                 "local_batch_size and global_batch_size are both missing. Add at least "
-                "one, such as local_batch_size: [32, 64]."
+                "one, such as local_batch_size: [32, 64].",
+                code="no_batch",
             )
 
         if self.gradient_accumulation_steps and total and local:
             raise SpecError(
                 "gradient_accumulation_steps follows from global_batch_size and "
-                "local_batch_size. Remove one of the three."
+                "local_batch_size. Remove one of the three.",
+                code="accumulation_follows",
             )
 
         if self.scaling == "strong" and total is None:
             raise SpecError(
                 "scaling=strong holds global_batch_size fixed, but there is none. Add "
-                "it, or write scaling: weak."
+                "it, or write scaling: weak.",
+                code="strong_without_batch",
             )
 
         if self.scaling == "weak" and total is not None:
             raise SpecError(
                 "scaling=weak holds local_batch_size fixed, so global_batch_size "
-                "follows from the number of devices. Remove global_batch_size."
+                "follows from the number of devices. Remove global_batch_size.",
+                code="weak_with_batch",
             )
 
         return self
@@ -380,7 +395,8 @@ class ExperimentKeys(TuneKeys):
                     "job.flops_per_sample and job.device_peak_flops together say how "
                     "much of a device is used, and "
                     f"{workload.name if workload else 'a command'} does not tell its "
-                    "operations. Give both, or neither."
+                    "operations. Give both, or neither.",
+                    code="operations_unknown",
                 )
         return self
 
@@ -391,20 +407,25 @@ class ExperimentKeys(TuneKeys):
 
         is_command = self.workload is None and self.probe == PROBED
         if job and job.lacks_epoch and not is_command:
-            raise SpecError("job: epochs needs samples_per_epoch. Add it.")
+            raise SpecError(
+                "job: epochs needs samples_per_epoch. Add it.",
+                code="epochs_without_samples",
+            )
 
         has_epochs = any(warmup and warmup.epochs for warmup in warmups)
         if has_epochs and not (job and job.samples_per_epoch):
             raise SpecError(
                 "learning_rate.warmup.epochs needs job.samples_per_epoch. Add it, "
-                "or give the warm-up in samples."
+                "or give the warm-up in samples.",
+                code="warmup_without_samples",
             )
 
         if self.accept and {*self.measure.kind} == {TrialKind.THROUGHPUT}:
             raise SpecError(
                 f"accept: {self.accept[0]} judges trained models, and throughput "
                 "trials evaluate none. Add end_to_end to measure.kind, or remove "
-                "accept."
+                "accept.",
+                code="nothing_to_accept",
             )
 
         self.measure.check(job, needs_target=not self.tune)

@@ -127,11 +127,15 @@ class Measure(Section):
         """Refuse families of trials that would never end, given the job."""
         if self.max_samples and self.max_epochs:
             raise SpecError(
-                "measure: max_samples and max_epochs both cap a trial. Keep one."
+                "measure: max_samples and max_epochs both cap a trial. Keep one.",
+                code="two_caps",
             )
 
         if self.max_epochs and not (job and job.samples_per_epoch):
-            raise SpecError("measure.max_epochs needs job.samples_per_epoch. Add it.")
+            raise SpecError(
+                "measure.max_epochs needs job.samples_per_epoch. Add it.",
+                code="epochs_without_samples",
+            )
 
         for kind in self.kind:
             if kind is TrialKind.THROUGHPUT:
@@ -141,19 +145,22 @@ class Measure(Section):
             if is_aimless and needs_target:
                 raise SpecError(
                     "measure.kind=convergence needs a metric to reach. Add, for "
-                    "example, job.target: 'val_acc >= 0.75'."
+                    "example, job.target: 'val_acc >= 0.75'.",
+                    code="no_metric_to_reach",
                 )
 
             if found.max_samples is None:
                 raise SpecError(
                     f"measure.kind={kind} needs an end. Add measure.max_samples, or an "
-                    "amount such as samples to the job."
+                    "amount such as samples to the job.",
+                    code="no_end",
                 )
 
             if found.target and found.evaluate_every_samples is None:
                 raise SpecError(
                     f"measure.kind={kind} needs evaluations to see the target reached. "
-                    "Add measure.evaluate_every_samples or job.samples_per_epoch."
+                    "Add measure.evaluate_every_samples or job.samples_per_epoch.",
+                    code="no_evaluations",
                 )
 
     def long_trial_s(self, *, measured_s: float, job_s: float) -> float:
@@ -208,7 +215,8 @@ def _compiling(patterns: tuple[str, ...]) -> tuple[str, ...]:
             re.compile(pattern)
         except (re.error, OverflowError, RecursionError) as error:
             raise SpecError(
-                f"{shown(pattern)} is no regular expression: {error}."
+                f"{shown(pattern)} is no regular expression: {error}.",
+                code="bad_expression",
             ) from error
     return patterns
 
@@ -273,17 +281,22 @@ class Metrics(Section):
         places = (self.jsonl, self.regex, self.csv, self.tensorboard)
         if sum(place is not None for place in places) != 1:
             raise SpecError(
-                "must have exactly one of jsonl, regex, csv and tensorboard."
+                "must have exactly one of jsonl, regex, csv and tensorboard.",
+                code="not_one_place",
             )
 
         if self.jsonl is not None and self.jsonl.endswith(".csv"):
             raise SpecError(
                 f"jsonl={shown(self.jsonl)} names a CSV file. Write csv in place of "
-                "jsonl."
+                "jsonl.",
+                code="csv_as_jsonl",
             )
 
         if self.columns and self.csv is None:
-            raise SpecError("columns names columns of metrics.csv. Add that file.")
+            raise SpecError(
+                "columns names columns of metrics.csv. Add that file.",
+                code="columns_without_file",
+            )
 
         return self
 
@@ -300,7 +313,8 @@ class Metrics(Section):
                 "steps. Where "
                 f"batches are counted in each epoch anew, name it {BATCH_OF_EPOCH}, "
                 f"where optimiser steps are, {STEP_OF_EPOCH}, where samples are, "
-                f"{SAMPLES_OF_EPOCH}."
+                f"{SAMPLES_OF_EPOCH}.",
+                code="no_group_of_step",
             )
 
     @property

@@ -198,14 +198,16 @@ def expanded(values: Mapping[str, Any]) -> dict[str, Any]:
     if name not in PRESETS:
         raise SpecError(
             f"preset={shown(name)} is not known. {one_of(PRESETS, str(name))} For any "
-            r"other output write {regex: 'step (?P<step>\d+)'}."
+            r"other output write {regex: 'step (?P<step>\d+)'}.",
+            code="unknown_preset",
         )
 
     for file in ("jsonl", "csv", "tensorboard"):
         if values.get(file) is not None:
             raise SpecError(
                 f"preset={name} reads the output of the command, so it cannot stand "
-                f"beside {file}. Remove one of the two."
+                f"beside {file}. Remove one of the two.",
+                code="preset_with_file",
             )
 
     row = PRESETS[name]

@@ -49,7 +49,10 @@ class Warmup(Section):
     def _has_one_length(self) -> Self:
         lengths = (self.epochs, self.samples, self.steps)
         if sum(value is not None for value in lengths) != 1:
-            raise SpecError("must have exactly one of epochs, samples and steps.")
+            raise SpecError(
+                "must have exactly one of epochs, samples and steps.",
+                code="not_one_length",
+            )
         return self
 
     def __str__(self) -> str:
@@ -160,7 +163,8 @@ class Rates(Section):
         raise SpecError(
             f"{shown(value)} is no learning rate. Write a number, a list of them, or "
             "{base: [0.05, 0.1], at_batch: 256, rule: [linear, sqrt], warmup: [none, "
-            "{steps: 100}]}."
+            "{steps: 100}]}.",
+            code="not_a_rate",
         )
 
     @model_validator(mode="after")
@@ -169,7 +173,8 @@ class Rates(Section):
         if tuned in self.rule and len(self.base) + len(self.rule) > 2:
             raise SpecError(
                 "rule=tuned searches the rate from one base, and the answer says what "
-                "linear and sqrt would have come to. Leave one base and no other rule."
+                "linear and sqrt would have come to. Leave one base and no other rule.",
+                code="tuned_with_rules",
             )
 
         of_batch = (LearningRateRule.LINEAR, LearningRateRule.SQRT, tuned)
@@ -177,13 +182,15 @@ class Rates(Section):
         if scaling and self.at_batch is None:
             raise SpecError(
                 f"rule={scaling[0]} scales base from the batch it was tuned at. Add "
-                "at_batch, a global batch size."
+                "at_batch, a global batch size.",
+                code="no_batch_of_rate",
             )
 
         if self.at_batch is not None and "rule" not in self.model_fields_set:
             raise SpecError(
                 f"at_batch={self.at_batch} does nothing without a rule. Add rule: "
-                "linear, sqrt or none."
+                "linear, sqrt or none.",
+                code="batch_without_rule",
             )
 
         return self

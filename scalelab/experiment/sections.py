@@ -106,7 +106,8 @@ class Stop(Section):
         if self.grace > MAX_GRACE_S:
             raise SpecError(
                 f"grace={self.grace:g}s must be at most {MAX_GRACE_S:g}s: what ends a "
-                "sweep waits no longer. If saving takes longer, save more often."
+                "sweep waits no longer. If saving takes longer, save more often.",
+                code="grace_too_long",
             )
         return self
 
@@ -131,7 +132,8 @@ class Code(Section):
             if path.is_absolute() or ".." in path.parts or "\0" in str(path):
                 raise SpecError(
                     f"snapshot: {str(path)[:60]!r} leaves root. Use paths below root, "
-                    "or change code.root."
+                    "or change code.root.",
+                    code="path_leaves_root",
                 )
         return self
 
@@ -152,7 +154,8 @@ class AutoBatch(Section):
         if isinstance(value, str) and value != "auto":
             raise SpecError(
                 f"{value[:60]!r} is not a batch size. Write a whole number, a list of "
-                f"them, or auto.{bracketed(value)}"
+                f"them, or auto.{bracketed(value)}",
+                code="not_a_batch",
             )
         return {} if value == "auto" else value
 
@@ -197,7 +200,8 @@ class DataRanks(Section):
         raise SpecError(
             f"{shown(value)} is not known. Write rest: the number of data-parallel "
             "ranks follows from gpus and the other degrees. Or say how they are "
-            "grouped: {replicate: 2, shard: rest}."
+            "grouped: {replicate: 2, shard: rest}.",
+            code="no_rest",
         )
 
     @model_validator(mode="after")
@@ -206,7 +210,8 @@ class DataRanks(Section):
             both = "both rest" if self.shard is None else "both numbers"
             raise SpecError(
                 f"replicate and shard are {both}. One of them must be rest, since "
-                "their product follows from gpus and the other degrees."
+                "their product follows from gpus and the other degrees.",
+                code="not_one_rest",
             )
         return self
 

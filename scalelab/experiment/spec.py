@@ -105,7 +105,8 @@ class Experiment(ExperimentKeys):
                 raise SpecError(
                     f"env_from: {name} is not set in the environment of the driver. "
                     f"Set it where the sweep is started (export {name}=...; for a "
-                    "driver_job, in what that job runs first), or remove it."
+                    "driver_job, in what that job runs first), or remove it.",
+                    code="variable_not_set",
                 )
         return {name: environment[name] for name in self.env_from}
 

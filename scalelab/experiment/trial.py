@@ -130,7 +130,10 @@ class Trial:
     def __post_init__(self) -> None:
         for name in ("local_batch_size", "gradient_accumulation_steps"):
             if getattr(self, name) < 1:
-                raise SpecError(f"{name}={getattr(self, name)} must be at least 1.")
+                raise SpecError(
+                    f"{name}={getattr(self, name)} must be at least 1.",
+                    code="below_one",
+                )
 
     @property
     def saves_checkpoints(self) -> bool:

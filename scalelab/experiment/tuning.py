@@ -63,30 +63,38 @@ class TunedValues(Section):
         raise SpecError(
             f"{shown(value)} is nothing to choose from. Write a list of values, {{log: "
             "[1.0e-5, 1.0e-1]}, {float: [0, 0.5]} or {int: [2, 6]}; a setting of one "
-            "value belongs under options."
+            "value belongs under options.",
+            code="nothing_to_choose",
         )
 
     @model_validator(mode="after")
     def _has_one_range(self) -> Self:
         ranges = [r for r in (self.log, self.between, self.whole) if r is not None]
         if len(ranges) + bool(self.choices) != 1:
-            raise SpecError("must have exactly one of log, float, int and choices.")
+            raise SpecError(
+                "must have exactly one of log, float, int and choices.",
+                code="not_one_space",
+            )
 
         if self.choices and len(self.choices) < 2:
             raise SpecError(
                 f"{shown(self.choices[0])} is the only choice. Write at least two, or "
-                "set it under options."
+                "set it under options.",
+                code="only_choice",
             )
 
         for low, high in ranges:
             if low >= high:
                 raise SpecError(
-                    f"from {low:g} to {high:g} is no range. Write the smaller first."
+                    f"from {low:g} to {high:g} is no range. Write the smaller first.",
+                    code="empty_range",
                 )
 
         if self.log and self.log[0] <= 0:
             raise SpecError(
-                f"log: {self.log[0]:g} has no logarithm. Begin above 0, or write float."
+                f"log: {self.log[0]:g} has no logarithm. Begin above 0, or write "
+                "float.",
+                code="no_logarithm",
             )
 
         return self
@@ -201,7 +209,8 @@ class TuneKeys(Section):
             if getattr(self, name) and not self.tune:
                 raise SpecError(
                     f"{name} belongs to a search. Add what it chooses, such as tune: "
-                    f"{{weight_decay: {{log: [1.0e-5, 0.1]}}}}, or remove {name}."
+                    f"{{weight_decay: {{log: [1.0e-5, 0.1]}}}}, or remove {name}.",
+                    code="key_of_search",
                 )
 
         if self.sampler != "grid":
@@ -211,14 +220,16 @@ class TuneKeys(Section):
             if not values.choices:
                 raise SpecError(
                     f"sampler=grid tries every combination, and tune.{name} is a range "
-                    f"({values}). List its values, or use sampler: random."
+                    f"({values}). List its values, or use sampler: random.",
+                    code="grid_of_range",
                 )
 
         if self.trials and self.trials != self.num_combinations:
             raise SpecError(
                 f"sampler=grid tries all {self.num_combinations:,} combinations; "
                 f"trials={self.trials:,} says otherwise. Remove trials, or use "
-                "sampler: random."
+                "sampler: random.",
+                code="grid_has_own_trials",
             )
 
         return self

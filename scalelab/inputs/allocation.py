@@ -14,7 +14,8 @@ class Allocation:
         if not self.devices_per_node or min(self.devices_per_node) < 1:
             raise SpecError(
                 f"devices_per_node={list(self.devices_per_node)} is not an allocation: "
-                "every node needs at least 1 device."
+                "every node needs at least 1 device.",
+                code="not_an_allocation",
             )
         ordered = tuple(sorted(self.devices_per_node, reverse=True))
         object.__setattr__(self, "devices_per_node", ordered)

@@ -112,14 +112,17 @@ def read_document(path: Path) -> str:
             content = file.read()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise paragraph(f"{path} cannot be read: {reason}. Check the path.") from error
+        raise paragraph(
+            f"{path} cannot be read: {reason}. Check the path.", code="unreadable"
+        ) from error
 
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise paragraph(
             f"{path} is not UTF-8 text: byte {error.start} is "
-            f"0x{content[error.start]:02x}. Save it as UTF-8."
+            f"0x{content[error.start]:02x}. Save it as UTF-8.",
+            code="not_utf8",
         ) from error
 
 
@@ -127,17 +130,24 @@ def parse_document(text: str, *, source: str) -> dict[str, Any]:
     """Return the mapping that a YAML text holds."""
     values = _loaded(text, source)
     if values is None:
-        raise paragraph(f"{source} is empty. Write at least one 'key: value' line.")
+        raise paragraph(
+            f"{source} is empty. Write at least one 'key: value' line.",
+            code="empty_document",
+        )
 
     if not isinstance(values, dict):
         raise paragraph(
             f"{source} holds a {type(values).__name__}. It must be a mapping: "
-            "'key: value' lines."
+            "'key: value' lines.",
+            code="not_a_mapping",
         )
 
     for key in values:
         if not isinstance(key, str):
-            raise paragraph(f"{source}: the key {key!r} is not a word. Rename it.")
+            raise paragraph(
+                f"{source}: the key {key!r} is not a word. Rename it.",
+                code="not_a_word",
+            )
 
     return values
 
@@ -148,18 +158,23 @@ def parse_list(text: str, *, source: str) -> list[Any]:
     if not isinstance(values, list):
         kind = "nothing" if values is None else f"a {type(values).__name__}"
         raise paragraph(
-            f"{source} holds {kind}. It must be a list: each entry begins with '- '."
+            f"{source} holds {kind}. It must be a list: each entry begins with '- '.",
+            code="not_a_list",
         )
     return values
 
 
 def _loaded(text: str, source: str) -> Any:
     if len(text) > MAX_BYTES:
-        raise paragraph(f"{source} is longer than {MAX_BYTES} characters.")
+        raise paragraph(
+            f"{source} is longer than {MAX_BYTES} characters.", code="document_too_long"
+        )
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise paragraph(f"{source} is not valid YAML: {_reason(error)}") from error
+        raise paragraph(
+            f"{source} is not valid YAML: {_reason(error)}", code="not_yaml"
+        ) from error
 
 
 def with_values(text: str, path: Sequence[str | int], values: Mapping[str, str]) -> str:
@@ -192,12 +207,12 @@ def _child(node: yaml.Node | None, part: str | int) -> yaml.Node | None:
     return None
 
 
-def paragraph(message: str) -> SpecError:
+def paragraph(message: str, *, code: str = "") -> SpecError:
     """Return an error whose message is one paragraph of bounded length."""
     words = " ".join(message.split())
     if len(words) > MAX_MESSAGE:
         words = f"{words[: MAX_MESSAGE - 4]} ..."
-    return SpecError("".join(c if c.isprintable() else "?" for c in words))
+    return SpecError("".join(c if c.isprintable() else "?" for c in words), code=code)
 
 
 def _reason(error: yaml.YAMLError) -> str:

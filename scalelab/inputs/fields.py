@@ -100,17 +100,24 @@ def _path(value: Any) -> str:
     if isinstance(value, str | PathLike) and isinstance(path := fspath(value), str):
         if path and "\0" not in path:
             return path
-    raise SpecError(f"{shown(value)} is no path. Write one such as 'runs/digits'.")
+    raise SpecError(
+        f"{shown(value)} is no path. Write one such as 'runs/digits'.",
+        code="not_a_path",
+    )
 
 
 def _scalar(value: Any) -> Scalar:
     if isinstance(value, float) and not math.isfinite(value):
-        raise SpecError(f"{value} is not a finite number.")
+        raise SpecError(f"{value} is not a finite number.", code="not_finite")
     if isinstance(value, int) and abs(value) > MAX_COUNT:
-        raise SpecError(f"whole numbers go up to {MAX_COUNT:.0e}.")
+        raise SpecError(
+            f"whole numbers go up to {MAX_COUNT:.0e}.", code="number_too_large"
+        )
     if isinstance(value, str | int | float) and value != "":
         return value
-    raise SpecError(f"{shown(value)} is not a text, a number, true or false.")
+    raise SpecError(
+        f"{shown(value)} is not a text, a number, true or false.", code="not_a_scalar"
+    )
 
 
 def _json(value: Any) -> Any:
@@ -127,16 +134,23 @@ def _environment_value(value: Any) -> str:
     if isinstance(value, bool):
         raise SpecError(
             f"{str(value).lower()} is ambiguous in an environment variable. Write 0, 1 "
-            "or the quoted text."
+            "or the quoted text.",
+            code="ambiguous_variable",
         )
 
     # The value may be a secret, and messages go to logs.
     if not isinstance(value, str | int | float):
-        raise SpecError("the value of an environment variable is a text or a number.")
+        raise SpecError(
+            "the value of an environment variable is a text or a number.",
+            code="not_a_variable",
+        )
 
     text = "" if value == "" else str(_scalar(value))
     if "\0" in text:
-        raise SpecError("an environment variable cannot hold a NUL character.")
+        raise SpecError(
+            "an environment variable cannot hold a NUL character.",
+            code="nul_in_variable",
+        )
 
     return text
 
@@ -145,7 +159,7 @@ def _read_by(parse: Callable[[str], Any], otherwise: str) -> PlainValidator:
     # otherwise: what is wrong with a value that is no text
     def read(value: Any) -> Any:
         if not isinstance(value, str):
-            raise SpecError(f"{shown(value)} {otherwise}")
+            raise SpecError(f"{shown(value)} {otherwise}", code="not_text")
         return parse(value)
 
     return PlainValidator(read)
@@ -156,12 +170,16 @@ def _amount(parse: Callable[[str], float], noun: str, examples: str) -> PlainVal
         if isinstance(value, str):
             return parse(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise SpecError(f"{shown(value)} is not a {noun}. Write {examples}.")
+            raise SpecError(
+                f"{shown(value)} is not a {noun}. Write {examples}.",
+                code="not_a_quantity",
+            )
 
         if not 0 < value < MAX_AMOUNT:
             raise SpecError(
                 f"{shown(value)} is not a {noun}: it must be greater than 0 and less "
-                f"than {MAX_AMOUNT:.0e}."
+                f"than {MAX_AMOUNT:.0e}.",
+                code="quantity_out_of_range",
             )
 
         return float(value)
@@ -174,7 +192,9 @@ def read_price(value: Any) -> Money:
     if isinstance(value, str):
         return parse_money(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SpecError(f"{shown(value)} is not a price. Write 2.5 or '2.5usd'.")
+        raise SpecError(
+            f"{shown(value)} is not a price. Write 2.5 or '2.5usd'.", code="not_a_price"
+        )
     return positive_money(value, getattr(value, "currency", ""))
 
 
@@ -199,7 +219,7 @@ class _OneOrMany:
         if not isinstance(value, list | tuple):
             return (value,)
         if not value:
-            raise SpecError("is empty. Write at least one value.")
+            raise SpecError("is empty. Write at least one value.", code="empty_list")
         # 1, 1.0 and true are equal for Python, not for whoever wrote them.
         return tuple({(type(item), repr(item)): item for item in value}.values())
 
@@ -229,7 +249,8 @@ class Range(Section):
         if self.first > self.last:
             raise SpecError(
                 f"from {self.first} to {self.last} is no range. Write the smaller "
-                "first."
+                "first.",
+                code="empty_range",
             )
         return self
 
@@ -246,7 +267,8 @@ def _spread(value: Any) -> Any:
         for name in value.keys() - {"from", "to"}:
             raise SpecError(
                 f"a range has no {shown(name)}: {{from: 1, to: 8}} stands for its ends "
-                "and the doublings between them. List other numbers: [1, 4, 7]."
+                "and the doublings between them. List other numbers: [1, 4, 7].",
+                code="unknown_key_of_range",
             )
         return Range.model_validate(value).doublings
     return value

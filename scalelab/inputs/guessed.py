@@ -67,7 +67,10 @@ def refuse_calls(package: str, instead: str) -> None:
 
     class Package(ModuleType):
         def __call__(self, *_: object, **__: object) -> NoReturn:
-            raise SpecError(f"{package} is a package, no function. Write {instead}.")
+            raise SpecError(
+                f"{package} is a package, no function. Write {instead}.",
+                code="package_called",
+            )
 
     sys.modules[package].__class__ = Package
 

@@ -118,7 +118,8 @@ class Layout:
                 f"layout: tensor={self.tensor} x pipeline={self.pipeline} x context="
                 f"{self.context} (={self.replica_size}) does not divide "
                 f"{counted(world_size, 'device')}. Use a multiple of "
-                f"{self.replica_size} devices, or smaller degrees."
+                f"{self.replica_size} devices, or smaller degrees.",
+                code="layout_does_not_divide",
             )
 
         groups = {
@@ -132,7 +133,8 @@ class Layout:
                     f"layout: {name}={size} does not divide data_parallel_size="
                     f"{parallel}, which is {counted(world_size, 'device')} / "
                     f"{self.replica_size} of a replica. Use a multiple of "
-                    f"{self.replica_size * (size or 1)} devices, or another {name}."
+                    f"{self.replica_size * (size or 1)} devices, or another {name}.",
+                    code="degree_does_not_divide",
                 )
 
         return parallel
@@ -146,7 +148,8 @@ class Layout:
                     f"{counted(devices, 'device')} of a node of {allocation}: a layer "
                     "would be divided across nodes, whose links are slow. Use a "
                     "divisor, other devices, or allow it with "
-                    "layout.tensor_across_nodes: true."
+                    "layout.tensor_across_nodes: true.",
+                    code="layer_across_nodes",
                 )
 
     def check_local_batch(self, local_batch_size: int) -> None:
@@ -156,7 +159,8 @@ class Layout:
                 f"layout: local_batch_size={local_batch_size} has less than a sample "
                 f"for each of the pipeline={self.pipeline} stages, and "
                 "layout.micro_batches=split splits it into at least one micro-batch "
-                f"per stage. Use at least {self.pipeline}, or fewer stages."
+                f"per stage. Use at least {self.pipeline}, or fewer stages.",
+                code="batch_below_stages",
             )
 
     def micro_batch_size(self, local_batch_size: int) -> int:

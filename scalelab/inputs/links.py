@@ -48,21 +48,24 @@ def parse_bandwidth(text: str) -> float:
         raise SpecError(
             f"{text[:60]!r} may mean bits or bytes. Write "
             f"{found[1]}{found[2][0]}bit/s for bits or {found[1]}{found[2][0]}B/s for "
-            "bytes."
+            "bytes.",
+            code="bits_or_bytes",
         )
 
     if found is None or found[2] not in _BYTES_PER_S:
         raise SpecError(
             f"{text[:60]!r} is not a bandwidth. Write a positive number and one of the "
             "units Mbit/s, Gbit/s, Tbit/s, MB/s, GB/s and TB/s, such as '100Gbit/s' or "
-            "'12.5GB/s'."
+            "'12.5GB/s'.",
+            code="not_a_bandwidth",
         )
 
     value = float(found[1]) * _BYTES_PER_S[found[2]]
     if not _SLOWEST <= value <= _FASTEST:
         raise SpecError(
             f"{text[:60]!r} is not the bandwidth of a network: it must lie between "
-            "1Mbit/s and 80Tbit/s."
+            "1Mbit/s and 80Tbit/s.",
+            code="bandwidth_out_of_range",
         )
 
     return value
@@ -74,11 +77,15 @@ def parse_latency(text: str) -> float:
     if found is None or found[2] not in _PER_SECOND or float(found[1]) == 0:
         raise SpecError(
             f"{text[:60]!r} is not a latency. Write a positive number and one of the "
-            "units ns, us, ms and s, such as '5us' or '0.2ms'."
+            "units ns, us, ms and s, such as '5us' or '0.2ms'.",
+            code="not_a_latency",
         )
 
     value = float(found[1]) / _PER_SECOND[found[2]]
     if value > _LONGEST_S:
-        raise SpecError(f"{text[:60]!r} is not a latency: it must be at most 1s.")
+        raise SpecError(
+            f"{text[:60]!r} is not a latency: it must be at most 1s.",
+            code="latency_out_of_range",
+        )
 
     return value

@@ -57,7 +57,8 @@ def known_currency(name: str) -> str:
     """Return a currency in small letters; one that is not known is refused."""
     if name.lower() not in CURRENCIES:
         raise SpecError(
-            f"the currency {name[:20]!r} is not known. {one_of(CURRENCIES, name)}"
+            f"the currency {name[:20]!r} is not known. {one_of(CURRENCIES, name)}",
+            code="unknown_currency",
         )
     return name.lower()
 
@@ -72,7 +73,8 @@ def parse_money(text: str) -> Money:
     if not found or (found[1] and found[3]):
         raise SpecError(
             f"{text[:60]!r} is not a price. Write a positive number and a currency, "
-            "such as '20usd', '$2.50' or '3eur'."
+            "such as '20usd', '$2.50' or '3eur'.",
+            code="not_a_price",
         )
 
     currency = _SIGNS.get(found[1], "")
@@ -85,12 +87,16 @@ def parse_money(text: str) -> Money:
 def positive_money(amount: float, currency: str = "") -> Money:
     """Return an amount of money; zero is refused: with it, all that costs is alike."""
     if not amount < _MOST:
-        raise SpecError(f"{amount:g} is not a price: it must be less than {_MOST:.0e}.")
+        raise SpecError(
+            f"{amount:g} is not a price: it must be less than {_MOST:.0e}.",
+            code="price_out_of_range",
+        )
     if not amount > 0:
         raise SpecError(
             f"{amount:g} is not a price: it must be greater than 0. Of nodes that are "
             "paid already, write what an hour of them is worth, such as 0.05usd for "
-            "the electricity; or leave the price out and compare by time."
+            "the electricity; or leave the price out and compare by time.",
+            code="price_out_of_range",
         )
     return Money(amount, currency)
 
@@ -106,6 +112,7 @@ def parse_rate(text: str) -> Rate:
     if slash and unit.strip().lower() not in _PER:
         raise SpecError(
             f"{text[:60]!r}: nothing is charged per {unit.strip()[:20]!r}. "
-            f"{one_of(_PER, unit)}"
+            f"{one_of(_PER, unit)}",
+            code="unknown_unit_of_price",
         )
     return Rate(parse_money(amount), per)

@@ -201,7 +201,14 @@ _LIST_OF_WORDS = "If it is one of several values: a list needs brackets, [a, b].
 def validated(
     model: type[Model], values: Mapping[str, Any], *, source: str | Call
 ) -> Model:
-    """Validate values, the keys of a file or the arguments of a call."""
+    """Validate values, the keys of a file or the arguments of a call.
+
+    Raises
+    ------
+    SpecError
+        A value is wrong. Its code is that of the refusal, or the type of pydantic's
+        error, such as ``missing`` or ``greater_than``.
+    """
     from pydantic import ValidationError
 
     try:
@@ -272,7 +279,10 @@ def _explain(
         sentence += f" Also wrong: {', '.join(others[:5])}."
 
     where = source if isinstance(source, Call) else f"{source}: "
-    return paragraph(f"{where}{sentence}")
+    refused = details[0].get("ctx", {}).get("error")
+    return paragraph(
+        f"{where}{sentence}", code=getattr(refused, "code", details[0]["type"])
+    )
 
 
 def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:

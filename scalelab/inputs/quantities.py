@@ -96,6 +96,7 @@ def _positive(value: float, text: str, noun: str, examples: str) -> float:
     if not 0 < value < math.inf:
         raise SpecError(
             f"{text[:60]!r} is not a {noun}. Write a positive number and a unit, such "
-            f"as {examples}."
+            f"as {examples}.",
+            code="not_a_quantity",
         )
     return value

@@ -108,4 +108,4 @@ def _parsed(pattern: re.Pattern[str], text: str, rule: str) -> tuple[str, str, f
         with suppress(ValueError):
             if math.isfinite(value := float(found["value"])):
                 return found["metric"], found["sign"], value
-    raise SpecError(f"{text[:60]!r} {rule}")
+    raise SpecError(f"{text[:60]!r} {rule}", code="not_a_target")

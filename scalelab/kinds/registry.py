@@ -99,14 +99,16 @@ class Registry(Generic[R]):
         offers = self._outside.get(name, [])
         if not offers:
             raise SpecError(
-                f"{self.key}={shown(name)} is not known. {one_of(self.names, name)}"
+                f"{self.key}={shown(name)} is not known. {one_of(self.names, name)}",
+                code="unknown_kind",
             )
 
         if len({entry.value for entry in offers}) > 1:
             offered = ", ".join(sorted(entry.value for entry in offers))
             raise SpecError(
                 f"{self.key}={name} is offered {len(offers)} times: {offered}. "
-                "Uninstall all but one of these distributions."
+                "Uninstall all but one of these distributions.",
+                code="kind_offered_twice",
             )
 
         (entry, *_) = offers
@@ -116,14 +118,16 @@ class Registry(Generic[R]):
         except Exception as error:
             raise SpecError(
                 f"{self.key}={name} cannot be loaded from {entry.value}: "
-                f"{type(error).__name__}: {error}. Mend or uninstall the distribution."
+                f"{type(error).__name__}: {error}. Mend or uninstall the distribution.",
+                code="kind_not_importable",
             ) from error
 
         is_named = getattr(row, "name", None) == name
         if not isinstance(row, self._row_type) or not is_named:
             raise SpecError(
                 f"{self.key}={name}: {entry.value} is no {self._row_type.__name__} of "
-                f"that name but {shown(row)}. Mend or uninstall the distribution."
+                f"that name but {shown(row)}. Mend or uninstall the distribution.",
+                code="kind_of_other_type",
             )
 
         return row

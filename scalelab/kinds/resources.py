@@ -308,7 +308,10 @@ def read_limits(
         if value is None:
             continue
         if resource.name in limits:
-            raise SpecError(f"{Option(key, value)}: {resource.name} is limited twice.")
+            raise SpecError(
+                f"{Option(key, value)}: {resource.name} is limited twice.",
+                code="limit_said_twice",
+            )
         limits[resource.name] = _limit(resource, key, value)
     return limits
 
@@ -319,7 +322,7 @@ def _limit(resource: Resource, key: str, value: object) -> float:
         try:
             return resource.parse(value)
         except SpecError as error:
-            raise SpecError(f"{Option(key)}: {error}") from error
+            raise SpecError(f"{Option(key)}: {error}", code=error.code) from error
 
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     amount = float(value) if is_number else math.nan  # type: ignore[arg-type]
@@ -330,7 +333,8 @@ def _limit(resource: Resource, key: str, value: object) -> float:
     number_of = f"{resource.max_field}={shown(value) if is_number else 20}"
     raise SpecError(
         f"{Option(key)}={shown(value)} {problem}. Write {key}={resource.example!r} or "
-        f"{number_of}."
+        f"{number_of}.",
+        code="not_a_limit",
     )
 
 
@@ -339,4 +343,7 @@ def _limited_by(key: str, others: Iterable[str]) -> Resource:
         if key in (resource.limit, resource.max_field, resource.also_called):
             return resource
     limits = [resource.limit for resource in RESOURCES]
-    raise SpecError(f"{key} limits no resource. {one_of([*limits, *others], key)}")
+    raise SpecError(
+        f"{key} limits no resource. {one_of([*limits, *others], key)}",
+        code="unknown_limit",
+    )

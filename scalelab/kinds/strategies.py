@@ -32,7 +32,8 @@ class SlowRankStrategy(Strategy):
         if factor > 1 and sizes.allocation.world_size == 1:
             raise SpecError(
                 f"options.slow_rank_factor={factor:g} makes one of several ranks slow, "
-                "and one device has one rank. Use more devices."
+                "and one device has one rank. Use more devices.",
+                code="slow_rank_alone",
             )
 
 
@@ -78,7 +79,8 @@ class Ddp(SlowRankStrategy):
             raise SpecError(
                 "options.powersgd_rank is the rank of what options.gradient_compression"
                 "=powersgd exchanges, and that is not listed. Add powersgd to "
-                "gradient_compression, or remove powersgd_rank."
+                "gradient_compression, or remove powersgd_rank.",
+                code="rank_without_powersgd",
             )
 
     def effective_options(self, options: TrialOptions) -> TrialOptions:
@@ -112,7 +114,8 @@ class Ddp(SlowRankStrategy):
                 "parallelism=ddp: options.static_graph does not go with "
                 f"gradient_accumulation_steps={passes}: torch fails where a pass "
                 "without exchange comes first. Use 1, larger local batches or one "
-                "device."
+                "device.",
+                code="static_graph_with_passes",
             )
 
 
@@ -244,7 +247,8 @@ class Pipeline(Strategy):
             raise SpecError(
                 f"parallelism=pipeline: options.split_size={size} does not divide "
                 f"local_batch_size={local} into equal micro-batches. Use a divisor, or "
-                "another local batch."
+                "another local batch.",
+                code="split_does_not_divide",
             )
 
         if options.schedule == "1f1b" and local // size < stages:
@@ -252,7 +256,8 @@ class Pipeline(Strategy):
                 "parallelism=pipeline: options.schedule=1f1b needs a micro-batch for "
                 f"each of the {stages} stages, and local_batch_size={local} / "
                 f"split_size={size} is {local // size}. Use a smaller split_size, a "
-                "larger local batch, fewer stages, or schedule: gpipe."
+                "larger local batch, fewer stages, or schedule: gpipe.",
+                code="too_few_micro_batches",
             )
 
 
@@ -262,7 +267,8 @@ def _check_divides(wording: str, size: int, world_size: int, problem: str) -> No
         raise SpecError(
             f"{wording} does not divide {counted(world_size, 'device')}, so that "
             f"{problem}. Use one of {', '.join(map(str, divisors))}, or other numbers "
-            "of devices."
+            "of devices.",
+            code="size_does_not_divide",
         )
 
 

@@ -103,7 +103,8 @@ class Strategy:
             if name not in listed:
                 meaning = self.Options.model_fields[name].description
                 raise SpecError(
-                    f"parallelism={self.name} needs options.{name}. {meaning}"
+                    f"parallelism={self.name} needs options.{name}. {meaning}",
+                    code="option_missing",
                 )
 
         lists = {name: listed[name] for name in self.options if name in listed}

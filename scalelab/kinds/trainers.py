@@ -102,7 +102,8 @@ class WorkloadNames:
             raise SpecError(
                 f"{unknown[0]}={values[unknown[0]]!r} is no parameter of workload "
                 f"{workload!r}. It takes: {', '.join(self.parameters) or 'none'}; "
-                f"every workload takes: {', '.join(of_every) or 'none'}."
+                f"every workload takes: {', '.join(of_every) or 'none'}.",
+                code="unknown_parameter",
             )
 
         for name in self.single:
@@ -110,14 +111,16 @@ class WorkloadNames:
                 raise SpecError(
                     f"workload.{name}={shown(values[name])} is a list, where workload "
                     f"{workload!r} takes one value. To try each of them, write "
-                    f"options: {{{name}: {shown(values[name])}}}."
+                    f"options: {{{name}: {shown(values[name])}}}.",
+                    code="list_of_parameter",
                 )
 
         missing = [name for name in self.required if name not in values]
         if missing:
             raise SpecError(
                 f"Workload {workload!r} needs {', '.join(missing)}. Write workload: "
-                f"{{name: {workload}, {missing[0]}: ...}}."
+                f"{{name: {workload}, {missing[0]}: ...}}.",
+                code="parameter_missing",
             )
 
     def check_metric(self, workload: str, metric: str, key: str = "target") -> None:
@@ -126,13 +129,15 @@ class WorkloadNames:
             raise SpecError(
                 f"{key} metric {metric!r} is not measured by {workload}: it has no "
                 "held-out data. Measure throughput alone, or train a workload that "
-                "has some."
+                "has some.",
+                code="no_held_out_data",
             )
 
         if self.metrics is not None and metric not in self.metrics:
             raise SpecError(
                 f"{key} metric {metric!r} is not measured by {workload}. It measures: "
-                f"{', '.join(sorted(self.metrics))}."
+                f"{', '.join(sorted(self.metrics))}.",
+                code="unknown_metric",
             )
 
 
@@ -204,7 +209,8 @@ class Trainer:
         if strategy not in self.strategies:
             raise SpecError(
                 f"parallelism={shown(strategy)} is not run by trainer {self.name}. "
-                f"{one_of(self.strategies, strategy)}"
+                f"{one_of(self.strategies, strategy)}",
+                code="strategy_not_run",
             )
 
     def check_name(self, workload: str) -> None:
@@ -215,7 +221,8 @@ class Trainer:
         if workload not in self.workloads:
             raise SpecError(
                 f"workload={shown(workload)} is not known to trainer {self.name}. "
-                f"{one_of(self.workloads, workload)}"
+                f"{one_of(self.workloads, workload)}",
+                code="unknown_workload",
             )
 
     def check_keys(
@@ -266,7 +273,10 @@ class Trainer:
 
     def obtain(self, data_set: str, directory: Path) -> Path:
         """Put a data set of :attr:`data_sets` into a folder; return the folder."""
-        raise SpecError(f"Trainer {self.name} has no data set {shown(data_set)}.")
+        raise SpecError(
+            f"Trainer {self.name} has no data set {shown(data_set)}.",
+            code="unknown_data_set",
+        )
 
 
 class _Trainers(Registry[Trainer]):
@@ -275,7 +285,8 @@ class _Trainers(Registry[Trainer]):
             raise SpecError(
                 f"The trainer {name!r}, which runs workloads, is not installed. It is "
                 "an entry point of ScaleLab: in a checkout that was installed before "
-                "it had one, run `pip install -e .` again."
+                "it had one, run `pip install -e .` again.",
+                code="trainer_missing",
             )
         return super()._load(name)
 

@@ -46,14 +46,18 @@ def asked_configurations(
         number = frame if isinstance(frame, int) else 32
         raise SpecError(
             f"predict takes keywords or a frame of configurations, not {given}. Write "
-            f"law.predict({example}={number}), or give a frame with such columns."
+            f"law.predict({example}={number}), or give a frame with such columns.",
+            code="not_a_frame",
         )
 
     for name in keywords:
         if name not in columns:
             right = _GUESSED.get(name, "")
             hint = f"Write {right}." if right in columns else one_of(columns, name)
-            raise SpecError(f"predict: {name} is no column of a configuration. {hint}")
+            raise SpecError(
+                f"predict: {name} is no column of a configuration. {hint}",
+                code="unknown_column",
+            )
 
     values = [several(value) for value in keywords.values()]
     return pd.DataFrame(product(*values), columns=list(keywords))

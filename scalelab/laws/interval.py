@@ -18,7 +18,10 @@ _ZERO_TOLERANCE = 0.1
 def check_mass(interval: float) -> None:
     """Check the probability mass of an interval."""
     if not 0 < interval < 1:
-        raise SpecError(f"interval={interval} must lie between 0 and 1, e.g. 0.8.")
+        raise SpecError(
+            f"interval={interval} must lie between 0 and 1, e.g. 0.8.",
+            code="not_a_share",
+        )
 
 
 def levels(seed: int) -> np.ndarray:

@@ -77,7 +77,8 @@ def paired(before: FitRows, after: FitRows) -> Paired:
     if not shared:
         raise SpecError(
             "No configuration was measured in both: the same devices, nodes and batch. "
-            "Run a trial of one in the other."
+            "Run a trial of one in the other.",
+            code="nothing_in_both",
         )
 
     runs = [[side[key] for key in shared] for side in sides]

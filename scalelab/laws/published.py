@@ -421,6 +421,7 @@ def law_named(name: str) -> type[StepTimeLaw]:
     """Return a step-time law by name."""
     if name not in LAWS:
         raise SpecError(
-            f"{Option('law', name)} is unknown. Choose one of {', '.join(LAWS)}."
+            f"{Option('law', name)} is unknown. Choose one of {', '.join(LAWS)}.",
+            code="unknown_law",
         )
     return LAWS[name]

@@ -202,7 +202,8 @@ def configurations(frame: pd.DataFrame) -> pd.DataFrame:
         raise SpecError(
             f"The table has the columns {sorted(map(str, frame.columns))[:12]}; a law "
             "needs world_size and one of local_batch_size and global_batch_size. Map "
-            "the table's own columns to these names."
+            "the table's own columns to these names.",
+            code="columns_missing",
         )
 
     world = numbers(frame, "world_size")
@@ -359,7 +360,8 @@ def positive(frame: pd.DataFrame, name: str) -> np.ndarray:
         known = sorted(map(str, frame.columns))[:12]
         raise SpecError(
             f"The configurations have the columns {known}, but the law needs {name}. "
-            "Add that column."
+            "Add that column.",
+            code="columns_missing",
         )
     values = numbers(frame, name)
     _refuse(frame, name, ~(np.isfinite(values) & (values > 0)), "a positive number")
@@ -380,5 +382,6 @@ def _refuse(frame: pd.DataFrame, name: str, wrong: np.ndarray, rule: str) -> Non
         row = int(wrong.argmax())
         raise SpecError(
             f"{name}={frame[name].iloc[row]} (row {row + 1} of {len(frame)}) must be "
-            f"{rule}. Correct the value."
+            f"{rule}. Correct the value.",
+            code="bad_value",
         )

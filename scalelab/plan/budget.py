@@ -56,7 +56,8 @@ class Budget:
         raise SpecError(
             f"{text[:60]!r} is no budget of a sweep. Write device time, such as "
             "'10gpu-h', money, such as '20usd', or the time that it may run, such as "
-            "'2h'."
+            "'2h'.",
+            code="not_a_budget",
         )
 
     def in_words(self, device_hour_word: str) -> str:

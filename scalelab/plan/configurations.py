@@ -58,7 +58,8 @@ class BatchRequest:
                 raise SpecError(
                     f"global_batch_size={total} is not divisible by data_parallel_size="
                     f"{data_parallel_size} * local_batch_size={local} (={one_pass}). "
-                    f"Use a multiple of {one_pass} or change local_batch_size."
+                    f"Use a multiple of {one_pass} or change local_batch_size.",
+                    code="batch_does_not_divide",
                 )
             accumulation = total // one_pass
         else:
@@ -75,7 +76,8 @@ def _share(total: int, data_parallel_size: int, accumulation: int = 1) -> int:
             divisor += f" * gradient_accumulation_steps={accumulation} (={shares})"
         raise SpecError(
             f"global_batch_size={total} is not divisible by {divisor}. Use a multiple "
-            f"of {shares} or change the number of devices."
+            f"of {shares} or change the number of devices.",
+            code="batch_does_not_divide",
         )
     return total // shares
 
@@ -114,7 +116,9 @@ class Setup:
         if size < 1:
             raise SpecError(
                 f"parallelism={self.parallelism} needs more devices than gpus="
-                f"{allocation.world_size}: no rank would see samples. Use more devices."
+                f"{allocation.world_size}: no rank would see samples. Use more "
+                "devices.",
+                code="no_rank_left",
             )
 
         return size
@@ -266,7 +270,8 @@ def refuse_above_limit(num_trials: int) -> None:
     if num_trials > MAX_TRIALS:
         raise SpecError(
             f"the experiment asks for more than {MAX_TRIALS:,} trials. Shorten its "
-            "lists or lower measure.repeats."
+            "lists or lower measure.repeats.",
+            code="too_many_trials",
         )
 
 
@@ -384,7 +389,8 @@ def _allocation(
             raise SpecError(
                 f"gpus={devices} is more than site {site.name!r} has: {site.num_nodes} "
                 f"x {per_node} = {limit} {word}. Use at most {limit}, or say in the "
-                "site that it has more (nodes, gpus_per_node)."
+                "site that it has more (nodes, gpus_per_node).",
+                code="more_than_site",
             )
         return Allocation.packed(devices, per_node)
 
@@ -392,13 +398,15 @@ def _allocation(
         raise SpecError(
             f"gpus_per_node={devices} is more than a node of site {site.name!r} has: "
             f"{per_node} {word}. Use at most that many, or change gpus_per_node in the "
-            "site."
+            "site.",
+            code="more_than_a_node",
         )
 
     if site.num_nodes is not None and nodes > site.num_nodes:
         raise SpecError(
             f"nodes={nodes} is more than site {site.name!r} has: {site.num_nodes}. Use "
-            "at most that many, or change nodes in the site."
+            "at most that many, or change nodes in the site.",
+            code="more_nodes_than_site",
         )
 
     return Allocation(devices_per_node=(devices,) * nodes)

@@ -88,7 +88,7 @@ def _words(text: str) -> dict[str, str]:
 
 
 def _refused(why: str, remedy: str = f"Write, for example, {_EXAMPLE}.") -> SpecError:
-    return SpecError(f"{Option('trial')}: {why}.", remedy)
+    return SpecError(f"{Option('trial')}: {why}.", remedy, code="trial_refused")
 
 
 def _count(name: str, text: str) -> int:

@@ -194,7 +194,8 @@ class PlannedTrials(TrialSource):
             return SpecError(
                 "local_batch_size=auto cannot be resolved: not even local_batch_size=1 "
                 "fits into the memory of a device. Use a smaller model or a larger "
-                "device."
+                "device.",
+                code="auto_batch_failed",
             )
 
         row = self._told[probe.trial_id]
@@ -204,7 +205,8 @@ class PlannedTrials(TrialSource):
             f"{counted(probe.world_size, 'device')}, ended as "
             f"{row['outcome']}: {row.get('reason') or 'no reason was recorded.'} Make "
             "it run (its log is in the run's directory), limit the search with "
-            "local_batch_size: {at_most: N}, or give local_batch_size a number."
+            "local_batch_size: {at_most: N}, or give local_batch_size a number.",
+            code="auto_batch_failed",
         )
 
 

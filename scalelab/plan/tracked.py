@@ -284,7 +284,8 @@ class TrackedSource(TrialSource):
 
         return SpecError(
             f"source={self._name} proposed a trial with program="
-            f"{shown(trial.program)}. {rule} {_CORRECT}"
+            f"{shown(trial.program)}. {rule} {_CORRECT}",
+            code="trial_without_program",
         )
 
     @contextmanager
@@ -296,7 +297,8 @@ class TrackedSource(TrialSource):
         except Exception as error:
             raise SpecError(
                 f"source={self._name} failed in {method}: {type(error).__name__}: "
-                f"{error}. {_CORRECT}"
+                f"{error}. {_CORRECT}",
+                code="source_failed",
             ) from error
 
 
@@ -319,7 +321,8 @@ def source_of(
         except TypeError as error:
             raise SpecError(
                 f"source={name} cannot be made with {sorted(parameters)}: {error}. "
-                "Give it the parameters it takes, as source: {name: ..., ...}."
+                "Give it the parameters it takes, as source: {name: ..., ...}.",
+                code="source_not_made",
             ) from error
         source = factory(experiment, site, **parameters)
     except ScaleLabError:
@@ -327,13 +330,15 @@ def source_of(
     except Exception as error:
         raise SpecError(
             f"source={name} cannot be made by {path}: {type(error).__name__}: {error}. "
-            "Correct the source, or choose another."
+            "Correct the source, or choose another.",
+            code="source_not_made",
         ) from error
 
     if not isinstance(source, TrialSource):
         raise SpecError(
             f"source={name}: {path} returned {type(source).__name__}, which is no "
-            "TrialSource. Derive it from scalelab.plan.source.TrialSource."
+            "TrialSource. Derive it from scalelab.plan.source.TrialSource.",
+            code="not_a_source",
         )
 
     tracked = TrackedSource(

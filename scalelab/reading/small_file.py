@@ -14,10 +14,11 @@ def read_small_file(path: Path, *, most_bytes: int, remedy: str) -> bytes:
             content = file.read()
     except OSError as error:
         raise SpecError(
-            f"{shown(str(path))} cannot be read: {error.strerror}. {remedy}"
+            f"{shown(str(path))} cannot be read: {error.strerror}. {remedy}",
+            code="unreadable",
         ) from error
 
     if not content.strip():
-        raise SpecError(f"{shown(str(path))} is empty. {remedy}")
+        raise SpecError(f"{shown(str(path))} is empty. {remedy}", code="empty_file")
 
     return content

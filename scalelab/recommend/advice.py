@@ -539,7 +539,8 @@ def _check_sequence_length(subject: AskedCurves, job: Job | None) -> None:
         raise SpecError(
             f"job.sequence_length={asked}, but trials measured samples "
             f"of {other[0]:g} tokens. Correct the job, or leave sequence_length out "
-            "and say the length in samples."
+            "and say the length in samples.",
+            code="other_sequence_length",
         )
 
 

@@ -138,6 +138,7 @@ def _check_spot(spot: AskedSpot | None, kinds: Sequence[DeviceKind]) -> None:
             f"{Option('spot', spot.history, key='history')} prices one device, and "
             f"several were measured: {', '.join(kind.label for kind in kinds)}.",
             f"Say which it is of: {Option('spot', kinds[0].label, key='device')}.",
+            code="spot_of_several_devices",
         )
 
 
@@ -317,6 +318,7 @@ def _refuse_device_hours(limits: Constraints, kinds: Sequence[DeviceKind]) -> No
             f"{', '.join(kind.label for kind in kinds)}.",
             f"Limit money, {Option(MONEY.limit, MONEY.example)}, or choose a device: "
             f"{_select(kinds[0])}.",
+            code="device_hours_of_several",
         )
 
 

@@ -219,6 +219,7 @@ def _of_kind(
                 f"takes {duration(chain.start_up_s)}, a checkpoint "
                 f"{duration(chain.checkpoint_s)}.",
                 f"Allow a job more: {Option('walltime', '4h')}.",
+                code="walltime_too_short",
             )
 
         work_s = outlook.spent.time_s[:, [i]] - measured_s[i]
@@ -268,7 +269,8 @@ def campaign_of(
     if not fits.any():
         raise SpecError(
             f"{Option('pool', pool)}: no allocation that may be chosen has so few "
-            f"devices; the smallest has {int(outlook.sizes.min())}."
+            f"devices; the smallest has {int(outlook.sizes.min())}.",
+            code="pool_too_small",
         )
 
     rows = outlook.take(fits)

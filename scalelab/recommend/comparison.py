@@ -75,6 +75,7 @@ class Comparison:
                 "on what was measured here.",
                 "Ask for another batch, or accept what was not measured: "
                 f"{Option('accept_unmeasured', True)}.",
+                code="nothing_measured_to_choose",
             )
 
         is_shown = is_printed(best.sizes, knowledge.rows.frame, gpus)

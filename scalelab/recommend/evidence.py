@@ -269,6 +269,7 @@ class Accuracy:
                 f"{Option('max_gap', limits.max_gap)} needs a measured accuracy gap: "
                 f"the final metric of a run minus that of {BASELINE}.",
                 "Add end-to-end trials without a target, on one device and on several.",
+                code="no_accuracy_gap",
             )
 
         return found

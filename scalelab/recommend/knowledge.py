@@ -225,6 +225,7 @@ def refuse_several(frame: pd.DataFrame, names: Iterable[str] = _ONE_VALUE) -> No
                 f"{f' and {more} more' if more > 0 else ''}. One answer is about one "
                 "of them.",
                 f"Choose it with {Option('select', 'VALUE', key=name)}.",
+                code="several_values",
             )
 
 
@@ -251,13 +252,17 @@ def with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
         listed = ", ".join(["workload", "device_name", "world_size", *options])
         raise SpecError(
             f"{name!r} is no column of the observations, so nothing can be selected by "
-            f"it. Select by {listed}, or any other stored column."
+            f"it. Select by {listed}, or any other stored column.",
+            code="unknown_column",
         )
 
     counts = _counts(frame, name)
     if str(value) not in counts:
         listed = ", ".join(list(counts)[:_MAX_LISTED]) or "none"
-        raise SpecError(f"No observation has {name}={value}. Measured: {listed}.")
+        raise SpecError(
+            f"No observation has {name}={value}. Measured: {listed}.",
+            code="value_not_measured",
+        )
 
     return frame[has_value(frame, name, value)]
 
@@ -372,11 +377,13 @@ def fit_step_times(
             raise SpecError(
                 f"{Option('law', law.name)} learns from the asked rows alone.",
                 "Leave out the law, or the runs to learn from.",
+                code="law_learns_alone",
             )
         if link is not None:
             raise SpecError(
                 f"The law {law.name!r} knows nothing of links between nodes.",
                 f"Leave out {Option('law')}, or the link.",
+                code="law_without_links",
             )
         return law.fit(rows), None
 
@@ -396,7 +403,8 @@ def fit_step_times(
                 f"Nothing can be learned from {', '.join(history.names())}: no curve "
                 "there that was timed has the same device_type, device_name, "
                 "node_group and parallelism, or is the same workload in everything but "
-                "the device. Name runs that share one."
+                "the device. Name runs that share one.",
+                code="nothing_to_learn",
             )
 
         if curves:
@@ -497,6 +505,8 @@ class Knowledge:
         If all rows of a curve are, or all of several ranks, so are all configurations
         of the curve, or of several ranks.
         """
+        if found.empty:
+            return np.zeros(len(asked), dtype=bool)
         frame = self.rows.frame
         curves = frame[curve_columns(frame)]
         of_several = curves[frame["data_parallel_size"] > 1]
@@ -513,8 +523,10 @@ class Knowledge:
     ) -> np.ndarray:
         """Mark asked rows that have equal rows, all of which are among those found."""
         is_found = every.index.isin(found.index)
-        others = is_among(asked, every[~is_found])
-        return np.asarray(is_among(asked, every[is_found]) & ~others)
+        are_found = is_among(asked, every[is_found])
+        if not are_found.any():
+            return are_found
+        return np.asarray(are_found & ~is_among(asked, every[~is_found]))
 
     @cached_property
     def uneven(self) -> dict[Any, Fact]:

@@ -236,7 +236,7 @@ def beside_each_other(
     for missing, names in unknown.items():
         fact = Fact.of("spot_not_compared", names=names, is_price=missing == "price")
         if asked and not pairs:
-            raise SpecError(in_words(fact, ""))
+            raise SpecError(in_words(fact, ""), code=fact.kind)
         facts.append(fact)
 
     return found, pairs, facts

@@ -42,7 +42,9 @@ def snapshot_code(
         raise SpecError(
             f"The code to copy from {root} is {sum(sizes.values()) / 2**20:.1f} MiB, "
             f"more than {max_bytes / 2**20:.1f} MiB; its largest file is {largest} "
-            f"({sizes[largest] / 2**20:.1f} MiB). Leave data and checkpoints out of it."
+            f"({sizes[largest] / 2**20:.1f} MiB). Leave data and checkpoints out of "
+            "it.",
+            code="code_too_large",
         )
 
     making = destination / f".{uuid.uuid4().hex}"
@@ -72,7 +74,8 @@ def check_paths(paths: Sequence[str], root: Path) -> None:
             raise SpecError(
                 f"code.snapshot: {path!r} does not exist in {root}. "
                 f"{did_you_mean(names, path)}Give files or directories relative to the "
-                "experiment file, or to code.root."
+                "experiment file, or to code.root.",
+                code="code_missing",
             )
 
 
@@ -87,7 +90,10 @@ def _collect(paths: Sequence[str], root: Path) -> dict[str, Path]:
         files.update(_walk(start, name, root, ()))
 
     if not files:
-        raise SpecError(f"snapshot={list(paths)} holds no files. Name some code in it.")
+        raise SpecError(
+            f"snapshot={list(paths)} holds no files. Name some code in it.",
+            code="no_code",
+        )
 
     return dict(sorted(files.items()))
 
@@ -102,7 +108,8 @@ def _walk(
     if real in above:
         raise SpecError(
             f"{path} is a symbolic link to {real}, which contains it: the copy would "
-            "never end. Remove the link or list the files one by one."
+            "never end. Remove the link or list the files one by one.",
+            code="endless_link",
         )
 
     if real.is_file():
@@ -118,7 +125,8 @@ def _walk(
     else:
         raise SpecError(
             f"{path} is neither a file nor a directory (or a link to nothing). Remove "
-            "it or list the files one by one."
+            "it or list the files one by one.",
+            code="not_a_file",
         )
 
 
@@ -129,7 +137,8 @@ def _readable(path: Path) -> Iterator[None]:
     except OSError as error:
         raise SpecError(
             f"{path} cannot be read: {error.strerror}. Give yourself read permission "
-            "or leave it out of the snapshot."
+            "or leave it out of the snapshot.",
+            code="unreadable",
         ) from error
 
 
@@ -137,7 +146,8 @@ def _outside(path: Path, real: Path, root: Path) -> SpecError:
     arrow = "" if path == real else f" (a link to {real})"
     return SpecError(
         f"snapshot path {path}{arrow} lies outside {root}. Put the code below the "
-        "experiment file's directory, or move the experiment file up."
+        "experiment file's directory, or move the experiment file up.",
+        code="code_outside",
     )
 
 

@@ -45,7 +45,8 @@ def taken_over(
         found = ", ".join(workloads) or "no step time"
         raise SpecError(
             f"{Option('adapt')}: {run} measured {found}. Name a run that measured the "
-            "step times of one workload."
+            "step times of one workload.",
+            code="nothing_to_take_over",
         )
 
     changed = {**known, "kind": IMPORTED, "allocated_gpu_s": None}

@@ -69,7 +69,10 @@ class ScalingTable(Guided):
             If the form is another.
         """
         if form not in FORMATS:
-            raise SpecError(f"format={form!r} is unknown. {one_of(FORMATS, form)}")
+            raise SpecError(
+                f"format={form!r} is unknown. {one_of(FORMATS, form)}",
+                code="unknown_format",
+            )
         if form == "csv":
             return self.to_frame().to_csv(index=False)
 

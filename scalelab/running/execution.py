@@ -174,7 +174,7 @@ def _run_trials(
         if first.has_stopped:
             summary.stopped = summary.stopped or FIRST_TRIAL
         if events.input_error is not None:
-            raise SpecError(events.input_error)
+            raise SpecError(events.input_error, code="every_trial_refused")
 
         events(SweepEnded(stopped=summary.stopped))
 
@@ -471,7 +471,8 @@ def _first_on_one_device(asked: Experiment, site: Site) -> Trial:
             raise SpecError(
                 f"command: {alone.command[:60]!r} is a program of its own; only a "
                 "workload class can run in this process. Start the command under its "
-                "own debugger."
+                "own debugger.",
+                code="command_in_process",
             )
 
     sizes = set()
@@ -482,7 +483,8 @@ def _first_on_one_device(asked: Experiment, site: Site) -> Trial:
 
     raise SpecError(
         f"the trials take {', '.join(map(str, sorted(sizes)))} devices; one process "
-        "can hold 1. Add 1 to gpus, or debug a copy of the experiment with gpus: 1."
+        "can hold 1. Add 1 to gpus, or debug a copy of the experiment with gpus: 1.",
+        code="several_devices",
     )
 
 

@@ -167,7 +167,8 @@ class Sweep:
                     raise SpecError(
                         f"env.{hidden[0]} is a hash, as the records of a run hold it "
                         "in place of the value. Write the value, or move the name to "
-                        "env_from."
+                        "env_from.",
+                        code="value_is_hash",
                     )
 
         name = self.experiment.source.name
@@ -175,7 +176,8 @@ class Sweep:
             raise SpecError(
                 f"source={name} chooses its trials, and nothing says what they may "
                 f"take in all. Say {Option('budget', '10gpu-h')}, or money, "
-                "20usd, or time, 2h."
+                "20usd, or time, 2h.",
+                code="no_budget",
             )
 
         self.experiment.inherited(os.environ)
@@ -187,7 +189,8 @@ class Sweep:
                 "numbers cannot be compared with new ones. Give the experiment another "
                 "name for a new run, or pass --accept-changes to go on in this one: "
                 "what was measured before is then marked code_changed, left out of the "
-                "fits, and measured again."
+                "fits, and measured again.",
+                code="code_changed",
             )
 
         _require_what_runs_trials(self.experiment)
@@ -316,7 +319,8 @@ def _taken_over(
         raise SpecError(
             f"{Option('adapt', str(adapt))} starts a source that chooses its trials; "
             f"source={experiment.source.name} does not. Write source: {{name: "
-            "adaptive} in the experiment."
+            "adaptive} in the experiment.",
+            code="source_takes_nothing_over",
         )
     run = Path(adapt)
     if run.resolve() == home.resolve():
@@ -355,5 +359,6 @@ def _require_what_runs_trials(experiment: Experiment) -> None:
 
         raise SpecError(
             f"workload={program.name} needs {framework}, which is not installed. "
-            f"Install what trainer {trainer.name} needs."
+            f"Install what trainer {trainer.name} needs.",
+            code="framework_missing",
         )

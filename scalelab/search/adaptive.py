@@ -126,18 +126,21 @@ class AdaptiveQuestion(Section):
             raise SpecError(
                 f"job.steps={job.steps:,} is as many samples as the batch says, and "
                 "candidates have several. Add job.global_batch_size, or write the job "
-                "in samples."
+                "in samples.",
+                code="steps_of_several_batches",
             )
         if wanted is not None and wanted not in totals:
             raise SpecError(
                 f"the job's global batch of {wanted:,} is that of no candidate: they "
                 f"have {', '.join(map(str, sorted(totals)))}. Write global_batch_size: "
-                f"{wanted} beside gpus, so that each shares it."
+                f"{wanted} beside gpus, so that each shares it.",
+                code="batch_of_no_candidate",
             )
         if self.max_batch is not None and self.max_batch < min(totals):
             raise SpecError(
                 f"source.question: max_batch={self.max_batch} is less than the least "
-                f"global batch of a candidate, {min(totals)}. Allow a larger one."
+                f"global batch of a candidate, {min(totals)}. Allow a larger one.",
+                code="batch_limit_too_small",
             )
 
     def limits(self) -> dict[str, float]:
@@ -203,19 +206,22 @@ class AdaptiveTrials(TrialSource):
             raise SpecError(
                 "source=adaptive chooses throughput trials, and measure.kind is "
                 f"{', '.join(experiment.measure.kind)}. Write measure: {{kind: "
-                "throughput}, and measure the rest in a run of its own."
+                "throughput}, and measure the rest in a run of its own.",
+                code="adaptive_kinds",
             )
         job = experiment.job
         if job is None or job.num_samples(1) is None:
             raise SpecError(
                 "source=adaptive decides for a job, and nothing says how long that is. "
                 "Add job: {epochs: 90, samples_per_epoch: 50000}, or samples, steps or "
-                "tokens."
+                "tokens.",
+                code="no_job",
             )
         if not isinstance(jobs, int) or jobs < 1:
             raise SpecError(
                 f"source.jobs={shown(jobs)} must be a whole number of at least 1: how "
-                "many such jobs the answer is for."
+                "many such jobs the answer is for.",
+                code="not_a_count",
             )
         self._experiment, self._jobs = experiment, jobs
         self._asked = AdaptiveQuestion.read(question)
@@ -224,7 +230,8 @@ class AdaptiveTrials(TrialSource):
         if any(trial.node_group != first.node_group for trial in others):
             raise SpecError(
                 "source=adaptive compares nodes of one group. Make a run for each "
-                "node_group."
+                "node_group.",
+                code="several_node_groups",
             )
         self._site = site.in_group(first.node_group)
         self._words = device_words(

@@ -454,5 +454,6 @@ class TunedTrials(TrialSource):
             raise SpecError(
                 f"objective={missing[0]} is no metric that trials report: "
                 f"{', '.join(sorted(metrics))}. Name one of these; what has ended is "
-                "recorded and does not run again."
+                "recorded and does not run again.",
+                code="unknown_metric",
             )

@@ -64,7 +64,7 @@ class Runs(tuple[Run, ...]):
             If there is none.
         """
         if not self:
-            raise StoreError(repr(self))
+            raise StoreError(repr(self), code="no_run")
         return self[0]
 
     def __repr__(self) -> str:
@@ -211,7 +211,8 @@ def sweep(
         raise SpecError(
             f"{' '.join([*reasons, 'The first trial failed its check;'])} not run: "
             f"{left}. `scalelab try {arguments.experiment}` shows what was read "
-            "and what to change; skip_check=True runs every trial."
+            "and what to change; skip_check=True runs every trial.",
+            code="first_trial_failed",
         )
 
     return load(asked.directory)
@@ -416,7 +417,9 @@ def export(
     several = [runs] if isinstance(runs, str | Path | Run) else [*runs]
     opened = [run if isinstance(run, Run) else load(run) for run in several]
     if not opened:
-        raise SpecError("export: no run is given. Name at least one.")
+        raise SpecError(
+            "export: no run is given. Name at least one.", code="no_run_to_export"
+        )
     return write_rows(rows_of(opened, per), path, keep_formulas=keep_formulas)
 
 
@@ -441,7 +444,8 @@ def obtain_data(name: str, directory: str | Path | None = None) -> Path:
     if name not in trainers:
         raise SpecError(
             f"{name!r} is no data set that can be obtained. Choose from: "
-            f"{', '.join(trainers)}."
+            f"{', '.join(trainers)}.",
+            code="unknown_data_set",
         )
 
     where = Path(directory) if directory else Path("data") / name

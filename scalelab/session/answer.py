@@ -121,7 +121,8 @@ class Answer(Guided, Recommendation):
         if run is None:
             raise SpecError(
                 "This answer is a copy that knows no run. Write "
-                "run.job_script(answer), or run.figures_of(answer)."
+                "run.job_script(answer), or run.figures_of(answer).",
+                code="answer_without_run",
             )
         return run
 

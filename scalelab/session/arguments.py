@@ -50,7 +50,10 @@ _JOB = "{'epochs': 90, 'samples_per_epoch': 1281167}"
 def _share(value: Any) -> Any:
     plain = plain_value(value)
     if isinstance(plain, int | float) and 2 <= plain < 100:
-        raise SpecError(f"{plain:g} must be less than 1. Write {plain / 100:g}.")
+        raise SpecError(
+            f"{plain:g} must be less than 1. Write {plain / 100:g}.",
+            code="share_of_hundred",
+        )
     return plain
 
 
@@ -58,7 +61,10 @@ def _job(value: Any) -> Any:
     if value is None or isinstance(value, Job):
         return value
     if not isinstance(value, Mapping):
-        raise SpecError(f"{shown(value)} is no job. Write its keys, such as {_JOB}.")
+        raise SpecError(
+            f"{shown(value)} is no job. Write its keys, such as {_JOB}.",
+            code="not_a_job",
+        )
     return by_name(value) or None
 
 
@@ -151,9 +157,14 @@ def read_words(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     for words, value in given.items():
         name = same.get(words, words)
         if name in _GUESSED:
-            raise SpecError(f"{words} is no argument. Write {_GUESSED[name]}.")
+            raise SpecError(
+                f"{words} is no argument. Write {_GUESSED[name]}.",
+                code="unknown_argument",
+            )
         if name in limits:
-            raise SpecError(f"{name} is said twice. Give one of the two.")
+            raise SpecError(
+                f"{name} is said twice. Give one of the two.", code="said_twice"
+            )
         if isinstance(value, timedelta):
             value = f"{value.total_seconds()}s"
 
@@ -175,7 +186,8 @@ def whole_job(job: Any, keys: Mapping[str, Any], job_of_run: Job | None) -> Any:
     """
     if job and keys:
         raise SpecError(
-            f"job and {', '.join(keys)} both say the job. Give one of the two."
+            f"job and {', '.join(keys)} both say the job. Give one of the two.",
+            code="job_said_twice",
         )
     asked = keys or job
     if isinstance(asked, Mapping) and "epochs" in asked and job_of_run:
@@ -243,7 +255,8 @@ class RecommendArguments(LawArguments):
         """Yield the prices that are given, as entries of a list."""
         if self.price and self.price_per_gpu_hour_usd is not None:
             raise SpecError(
-                "price and price_per_gpu_hour_usd both say a price. Give one of them."
+                "price and price_per_gpu_hour_usd both say a price. Give one of them.",
+                code="price_said_twice",
             )
 
         for name, rate in self.price:
@@ -254,7 +267,8 @@ class RecommendArguments(LawArguments):
         if amount is not None and amount.currency not in ("", USUAL):
             raise SpecError(
                 f"price_per_gpu_hour_usd='{amount}' is not in {USUAL}. Write "
-                f"price='{amount}'."
+                f"price='{amount}'.",
+                code="price_in_other_currency",
             )
 
         if amount is not None:

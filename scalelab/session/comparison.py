@@ -210,7 +210,8 @@ def compare_values(
     if not isinstance(axis, str):
         raise SpecError(
             f"compare: {shown(axis)} is no setting. Write its name, such as "
-            "'parallelism'; two runs are compared by scalelab.compare(before, after)."
+            "'parallelism'; two runs are compared by scalelab.compare(before, after).",
+            code="no_setting",
         )
 
     frame = run.fit_rows.frame
@@ -221,12 +222,16 @@ def compare_values(
         raise SpecError(
             f"{Option('axis', axis)}: step times are compared at the same devices and "
             f"batch. {Command('recommend', (str(run.path),), {})} weighs those that "
-            "differ."
+            "differ.",
+            code="compared_at_same_batch",
         )
     if name not in varying:
         known = [axis.removeprefix(OPTION_PREFIX) for axis in varying]
         valid = one_of(known, axis) if known else "No setting does."
-        raise SpecError(f"{Option('axis', axis)} does not vary in {run.name}. {valid}")
+        raise SpecError(
+            f"{Option('axis', axis)} does not vary in {run.name}. {valid}",
+            code="axis_does_not_vary",
+        )
 
     sides = []
     for value in frame[name].dropna().drop_duplicates().tolist():

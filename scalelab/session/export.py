@@ -62,7 +62,7 @@ def rows_of(runs: Sequence[RunRecords], per: str = ATTEMPT) -> pd.DataFrame:
 
     if per not in (ATTEMPT, CONFIGURATION):
         valid = one_of([ATTEMPT, CONFIGURATION], str(per))
-        raise SpecError(f"per={per!r} is unknown. {valid}")
+        raise SpecError(f"per={per!r} is unknown. {valid}", code="unknown_grouping")
     parts = [run.observations for run in runs]
     if per == CONFIGURATION:
         parts = [*map(_by_configuration, runs)]
@@ -91,7 +91,8 @@ def write_rows(
     if (write := _WRITERS.get(target.suffix)) is None:
         raise SpecError(
             f"{target.name}: the ending {target.suffix!r} says no format. End the name "
-            f"with one of {', '.join(_WRITERS)}."
+            f"with one of {', '.join(_WRITERS)}.",
+            code="unknown_ending",
         )
 
     if target.suffix == ".csv" and not keep_formulas:

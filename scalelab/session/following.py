@@ -116,7 +116,8 @@ def used_by(job: str) -> JobReport:
     if _is_log(job):
         raise SpecError(
             f"{job} is a file. A log is held against the answer of a run: "
-            f"scalelab follow RUN {job}."
+            f"scalelab follow RUN {job}.",
+            code="log_without_run",
         )
     return JobReport(job=job, accounted=_accounted([job])[job], followed=None)
 
@@ -169,7 +170,8 @@ def _is_log(job: str) -> bool:
     if not any(system.job_id_form.fullmatch(job) for system in BATCH_SYSTEMS):
         raise SpecError(
             f"{shown(job)} is neither a file nor the id of a job, such as 4711 or "
-            "4711_3."
+            "4711_3.",
+            code="neither_log_nor_job",
         )
     return False
 
@@ -223,7 +225,8 @@ def _accounted(
     if unknown:
         raise ClusterError(
             f"{system.name} does not know job {', '.join(map(shown, unknown))}. Give "
-            "the id that the submission has printed, or the log of the job."
+            "the id that the submission has printed, or the log of the job.",
+            code="unknown_job",
         )
     return found
 
@@ -346,7 +349,9 @@ def write_jobs_table(
         The table cannot be written.
     """
     if not job_ids:
-        raise SpecError("No job is named. Give the ids of one or several.")
+        raise SpecError(
+            "No job is named. Give the ids of one or several.", code="no_job_to_import"
+        )
 
     batches = [_stated(constant, n) for n in ("local_batch_size", "global_batch_size")]
     rows, problems = [], []
@@ -360,7 +365,8 @@ def write_jobs_table(
         raise SpecError(
             f"No job tells a step time. {' '.join(problems)} A job's log must print "
             "its steps, and their time or rate; what batch they are of, "
-            f"{Option('constant', 64, key='local_batch_size')} says."
+            f"{Option('constant', 64, key='local_batch_size')} says.",
+            code="no_step_time_in_jobs",
         )
 
     with storing(path):
@@ -372,7 +378,9 @@ def _stated(constant: Mapping[str, Scalar], name: str) -> int | None:
     value = str(constant.get(name, ""))
     if value and not (value.isdecimal() and int(value)):
         wanted = Option("constant", 64, key=name)
-        raise SpecError(f"{name}={shown(value)} is no count. Write {wanted}.")
+        raise SpecError(
+            f"{name}={shown(value)} is no count. Write {wanted}.", code="not_a_count"
+        )
     return int(value) if value else None
 
 
@@ -380,7 +388,9 @@ def _row_of(
     job: AccountedJob, local: int | None, of_all_ranks: int | None
 ) -> dict[str, Any]:
     if job.log is None:
-        raise SpecError("its log is not where the batch system says.")
+        raise SpecError(
+            "its log is not where the batch system says.", code="no_step_time_in_jobs"
+        )
 
     size = job.num_devices
     if of_all_ranks is not None:
@@ -398,7 +408,9 @@ def _row_of(
         trial = replace(trial, local_batch_size=max(local, 1))
         steps = read_job_log(Path(job.log), None, trial, job.elapsed_s)
     if not local or steps.step_time_s is None:
-        raise SpecError(f"{job.log} tells no step time, or no batch.")
+        raise SpecError(
+            f"{job.log} tells no step time, or no batch.", code="no_step_time_in_jobs"
+        )
 
     return {
         "job": job.job_id,

@@ -233,7 +233,8 @@ class RecommendingRun(RunRecords):
             raise SpecError(
                 f"{' '.join(result.sentences)} {self.name} is a search: it compares "
                 "settings on one allocation, so it answers no question of devices, "
-                "times or prices. Ask a run without tune."
+                "times or prices. Ask a run without tune.",
+                code="question_of_search",
             )
 
         from scalelab.recommend.answer.kept import Question
@@ -354,11 +355,14 @@ class RecommendingRun(RunRecords):
         if self.experiment is None:
             raise SpecError(
                 f"{self.name} was imported and says nothing of a program. A job script "
-                "needs a run that was swept."
+                "needs a run that was swept.",
+                code="script_of_table",
             )
 
         if answer.chooses_none:
-            raise SpecError(" ".join(answer.said("unmet", "next_step")))
+            raise SpecError(
+                " ".join(answer.said("unmet", "next_step")), code="nothing_chosen"
+            )
 
         everywhere = self.experiment.resolve_site(site)
         where = with_batch_system(everywhere.in_group(answer.node_group or None))
@@ -511,7 +515,10 @@ class RecommendingRun(RunRecords):
 
         others = {r.directory.resolve(): r for r in map(RunRecords.open, learn_from)}
         if self.directory.resolve() in others:
-            raise SpecError(f"{self.name} knows its own rows. Learn from other runs.")
+            raise SpecError(
+                f"{self.name} knows its own rows. Learn from other runs.",
+                code="own_rows",
+            )
 
         named = [(r.hashed_name, r.observations) for r in others.values()]
         return History.of(named), ()
@@ -522,8 +529,10 @@ def _refuse_conflicts(arguments: RecommendArguments) -> None:
         raise SpecError(
             f"{Option('learn_from')} names what {Option('no_history', True)} refuses.",
             "Give one of the two.",
+            code="history_said_twice",
         )
     if (arguments.runs is None) != (arguments.pool is None):
         raise SpecError(
-            f"A campaign needs both {Option('runs', 24)} and {Option('pool', 32)}."
+            f"A campaign needs both {Option('runs', 24)} and {Option('pool', 32)}.",
+            code="campaign_without_pool",
         )

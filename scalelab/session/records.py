@@ -123,7 +123,8 @@ class RunRecords(Guided):
     def __init__(self, reader: RunReader) -> None:
         if not isinstance(reader, RunReader):
             raise SpecError(
-                f"A run is opened by its directory: write scalelab.load({reader!r})."
+                f"A run is opened by its directory: write scalelab.load({reader!r}).",
+                code="not_a_directory",
             )
         self._reader = reader
         self.name = reader.name
@@ -369,7 +370,8 @@ class RunRecords(Guided):
         if self.experiment is None or not self.experiment.tune:
             raise SpecError(
                 f"{self.name} has no study: nothing was searched. Sweep an experiment "
-                "with tune."
+                "with tune.",
+                code="no_study",
             )
 
         from scalelab.search.journal import JOURNAL, copied

@@ -173,7 +173,8 @@ class Run(RecommendingRun):
         if target.suffix.lower() not in (".html", ".htm"):
             raise SpecError(
                 f"{target}: a report is one HTML file. Give a name that ends in .html; "
-                "a browser prints it as PDF."
+                "a browser prints it as PDF.",
+                code="not_html",
             )
 
         if not any(is_said(name, value) for name, value in question.items()):

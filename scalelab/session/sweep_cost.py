@@ -48,12 +48,14 @@ def rate_of(asked: Sweep) -> Rate:
             raise SpecError(
                 f"{limit} needs the price of a device{where}, and nothing says it. Say "
                 "price or prices in the site's profile, or a budget in device time, "
-                "such as 10gpu-h."
+                "such as 10gpu-h.",
+                code="budget_without_price",
             )
         if budget.currency not in ("", limits.price.currency):
             raise SpecError(
                 f"{limit} is in {budget.currency}, and the price{where} in "
-                f"{limits.price.currency}. Write the budget in that."
+                f"{limits.price.currency}. Write the budget in that.",
+                code="budget_in_other_currency",
             )
 
     def rate(group: str | None, num_devices: int, num_nodes: int) -> float:

@@ -156,7 +156,8 @@ class BatchSite(RemoteSite, BatchNodeSettings):
         if self.device_type is DeviceType.CUDA and self.request_gpus is False:
             raise SpecError(
                 "request_gpus=false with device_type=cuda asks for nodes without the "
-                "GPUs that ranks run on. Remove it, or write device_type: cpu."
+                "GPUs that ranks run on. Remove it, or write device_type: cpu.",
+                code="gpus_not_requested",
             )
         self.refuse_without_gpus("gpu_type")
         for line in self.directives:
@@ -168,32 +169,40 @@ class BatchSite(RemoteSite, BatchNodeSettings):
             raise SpecError(
                 f"{setting} says something about GPUs, but with device_type=cpu none "
                 "are asked for. Remove it, or add request_gpus: true; a node group "
-                "takes the site's away with null."
+                "takes the site's away with null.",
+                code="setting_without_gpus",
             )
 
     def _refuse_directive(self, line: str) -> None:
         system, directive = self.batch_system, f"directives: {line[:60]!r}"
         if line.lstrip().startswith("#"):
             raise SpecError(
-                f"{directive} starts with '#'. Write the part after {system.directive}."
+                f"{directive} starts with '#'. Write the part after "
+                f"{system.directive}.",
+                code="directive_has_sign",
             )
 
         if "\n" in line:
-            raise SpecError(f"{directive} has several lines. Write one per item.")
+            raise SpecError(
+                f"{directive} has several lines. Write one per item.",
+                code="directive_of_several_lines",
+            )
 
         for option in system.options_of(line):
             if found := system.reserved_options.match(option):
                 remedy = self.instead_of.get(found[0], "Remove it there.")
                 raise SpecError(
                     f"directives: {found[0]!r} is written by ScaleLab, from the site's "
-                    f"other settings and the trial. {remedy}"
+                    f"other settings and the trial. {remedy}",
+                    code="directive_of_own",
                 )
             for setting, pattern in system.excluding_options:
                 found = pattern.match(option)
                 if found and getattr(self, setting):
                     raise SpecError(
                         f"directives: {found[0]!r} and {setting} exclude each other. "
-                        "Keep one."
+                        "Keep one.",
+                        code="directive_conflicts",
                     )
 
 

@@ -35,14 +35,17 @@ _BUILT_IN: Mapping[str, type[Site]] = {
 def site_class(scheduler: object) -> type[Site]:
     """Return the class of the sites of a scheduler."""
     if not isinstance(scheduler, str):
-        raise SpecError(f"scheduler={shown(scheduler)} is not a name.")
+        raise SpecError(
+            f"scheduler={shown(scheduler)} is not a name.", code="not_a_name"
+        )
     if scheduler in _BUILT_IN:
         return _BUILT_IN[scheduler]
 
     if scheduler not in BATCH_SYSTEMS:
         names = [*_WITHOUT_BATCH_SYSTEM, *BATCH_SYSTEMS.names]
         raise SpecError(
-            f"scheduler={shown(scheduler)} is not known. {one_of(names, scheduler)}"
+            f"scheduler={shown(scheduler)} is not known. {one_of(names, scheduler)}",
+            code="unknown_scheduler",
         )
 
     return cast(type[Site], imported(BATCH_SYSTEMS[scheduler].site))
@@ -59,7 +62,7 @@ def site_of(values: Mapping[str, Any], *, source: str = "site") -> Site:
     try:
         settings = _own_settings(values)
     except SpecError as error:
-        raise paragraph(f"{source}: {error}") from error
+        raise paragraph(f"{source}: {error}", code=error.code) from error
     return validated(site_class(_scheduler(settings)), settings, source=source)
 
 
@@ -75,7 +78,8 @@ def _own_settings(values: Any) -> Any:
     if not isinstance(values, Mapping):
         raise SpecError(
             f"{shown(values)} is no site. Write the name of a profile, or the settings "
-            "of a site as a mapping of keys to values."
+            "of a site as a mapping of keys to values.",
+            code="not_a_site",
         )
 
     scheduler = _scheduler(values)
@@ -110,7 +114,8 @@ def _own_keys(
         elif value:  # what is null, false or empty says nothing
             raise SpecError(
                 f"{prefix}{key} belongs to scheduler {' or '.join(fields)}, but this "
-                f"site has scheduler={scheduler}. Remove it or change the scheduler."
+                f"site has scheduler={scheduler}. Remove it or change the scheduler.",
+                code="key_of_other_scheduler",
             )
 
     return found
@@ -152,7 +157,8 @@ def find_site(name_or_path: str) -> Site:
     raise paragraph(
         f"no site is called {name_or_path[:60]!r}. "
         f"{one_of([*profiles, LOCAL], name_or_path)} Profiles are read from "
-        f"{sites_directory()}/NAME.yaml; a path to a YAML file works too."
+        f"{sites_directory()}/NAME.yaml; a path to a YAML file works too.",
+        code="unknown_site",
     )
 
 

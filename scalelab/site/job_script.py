@@ -43,7 +43,8 @@ def directives(
         raise SpecError(
             f"the allocation {allocation} needs {largest} devices on a node, but a "
             f"node of site {site.name!r} has {site.gpus_per_node}. Spread it over more "
-            "nodes."
+            "nodes.",
+            code="more_than_a_node",
         )
 
     system = asked.batch_system
@@ -79,7 +80,8 @@ def with_batch_system(site: Site) -> BatchSite:
     names = " or ".join(BATCH_SYSTEMS.names)
     raise SpecError(
         f"site {site.name!r} has scheduler={site.scheduler}, which has no job "
-        f"script. Name a site with scheduler {names}."
+        f"script. Name a site with scheduler {names}.",
+        code="site_without_job_script",
     )
 
 
@@ -142,7 +144,8 @@ def refuse_log_directory(site: Site, directory: Path, *, option: str = "--run") 
         raise SpecError(
             f"{str(directory)!r} holds {found[0]!r}, which {site.scheduler} does not "
             "take in the path of a log. Choose another directory for the run with "
-            f"{option}."
+            f"{option}.",
+            code="log_path_refused",
         )
 
 
@@ -160,7 +163,8 @@ def driver_job_script(
     if not isinstance(site, BatchSite) or site.driver_job is None:
         raise SpecError(
             f"site {site.name!r} does not say in what job a driver may run. Add, for "
-            "example, driver_job: {walltime: 24h}."
+            "example, driver_job: {walltime: 24h}.",
+            code="no_driver_job",
         )
 
     refuse_log_directory(site, job_log.parent)

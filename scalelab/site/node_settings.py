@@ -33,7 +33,8 @@ def _group_name(value: Any) -> Any:
     if isinstance(value, str) and not re.fullmatch(_GROUP_NAME, value):
         raise SpecError(
             "is no name of a node group. Use at most 32 of A-Z, a-z, 0-9, _ and -, and "
-            "begin with a letter or a digit."
+            "begin with a letter or a digit.",
+            code="not_a_group_name",
         )
     return value
 

@@ -28,16 +28,20 @@ def _chunk_resource(text: str) -> str:
     if not _CHUNK_RESOURCE.fullmatch(text):
         raise SpecError(
             f"{text!r} is no resource of a chunk. Write one NAME=VALUE per item, such "
-            "as fast=True."
+            "as fast=True.",
+            code="not_a_chunk",
         )
 
     if name in _WRITTEN:
-        raise SpecError(f"{text!r} is written from {_WRITTEN[name]}. Set that.")
+        raise SpecError(
+            f"{text!r} is written from {_WRITTEN[name]}. Set that.", code="chunk_of_own"
+        )
 
     if name == "mpiprocs" and value != "1":
         raise SpecError(
             f"{text!r} would start a node's process {value} times. Only mpiprocs=1 "
-            "fits: ScaleLab starts the ranks of a node itself."
+            "fits: ScaleLab starts the ranks of a node itself.",
+            code="chunk_starts_ranks",
         )
 
     return text
@@ -97,7 +101,8 @@ class PbsSite(BatchSite, PbsNodeSettings):
         if self.chunk and self.gpu_request == "torque":
             raise SpecError(
                 "chunk adds to the chunks of select, and gpu_request=torque has none. "
-                "Remove one of them."
+                "Remove one of them.",
+                code="chunk_without_select",
             )
 
     def request(

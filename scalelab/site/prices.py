@@ -54,7 +54,8 @@ class PriceEntry(Section):
         if len(self._currencies) > 1:
             raise SpecError(
                 f"on_demand={self.on_demand}, spot={self._spot} and currency="
-                f"{self.currency} are of several currencies. Write one entry for each."
+                f"{self.currency} are of several currencies. Write one entry for each.",
+                code="several_currencies",
             )
         return self
 
@@ -84,5 +85,7 @@ def read_prices(path: Path) -> tuple[PriceEntry, ...]:
     """Read a price list: a YAML file that holds a list of entries."""
     entries = parse_list(read_document(path), source=str(path))
     if not entries:
-        raise paragraph(f"{path} holds no price. Write a list of entries.")
+        raise paragraph(
+            f"{path} holds no price. Write a list of entries.", code="no_prices"
+        )
     return validated(PriceList, {"prices": entries}, source=str(path)).prices

@@ -120,7 +120,9 @@ class Site(NodeSettings):
             except SpecError as error:
                 if name is None:
                     raise
-                raise SpecError(f"node_groups.{name}: {error}") from error
+                raise SpecError(
+                    f"node_groups.{name}: {error}", code=error.code
+                ) from error
         return self
 
     def refuse_conflicts(self) -> None:
@@ -129,7 +131,8 @@ class Site(NodeSettings):
             raise SpecError(
                 "price_per_gpu_hour and price_per_node_hour exclude each other. Keep "
                 "the one that is charged by; a node group takes the site's away with "
-                "null."
+                "null.",
+                code="price_said_twice",
             )
 
     @property
@@ -160,18 +163,21 @@ class Site(NodeSettings):
         if name is None:
             raise SpecError(
                 f"site {self.name!r} has node_groups, {', '.join(named)}, "
-                "and none of them was measured. Choose a site whose nodes are alike."
+                "and none of them was measured. Choose a site whose nodes are alike.",
+                code="node_groups_not_measured",
             )
 
         if not named:
             raise SpecError(
                 f"node_group={shown(name)}, but site {self.name!r} has no node_groups: "
-                "its nodes are alike. Name no group, or add node_groups to the site."
+                "its nodes are alike. Name no group, or add node_groups to the site.",
+                code="no_node_groups",
             )
 
         raise SpecError(
             f"node_group={shown(name)} is no node group of site {self.name!r}. "
-            f"{one_of(named, name)}"
+            f"{one_of(named, name)}",
+            code="unknown_node_group",
         )
 
     @property
@@ -191,7 +197,8 @@ class Site(NodeSettings):
 
         raise SpecError(
             "device_type=cuda, but no GPU is visible here. Write device_type: cpu in "
-            "the site, or say gpus_per_node."
+            "the site, or say gpus_per_node.",
+            code="no_gpu_visible",
         )
 
     @property
@@ -245,7 +252,8 @@ class RemoteSite(Site, RemoteNodeSettings):
         if self.gpus_per_node is None:
             raise SpecError(
                 f"scheduler={self.scheduler} needs gpus_per_node, which cannot be "
-                "found out from here. Add it to the site."
+                "found out from here. Add it to the site.",
+                code="devices_unknown",
             )
 
 

@@ -56,7 +56,8 @@ class SlurmSite(BatchSite, SlurmNodeSettings):
         if self.memory_per_node and self.memory_per_gpu:
             raise SpecError(
                 "memory_per_node and memory_per_gpu exclude each other. Keep one; a "
-                "node group takes the site's away with null."
+                "node group takes the site's away with null.",
+                code="memory_said_twice",
             )
         super().refuse_conflicts()
         self.refuse_without_gpus("memory_per_gpu")

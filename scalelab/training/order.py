@@ -54,7 +54,8 @@ def check_parts(found: int, noun: str, num_parts: int) -> None:
         raise SpecError(
             f"A sharded order deals the {noun} out to {num_parts} ranks, and there are "
             f"{found}. Make more of them, run on at most {found} devices, or let the "
-            "ranks share out one order."
+            "ranks share out one order.",
+            code="too_few_parts",
         )
 
 

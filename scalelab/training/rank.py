@@ -366,7 +366,8 @@ def _workload(spec: AttemptSpec) -> tuple[Workload, RankOptions]:
     program = spec.program
     if not isinstance(program, WorkloadProgram):
         raise SpecError(
-            f"{spec.trial.workload!r} is a command, and ranks run workloads only."
+            f"{spec.trial.workload!r} is a command, and ranks run workloads only.",
+            code="command_in_rank",
         )
 
     workload, options = workload_of(program, spec.trial)
@@ -377,7 +378,8 @@ def _workload(spec: AttemptSpec) -> tuple[Workload, RankOptions]:
     if idle and workload.engine is not None:
         raise SpecError(
             f"{idle[0]} has no effect on workload {program.name!r}, which computes "
-            "its steps by itself. Leave it out."
+            "its steps by itself. Leave it out.",
+            code="option_without_effect",
         )
 
     return workload, options

@@ -46,26 +46,36 @@ class RankOptions:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < least):
                 raise SpecError(
-                    f"{name}={value!r} must be a whole number, at least {least}."
+                    f"{name}={value!r} must be a whole number, at least {least}.",
+                    code="not_a_count",
                 )
 
         if not isinstance(self.compile, bool):
-            raise SpecError(f"compile={self.compile!r} must be true or false.")
+            raise SpecError(
+                f"compile={self.compile!r} must be true or false.", code="not_a_flag"
+            )
         if not isinstance(self.pin_memory, bool | None):
-            raise SpecError(f"pin_memory={self.pin_memory!r} must be true or false.")
+            raise SpecError(
+                f"pin_memory={self.pin_memory!r} must be true or false.",
+                code="not_a_flag",
+            )
 
         self._check_optimizer()
         if self.loader_workers and self.prefetch == 0:
             raise SpecError(
                 f"prefetch=0 and loader_workers={self.loader_workers} contradict each "
                 "other: a loader process always reads ahead. Set prefetch to at least "
-                "1, or loader_workers to 0."
+                "1, or loader_workers to 0.",
+                code="prefetch_without_reader",
             )
 
     def _check_optimizer(self) -> None:
         if self.optimizer is not None and self.optimizer not in OPTIMIZERS:
             known = one_of(OPTIMIZERS, str(self.optimizer))
-            raise SpecError(f"optimizer={shown(self.optimizer)} is not known. {known}")
+            raise SpecError(
+                f"optimizer={shown(self.optimizer)} is not known. {known}",
+                code="unknown_optimizer",
+            )
 
         for name, below in (("momentum", 1.0), ("weight_decay", math.inf)):
             value = getattr(self, name)
@@ -73,7 +83,8 @@ class RankOptions:
             if value is not None and not (is_number and 0 <= value < below):
                 limit = " and below 1" if below == 1 else ""
                 raise SpecError(
-                    f"{name}={shown(value)} must be a number, at least 0{limit}."
+                    f"{name}={shown(value)} must be a number, at least 0{limit}.",
+                    code="not_a_number",
                 )
 
     def pins_memory(self, device_type: str) -> bool:
@@ -81,7 +92,9 @@ class RankOptions:
         is_cuda = device_type == "cuda"
         if self.pin_memory and not is_cuda:
             raise SpecError(
-                f"pin_memory=True has no effect on {device_type} devices. Leave it out."
+                f"pin_memory=True has no effect on {device_type} devices. Leave it "
+                "out.",
+                code="option_without_effect",
             )
         return is_cuda and self.pin_memory is not False
 

@@ -29,7 +29,8 @@ class TrainingPlan:
         if evaluates and measurement.max_samples is None:
             raise SpecError(
                 f"max_samples is missing: a {trial.kind} trial needs the training "
-                "samples after which it gives up. Set it under 'measure' or 'job'."
+                "samples after which it gives up. Set it under 'measure' or 'job'.",
+                code="no_end",
             )
 
         return cls(

@@ -50,7 +50,8 @@ class TorchTrainer(Trainer):
         if workload not in self.workloads and not is_class:
             raise SpecError(
                 f"workload={shown(workload)} is neither built in nor module:Class. "
-                f"{one_of(self.workloads, workload)}"
+                f"{one_of(self.workloads, workload)}",
+                code="unknown_workload",
             )
 
     def check_keys(
@@ -68,13 +69,15 @@ class TorchTrainer(Trainer):
             if name in {*parameters, *options}:
                 raise SpecError(
                     f"workload={workload} has no model, so {name} has nothing to act "
-                    "on. Leave it out."
+                    "on. Leave it out.",
+                    code="option_without_effect",
                 )
 
         if "slow_rank_factor" in options:
             raise SpecError(
                 f"workload={workload} computes nothing, so options.slow_rank_factor "
-                "makes no rank slow. Leave it out."
+                "makes no rank slow. Leave it out.",
+                code="option_without_effect",
             )
 
     def names(self, workload: str, code_directory: Path | None) -> WorkloadNames | None:

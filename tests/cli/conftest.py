@@ -26,7 +26,7 @@ class Ended:
         assert self.code == code, self
         if self.out:
             error = json.loads(self.out)
-            assert list(error) == ["schema", "kind", "message", "hint"]
+            assert list(error) == ["schema", "kind", "code", "message", "hint"]
             assert error["schema"] == "scalelab.error/1"
             whole = f"{error['message']} {error['hint']}"
             assert self.err.split() == ["Error:", *whole.split()]

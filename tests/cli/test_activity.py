@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from sentences import Golden
 from waiting import wait_until
 
 from scalelab.cli import progress as module
@@ -43,20 +44,22 @@ def started(directory: Path) -> TrialStarted:
     )
 
 
-def test_nodes_start_then_a_trial_waits_for_its_first_step(tmp_path: Path) -> None:
+def test_nodes_start_then_a_trial_waits_for_its_first_step(
+    tmp_path: Path, golden: Golden
+) -> None:
     activity = Activity()
     assert activity.of_nodes(90) == "starting nodes"
     activity.take(SweepStarted(host="h", pid=1, frameworks=("torch",)), 100)
-    assert activity.of_nodes(112) == "starting nodes: importing torch, 12 s"
+    golden(activity.of_nodes(112))
     activity.take(started(tmp_path), 120)
     assert activity.of_trial(120) == "", "it has just begun"
-    assert activity.of_trial(132) == "no step yet after 12 s"
+    golden(activity.of_trial(132))
     assert activity.notice == ""
     (tmp_path / "notice.txt").write_text("No step after 60 s.")
     assert activity.notice == "No step after 60 s."
     stream = tmp_path / "stream.jsonl"
     stream.write_text('{"event": "step", "step": 7}\n{"event": "evaluation"}\n{"ev')
-    assert activity.of_trial(133) == "the first trial is at step 7"
+    golden(activity.of_trial(133))
     assert activity.notice == ""
     ended = TrialEnded(
         trial_id="t",

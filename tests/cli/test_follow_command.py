@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from fake_programs import FakePrograms
 from measured_runs import EMULATED, measured_run
+from sentences import Golden
 
 from scalelab.cli.main import run
 from scalelab.records.afterwards.followed import followed_jobs
@@ -89,13 +90,13 @@ def test_another_batch_is_named_and_teaches_nothing(
 
 
 def test_a_rate_that_may_be_of_one_rank_is_no_step_time(
-    history: Path, capsys: pytest.CaptureFixture[str]
+    history: Path, capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:
     lines = [f"step {n} | 95.1 samples/s" for n in range(50, 1001, 50)]
     Path("job.log").write_text("\n".join(lines))
     report = asked("job.log", capsys=capsys)
     assert report["compared"] == []
-    assert "may be of one rank or of all" in str(report["text"])
+    golden(str(report["text"]))
     assert followed_jobs(history) == ()
 
 
@@ -124,11 +125,14 @@ def test_wrong_input_is_refused(
 
 
 def test_without_a_batch_system_a_job_cannot_be_asked_for(
-    history: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    history: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    golden: Golden,
 ) -> None:
     monkeypatch.setenv("PATH", "")
     assert run(["follow", "17"]) == 3
-    assert "Neither sinfo nor pbsnodes can be run" in capsys.readouterr().err
+    golden(capsys.readouterr().err)
 
 
 ENDED = """Job Id: 17.server
@@ -164,18 +168,24 @@ def test_the_batch_system_is_that_of_the_site_or_has_such_ids(
 
 
 def test_a_number_is_a_job_and_a_path_a_file(
-    history: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    history: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    golden: Golden,
 ) -> None:
     Path(log(480.0)).rename("17")
     assert asked("./17", capsys=capsys)["job"] == "./17"
     monkeypatch.setenv("PATH", "")
     assert run(["follow", "runs/p2", "17", *OF_P2]) == 3
-    assert "Neither sinfo nor pbsnodes can be run" in capsys.readouterr().err
+    golden(capsys.readouterr().err)
     assert run(["follow", "runs/p2", "9" * 300, *OF_P2]) == 3
 
 
 def test_a_job_that_slurm_knows_alone_says_what_it_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    golden: Golden,
 ) -> None:
     programs = FakePrograms(tmp_path / "bin")
     monkeypatch.setenv("PATH", str(programs.folder))
@@ -184,9 +194,4 @@ def test_a_job_that_slurm_knows_alone_says_what_it_used(
     fields = "17|17|vit|TIMEOUT|2|16|cpu=16,gres/gpu=4|60|1000|1060|3600|08:00:00"
     programs.says("sacct", f"{fields}|||/home/me".replace("|", "\x1f"))
     assert run(["follow", "17"]) == 0
-    assert capsys.readouterr().out.splitlines()[:4] == [
-        "Job 17 (vit) on 4 GPUs of 2 nodes: timeout.",
-        "",
-        "time   60 min  of 60 min asked for (100%)",
-        "cores       8  of 16 busy on average (50%)",
-    ]
+    golden(*capsys.readouterr().out.splitlines()[:4])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from measured_runs import measured_run
+from sentences import Golden
 
 from scalelab.records.control.lease import this_process
 
@@ -58,7 +59,7 @@ def test_only_regular_files_are_read(
 
 @pytest.mark.parametrize("name", ["../../secret.txt", "/etc/passwd", "0001.yaml/../x"])
 def test_the_experiment_is_a_file_of_the_run(
-    scalelab: Callable[..., Any], here: Path, good_run: Path, name: str
+    scalelab: Callable[..., Any], here: Path, good_run: Path, name: str, golden: Golden
 ) -> None:
     shutil.copytree(good_run, here / "run")
     (here / "secret.txt").write_text("hidden: 1")
@@ -68,7 +69,7 @@ def test_the_experiment_is_a_file_of_the_run(
     path.write_text(json.dumps(header))
     refused = scalelab("report", "run")
     assert refused.code == 2
-    assert "is not the header of a run" in refused.err
+    golden(refused.err)
     assert "hidden" not in refused.err
 
 
@@ -163,13 +164,13 @@ def test_half_a_character_in_a_cell_is_shown_as_none(
 
 
 def test_a_header_of_zeros_is_refused_in_a_sentence(
-    scalelab: Callable[..., Any], here: Path
+    scalelab: Callable[..., Any], here: Path, golden: Golden
 ) -> None:
     (here / "run").mkdir()
     (here / "run" / "run.json").write_bytes(bytes(900))
     refused = scalelab("status", "run")
     refused.assert_refused()
-    assert "is not the header of a run" in refused.err
+    golden(refused.err)
     assert len(refused.err) < 400
 
 

@@ -1,13 +1,15 @@
 """A run that was measured on one node learns of others what several cost."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from measured_runs import COMMAND, EMULATED, completed, measured_run, step_time_s
+from sentences import refused
 
-from scalelab.errors import SpecError, StoreError
+from scalelab.errors import StoreError
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.recommend.answer.recommendation import Recommendation
@@ -42,6 +44,22 @@ def taught(here: Path) -> Path:
     return measured_run(here / "trained", COMMAND).directory
 
 
+def facts(answer: Recommendation) -> dict[str, Any]:
+    return {fact.kind: fact.values for fact in answer.facts}
+
+
+def of_kind(facts: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [fact for fact in facts if fact["kind"] == kind]
+
+
+def assert_learned(facts: dict[str, Any], name: str) -> None:
+    """One curve of one run has informed the answer."""
+    learned = facts["learned_from"]
+    assert learned["num_curves"] == 1
+    (run,) = learned["runs"]
+    assert run.startswith(f"{name} (")
+
+
 def bases(answer: Recommendation) -> dict[int, str]:
     return {row.world_size: row.basis for row in answer.rows}
 
@@ -53,13 +71,10 @@ def test_what_one_node_cannot_tell_is_learned_from_another_run(
     batches = {"local_batch": 32, "max_batch": 512}
     alone = asked.recommend(gpus=[8, 16], **batches)
     assert bases(alone)[8] == bases(alone)[16] == "not measured here"
-    assert any(
-        note.startswith("Not chosen: 8, 16 GPUs. They rest on what was not measured")
-        for note in alone.notes
-    )
+    assert facts(alone)["unmeasured_not_chosen"]["world_sizes"] == [8, 16]
     answer = asked.recommend(gpus=[8, 16], learn_from=[taught], **batches)
     assert bases(answer)[8] == bases(answer)[16] == "extrapolated"
-    assert "also learned from 1 curve of trained (" in " ".join(answer.notes)
+    assert_learned(facts(answer), "trained")
     assert answer.num_observations == alone.num_observations
     row = answer.rows[-1]
     batch = row.batch.local_batch_size
@@ -126,17 +141,15 @@ def test_runs_that_cannot_teach_are_refused(
     asked: Run, taught: Path, here: Path
 ) -> None:
     unrelated = measured_run(here / "small", EMULATED).directory
-    with pytest.raises(
-        SpecError, match=r"Nothing can be learned from small .*: no curve"
-    ):
+    with refused("nothing_to_learn"):
         asked.recommend(learn_from=[unrelated])
     answer = asked.recommend(learn_from=[unrelated, taught])
-    assert "also learned from 1 curve of trained (" in " ".join(answer.notes)
-    with pytest.raises(SpecError, match="heavier knows its own rows"):
+    assert_learned(facts(answer), "trained")
+    with refused("own_rows"):
         asked.recommend(learn_from=[asked.directory])
     with pytest.raises(StoreError, match="absent"):
         asked.fit(learn_from=[here / "absent"])
-    with pytest.raises(SpecError, match="'usl' learns from the asked rows alone"):
+    with refused("law_learns_alone", "'usl'"):
         asked.recommend(law="usl", learn_from=[taught])
 
 
@@ -168,7 +181,9 @@ def test_the_other_workloads_of_a_run_teach_too(
     assert "extrapolated" not in alone
     all_of_it = scalelab("recommend", "runs/alone", *asked, "--explain").out
     assert "--learn-from RUN" in " ".join(all_of_it.split())
-    assert "Not chosen: 8, 16 GPUs. They rest on what was not measured" in all_of_it
+    in_json = json.loads(scalelab("recommend", "runs/alone", *asked, "--json").out)
+    (unmeasured,) = of_kind(in_json["facts"], "unmeasured_not_chosen")
+    assert unmeasured["world_sizes"] == [8, 16]
     assert "not measured here" not in both
     assert both.count("extrapolated") == 2
 
@@ -181,6 +196,8 @@ def test_the_command_learns(
     answer = scalelab(*asked)
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.count("extrapolated") == 1
-    assert "learned from 1 curve of trained" in scalelab(*asked, "--explain").out
+    in_json = json.loads(scalelab(*asked, "--json").out)
+    (learned,) = of_kind(in_json["facts"], "learned_from")
+    assert_learned({"learned_from": learned}, "trained")
     scalelab("recommend", "heavier", "--learn-from", "heavier").assert_refused()
     scalelab("recommend", "heavier", "--learn-from", "nowhere").assert_refused()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from sentences import Golden
 
 from scalelab.cli import progress as module
 from scalelab.cli.progress import LineView, LiveView, Tracker, problem, view
@@ -104,7 +105,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_the_end_is_expected_at_the_pace_of_this_sweep(clock: Clock) -> None:
+def test_the_end_is_expected_at_the_pace_of_this_sweep(
+    clock: Clock, golden: Golden
+) -> None:
     tracker = Tracker(CORES)
     assert tracker.counts() == "starting nodes"
     tracker.source = Source(total=12, remaining=8)
@@ -119,7 +122,7 @@ def test_the_end_is_expected_at_the_pace_of_this_sweep(clock: Clock) -> None:
     clock.now_s += 60
     assert "left" not in tracker.counts()  # a long trial takes longer than others
     tracker.take(ended(12, running=0, failed=1))
-    assert tracker.counts() == "12/12 done, 0 running, 1 failed, 0.010 core-h"
+    golden(tracker.counts())
 
 
 def test_no_end_is_expected_of_a_sweep_that_stops(clock: Clock) -> None:
@@ -170,13 +173,11 @@ def test_an_unknown_total_is_counted_once_it_is_known(clock: Clock) -> None:
     assert tracker.counts().startswith("5/10 done")
 
 
-def test_trials_that_did_not_fit_are_counted() -> None:
+def test_trials_that_did_not_fit_are_counted(golden: Golden) -> None:
     tracker = Tracker(CORES)
     tracker.source = Source(total=9, remaining=5)
     tracker.take(started(4, failed=1, out_of_memory=2))
-    assert tracker.counts() == (
-        "4/9 done, 1 running, 1 failed, 2 out of memory, 0.010 core-h"
-    )
+    golden(tracker.counts())
 
 
 @pytest.mark.parametrize(
@@ -231,16 +232,15 @@ def shown(console: Console, live: LiveView) -> list[str]:
     return capture.get().splitlines()
 
 
-def test_what_was_waited_for_is_forgotten_once_it_came() -> None:
+def test_what_was_waited_for_is_forgotten_once_it_came(golden: Golden) -> None:
     console = terminal(80)
     live = LiveView(console, CORES)
     live(Waiting(reason="two nodes in the queue."))
-    assert shown(console, live)[-1] == "Waiting: two nodes in the queue."
+    golden(shown(console, live)[-1])
     live(NODE_UP)
     assert "Waiting" not in shown(console, live)[-1]
     live(Waiting(reason="one node in the queue."))
     live(started(1, waiting=2))
-    assert shown(console, live)[-1] == "Waiting: one node in the queue."
     live(ended(2, waiting=0))
     assert "Waiting" not in shown(console, live)[-1]
     live(ended(3, "failed", reason="no"))
@@ -267,16 +267,14 @@ def test_the_live_block_fits_its_terminal(width: int) -> None:
     assert lines[-1].rstrip().endswith("\N{HORIZONTAL ELLIPSIS}")
 
 
-def test_the_fastest_trial_so_far_is_named() -> None:
+def test_the_fastest_trial_so_far_is_named(golden: Golden) -> None:
     console = terminal(80)
     live = LiveView(console, CORES)
     for done, rate in enumerate((None, 900.0, 12_340.0, 11_000.0)):
         live(ended(done, samples_per_s=rate))
     counts, fastest = shown(console, live)
     assert "3 done" in counts
-    assert fastest.rstrip() == (
-        "Fastest here: 12,340 samples/s (throughput, 2 devices on 1x2, global batch 16)"
-    )
+    golden(fastest.rstrip())
 
 
 def test_a_bar_without_colours_is_drawn_in_letters() -> None:
@@ -342,7 +340,7 @@ def lines_of(console: Console) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-def test_a_pipe_gets_a_line_now_and_then(clock: Clock) -> None:
+def test_a_pipe_gets_a_line_now_and_then(clock: Clock, golden: Golden) -> None:
     console = Console(file=io.StringIO())
     with LineView(console, CORES, is_quiet=False) as lines:
         lines.announce("Running 3 trials\x1b[1m.")
@@ -352,12 +350,7 @@ def test_a_pipe_gets_a_line_now_and_then(clock: Clock) -> None:
         clock.now_s += 11
         lines(ended(2, failed=1))
         lines(ended(3, failed=1, running=0))
-    assert lines_of(console) == [
-        "Running 3 trials?[1m.",
-        f"Trial {TRIAL}: failed. no way",
-        "2/3 done, 1 running, 1 failed, 0.010 core-h, about 6 s left",
-        "3/3 done, 0 running, 1 failed, 0.010 core-h",
-    ]
+    golden(*lines_of(console))
 
 
 OPEN = Inquiry(
@@ -376,20 +369,17 @@ OPEN = Inquiry(
 )
 
 
-def test_what_is_open_stands_beside_the_counts(clock: Clock) -> None:
+def test_what_is_open_stands_beside_the_counts(clock: Clock, golden: Golden) -> None:
     console = Console(file=io.StringIO())
     with LineView(console, CORES, is_quiet=False) as lines:
         lines.watch(Source(total=None, remaining=None, inquiry=OPEN))
         lines(started(0))
         clock.now_s += 11
         lines(ended(1, running=0))
-    assert lines_of(console)[-1] == (
-        "1 done, 0 running, 0.010 core-h. 4 or 8 CPU slots: 2x4 with local batch 64, "
-        "0.40 core-h, would settle 60% of what is open"
-    )
+    golden(lines_of(console)[-1])
 
 
-def test_the_live_block_has_a_line_for_what_is_open() -> None:
+def test_the_live_block_has_a_line_for_what_is_open(golden: Golden) -> None:
     console = terminal(120)
     live = LiveView(console, CORES)
     live.watch(Source(total=None, remaining=None, inquiry=OPEN))
@@ -399,7 +389,7 @@ def test_the_live_block_has_a_line_for_what_is_open() -> None:
     live(started(0))
     with console.capture() as shown:
         console.print(live._render())
-    assert "4 or 8 CPU slots: 2x4 with local batch 64" in shown.get()
+    golden(shown.get())
 
 
 def test_the_moment_between_two_trials_is_not_shown(clock: Clock) -> None:

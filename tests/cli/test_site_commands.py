@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from fake_programs import FakePrograms
+from sentences import Golden
 
 
 def test_the_group_explains_itself(scalelab: Callable[..., Any]) -> None:
@@ -14,36 +15,37 @@ def test_the_group_explains_itself(scalelab: Callable[..., Any]) -> None:
 
 
 def test_no_batch_system(
-    scalelab: Callable[..., Any], here: Path, monkeypatch: pytest.MonkeyPatch
+    scalelab: Callable[..., Any],
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    golden: Golden,
 ) -> None:
     monkeypatch.setenv("PATH", str(here))
     refused = scalelab("site", "init")
     refused.assert_refused(3)
-    assert "Neither sinfo nor pbsnodes can be run here." in refused.err
+    golden(refused.err)
     scalelab("site", "init", "--scheduler", "pbs").assert_refused(3)
     scalelab("site", "init", "--scheduler", "lsf").assert_refused()
 
 
 @pytest.mark.slow
 def test_a_profile_is_written_and_checked(
-    scalelab: Callable[..., Any], here: Path, monkeypatch: pytest.MonkeyPatch
+    scalelab: Callable[..., Any],
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    golden: Golden,
 ) -> None:
     monkeypatch.setenv("PATH", f"{here}")
     programs = FakePrograms(here)
     programs.says("sinfo", "gpu|up|infinite|2|8|6000|gpu:2\n")
     programs.says("scontrol", "ClusterName = tiny AllocNodes=ALL\n")
     written = scalelab("site", "init")
-    path = here.with_name("config") / "scalelab" / "sites" / "tiny.yaml"
-    assert written.out.splitlines() == [
-        f"Wrote {path}: partition gpu, 2 x (8 cores, 6 GiB, 2 GPUs).",
-        "Look through it, then: scalelab doctor --site tiny",
-    ]
+    golden(*written.out.splitlines())
     checked = scalelab("doctor", "--site", "tiny")
     assert checked.code == 3
-    assert checked.out.startswith("broken  programs          sbatch, squeue, scancel")
-    assert "Sweeps on tiny will fail until what is broken is repaired." in checked.out
+    golden(checked.out.splitlines()[0])
     named = scalelab("site", "init", "./mine.yaml", "--device-type", "cpu")
-    assert named.out.endswith("doctor --site ./mine.yaml\n")
+    golden(named.out)
     assert "request_gpus: true" in Path("mine.yaml").read_text()
 
 

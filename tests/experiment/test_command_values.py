@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
+from sentences import refused
 
-from scalelab.errors import SpecError
 from scalelab.experiment.command_values import untold_batches
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.placeholders import Untold
@@ -36,12 +34,10 @@ AXES = {
 def test_an_axis_that_the_command_is_not_told_of_is_refused(
     axis: str, text: str
 ) -> None:
-    with pytest.raises(SpecError, match=f"^{axis} varies between trials ") as refused:
-        planned(f"command: python a.py\n{text}")
-    said = str(refused.value)
-    assert f"Write {{{axis}}} " in said
     variable = f"SCALELAB_{axis.upper()}"
-    assert said.endswith(f"reads the variable {variable}, add uses: [{variable}].")
+    with refused("axis_not_received", f"{{{axis}}}", variable) as caught:
+        planned(f"command: python a.py\n{text}")
+    assert str(caught.value).startswith(axis)
 
 
 @pytest.mark.parametrize(("axis", "text"), AXES.items())
@@ -57,27 +53,15 @@ def test_a_command_that_is_told_of_its_axes_is_planned(
     assert len(planned(told[way] + text).trials) > 2
 
 
-def test_the_whole_message_for_two_local_batches() -> None:
-    message = (
-        "local_batch_size varies between trials (8, 16), but the command does not "
-        "receive it: it would run alike for all of them. Write {local_batch_size} or "
-        "{batch_size_per_node} or {global_batch_size} in the command or in env where "
-        "the value belongs; if the program itself reads the variable "
-        "SCALELAB_LOCAL_BATCH_SIZE, add uses: [SCALELAB_LOCAL_BATCH_SIZE]."
-    )
-    with pytest.raises(SpecError, match=f"^{re.escape(message)}$"):
-        planned("command: python a.py\nlocal_batch_size: [8, 16]\n")
-
-
 def test_a_batch_that_is_looked_for_must_be_told() -> None:
-    with pytest.raises(SpecError, match=r"^local_batch_size varies .*\(auto\)"):
+    with refused("axis_not_received", "local_batch_size", "(auto)"):
         planned("command: python a.py\nlocal_batch_size: auto\n")
     assert planned("command: python a.py {local_batch_size}\nlocal_batch_size: auto")
 
 
 def test_a_global_batch_alone_does_not_tell_two_local_batches_apart() -> None:
     batches = "local_batch_size: [8, 16]\nglobal_batch_size: 64\n"
-    with pytest.raises(SpecError, match=r"^local_batch_size varies .*\(8, 16\)"):
+    with refused("axis_not_received", "local_batch_size", "(8, 16)"):
         planned(f"command: python a.py {{global_batch_size}}\n{batches}")
     both = "{local_batch_size} {global_batch_size}"
     assert planned(f"command: python a.py {both}\n{batches}").trials
@@ -87,7 +71,7 @@ def test_a_rate_that_only_follows_the_batch_may_be_scaled_by_the_command() -> No
     rates = "learning_rate: {base: 0.1, at_batch: 8, rule: linear}\n"
     batches = "local_batch_size: [8, 16]\n"
     command = "command: python a.py {local_batch_size}"
-    with pytest.raises(SpecError, match=r"^learning_rate varies between trials"):
+    with refused("axis_not_received", "learning_rate"):
         planned(f"{command}\n{batches}{rates}{ALL_KINDS}")
     told = f"{command} {{base_learning_rate}}\n{batches}{rates}{ALL_KINDS}"
     assert planned(told).trials
@@ -104,8 +88,7 @@ def test_a_program_may_share_one_global_batch_among_its_ranks_by_itself() -> Non
 
 @pytest.mark.parametrize("name", ["warmup_samples", "base_learning_rate"])
 def test_what_only_a_learning_rate_has_needs_one(name: str) -> None:
-    message = f"learning_rate is missing, but the command uses {{{name}}}"
-    with pytest.raises(SpecError, match=re.escape(message)):
+    with refused("no_learning_rate", f"{{{name}}}"):
         planned(f"command: python a.py {{{name}}}\nlocal_batch_size: 8\n")
 
 
@@ -116,19 +99,17 @@ def test_one_value_of_each_axis_need_not_be_told() -> None:
 
 def test_an_option_may_be_read_from_the_environment() -> None:
     text = "command: python a.py\nlocal_batch_size: 8\noptions: {depth: [2, 4]}\n"
-    with pytest.raises(SpecError, match=r"options\.depth would change nothing.*uses"):
+    with refused("axis_changes_nothing", "options.depth", "SCALELAB_DEPTH"):
         planned(text)
     assert planned(f"{text}uses: SCALELAB_DEPTH\n").trials
 
 
 def test_a_variable_that_no_command_finds_is_refused() -> None:
     text = "command: python a.py\nlocal_batch_size: 8\nuses: [SCALELAB_LOCAL_BATCH]\n"
-    with pytest.raises(
-        SpecError, match=r"uses: 'SCALELAB_LOCAL_BATCH' is no variable that a command"
-    ):
+    with refused("unknown_variable", "SCALELAB_LOCAL_BATCH"):
         planned(text)
     workload = "workload: digits_mlp\nlocal_batch_size: 8\nuses: [SCALELAB_SEED]\n"
-    with pytest.raises(SpecError, match=r"uses belongs to a command, not to a wo"):
+    with refused("key_of_command", "uses"):
         planned(workload)
 
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from sentences import refused
 
-from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.experiment.spec import Experiment
 
@@ -54,11 +54,11 @@ def test_samples_that_were_said_stay() -> None:
 def test_only_throughput_trials_of_a_probed_command_show_them() -> None:
     epochs = "job: {epochs: 3}\n"
     assert Experiment.from_text(COMMAND + epochs).job == Job(epochs=3)
-    with pytest.raises(SpecError, match="epochs needs samples_per_epoch"):
+    with refused("epochs_without_samples"):
         Experiment.from_text(
             BOTH + "workload: digits_mlp\nlearning_rate: 0.1\n" + epochs
         )
-    with pytest.raises(SpecError, match="epochs needs samples_per_epoch"):
+    with refused("epochs_without_samples"):
         Experiment.from_text(COMMAND + epochs + "probe: none\nmetrics: open_clip\n")
-    with pytest.raises(SpecError, match=r"measure\.kind=end_to_end needs an end"):
+    with refused("no_end"):
         Experiment.from_text(COMMAND + epochs + "measure: {kind: end_to_end}\n")

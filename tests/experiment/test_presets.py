@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import yaml
 
-from scalelab.errors import SpecError
 from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.program import (
     CommandProgram,
@@ -87,41 +84,6 @@ def test_a_program_carries_what_the_job_says_of_its_data() -> None:
 def test_fingerprints_without_a_preset_do_not_speak_of_it() -> None:
     metrics = with_metrics({"regex": "(?P<step>.)"}).fingerprint()["metrics"]
     assert metrics == {"jsonl": None, "regex": ["(?P<step>.)"]}
-
-
-@pytest.mark.parametrize(
-    ("metrics", "message"),
-    [
-        ("nanogtp", r"metrics: preset='nanogtp' is not known\. Did you mean 'nanogpt'"),
-        ({"preset": "lightening"}, r"Did you mean 'lightning'\? Valid: huggingface, "),
-        ({"preset": 3}, r"preset=3 is not known\. Valid: "),
-        (
-            {"preset": "keras", "jsonl": "a.jsonl"},
-            r"preset=keras reads the output .*cannot stand beside jsonl\. Remove one",
-        ),
-        (
-            {"preset": "keras", "csv": "a.csv"},
-            r"preset=keras reads the output .* stand beside csv\. Remove one",
-        ),
-        (
-            {"jsonl": "a", "csv": "b"},
-            r"must have exactly one of jsonl, regex, csv and tensorboard",
-        ),
-        (
-            {"jsonl": "{trial_dir}/a.csv"},
-            r"jsonl='\{trial_dir\}/a\.csv' names a CSV file\. Write csv in place of",
-        ),
-        (
-            {"jsonl": "a", "columns": {"step": "n"}},
-            r"metrics: columns names columns of metrics\.csv\. Add that file",
-        ),
-        ({"preset": "keras", "regex": 3}, r"metrics\.regex=3 must be text"),
-        ({"preset": "keras", "regx": "a"}, r"unknown key 'metrics\.regx'"),
-    ],
-)
-def test_what_is_wrong_with_a_preset_is_said(metrics: Any, message: str) -> None:
-    with pytest.raises(SpecError, match=message):
-        with_metrics(metrics)
 
 
 def test_editors_know_the_presets() -> None:

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gang import throughput_trial
+from sentences import refused
 
-from scalelab.errors import SpecError
 from scalelab.experiment.rates import LearningRateRule, scaled_rate
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import LearningRate
@@ -106,11 +106,7 @@ def test_a_number_alone_is_a_rate_without_a_rule() -> None:
 
 
 def test_a_rule_needs_the_batch_it_scales_from() -> None:
-    with pytest.raises(
-        SpecError,
-        match=r"learning_rate: rule=sqrt scales base from the batch it was tuned at\. "
-        r"Add at_batch, a global batch size\.",
-    ):
+    with refused("no_batch_of_rate", "rule=sqrt"):
         experiment("{base: 0.1, rule: [none, sqrt]}")
 
 

@@ -2,8 +2,8 @@ import json
 from pathlib import Path
 
 import pytest
+from sentences import refused
 
-from scalelab.errors import SpecError
 from scalelab.experiment.fingerprint import fingerprint_changes
 from scalelab.experiment.job import Job
 from scalelab.experiment.program import CommandProgram, WorkloadProgram
@@ -113,7 +113,7 @@ def test_where_metrics_are_read(metrics: str, jsonl: str | None) -> None:
 
 def test_an_expression_must_name_the_step() -> None:
     loss = "metrics: {regex: 'loss (?P<loss>.+)'}\nprobe: none"
-    with pytest.raises(SpecError, match=r"has no group named step\. Add one, such as"):
+    with refused("no_group_of_step"):
         read(COMMAND.replace("metrics: {jsonl: $SCALELAB_METRICS}", loss))
 
 
@@ -131,130 +131,8 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(WORKLOAD + "gpu: 1")
 
-    with pytest.raises(
-        SpecError, match=r"a\.yaml: unknown key 'gpu'\. Did you mean 'gpus'\? Valid: "
-    ):
+    with refused("extra_forbidden", "a.yaml", "'gpu'", "'gpus'"):
         Experiment.from_file(path)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (
-            "measure: {repeats: 0}",
-            "measure.repeats=0 must be at least 1. Runs of each throughput trial, "
-            "interleaved.",
-        ),
-        (
-            "measure: {kind: throughputs}",
-            "measure.kind='throughputs' is not known. Did you mean 'throughput'? "
-            "Valid: throughput, convergence, end_to_end.",
-        ),
-        (
-            "seed: [0, 1.5]",
-            "seed[1]=1.5 must be a whole number. Seeds, 0 to 2**32 - 1.",
-        ),
-        ("precision: []", "precision: is empty. Write at least one value."),
-        (
-            "measure: {steps: 0, repeats: -1}",
-            "measure.steps=0 must be at least 1. Measured steps of a throughput trial, "
-            "at most. Also wrong: measure.repeats.",
-        ),
-        ("site: {nodes: [1]}", "site.nodes=[1] must be a whole number. Nodes a trial "),
-        (
-            "nodes: 1, 2",
-            "nodes='1, 2' is one text. A list needs brackets: [1, 2]. Nodes per trial",
-        ),
-        (
-            "measure: {kind: 'throughput,convergence'}",
-            "measure.kind='throughput,convergence' is not known. A list needs "
-            "brackets: [throughput, convergence].",
-        ),
-        ("node_group: a, b", "A list needs brackets: [a, b]. Node groups of the site"),
-        (
-            "options: {dropout: 0.1, 0.2}",
-            "options: the key 0.2 is no word. If it is one of several values: a list "
-            "needs brackets, [a, b].",
-        ),
-        (
-            "measure: {kind: throughput, convergence}",
-            "start_up_timeout. If it is one of several values: a list needs brackets, ",
-        ),
-        ("learning_rate: [0.1, a]", "learning_rate: [0.1, 'a'] is no learning rate."),
-        (
-            "learning_rate: fast",
-            "learning_rate: 'fast' is no learning rate. Write a n",
-        ),
-        (
-            "job: {epochs: 0, samples_per_epoch: 9}",
-            "job.epochs=0 must be greater than 0. Passes over the data",
-        ),
-        (
-            "gradient_accumulation_steps: 1000000000000001",
-            "=1000000000000001 must be at most 1e+15.",
-        ),
-        ("job: 3", "job=3 must be a mapping of keys to values."),
-        ("job: {epochs: 3}", "job: epochs needs samples_per_epoch. Add it."),
-        ("options: {x: [{a: 1}]}", "options.x[0]: {'a': 1} is not a text, a number, "),
-        ("env_from: A", "env_from belongs to a command, not to a workload."),
-        ("env: {A: 1}", "env belongs to a command, not to a workload. Remove it."),
-        (
-            "scaling: strong",
-            "scaling=strong holds global_batch_size fixed, but there is none. Add it, "
-            "or write scaling: weak.",
-        ),
-        (
-            "gradient_accumulation_steps: 2\nglobal_batch_size: 64",
-            "gradient_accumulation_steps follows from global_batch_size and "
-            "local_batch_size. Remove one of the three.",
-        ),
-    ],
-)
-def test_an_error_names_field_value_rule_and_remedy(line: str, message: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        read(f"{WORKLOAD}{line}\n")
-
-    assert message in str(caught.value)
-
-
-def test_batches_side_by_side_need_brackets() -> None:
-    with pytest.raises(SpecError, match=r"or auto\. A list .* brackets: \[8, 16\]\."):
-        read(WORKLOAD.replace("batch_size: 16", "batch_size: 8, 16"))
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("env: {1A: x}", "env: '1A' is no name of an environment variable"),
-        ("stop: {grace: 2min}", "stop: grace=120s must be at most 100s: what ends a"),
-        ("stop: {signal: SIGKILL, grace: 9s}", "stop.signal='SIGKILL' is not known."),
-        ("env: TOKEN=sk-secret", "env must be a mapping of keys to values. Env"),
-        ("env: {A: [sk]}", "env.A: the value of an environment variable is a text or"),
-        ("env_from: [1A]", "env_from: '1A' is no name of an environment variable"),
-        ("env: {A: x}\nenv_from: A", "A is under env and under env_from. Keep it in"),
-        ("env: {A: true}", "env.A: true is ambiguous in an environment variable"),
-        (
-            "options: {aug: [1]}",
-            "options.aug would change nothing: the command does not",
-        ),
-        ("options: {seed: [1]}", "options.seed is a placeholder of its own"),
-        ("env: {A: '{lr}'}", "env.A holds {lr}, which is no placeholder."),
-    ],
-)
-def test_what_a_command_cannot_use_is_refused(line: str, message: str) -> None:
-    text = COMMAND.replace("env: {WANDB_MODE: offline, THREADS: 4}", line)
-
-    with pytest.raises(SpecError) as caught:
-        read(text)
-
-    assert message in str(caught.value)
-
-
-def test_a_command_that_wants_a_rate_needs_one() -> None:
-    without = "\n".join(COMMAND.splitlines()[:-1])
-
-    with pytest.raises(SpecError, match=r"the command uses {learning_rate}\. Add, for"):
-        read(without)
 
 
 @pytest.mark.parametrize("parameter", ["1.5", "[1, {a: null}]", "{a: [true]}", "''"])
@@ -323,31 +201,12 @@ class TestMeasure:
         assert found.target is None
         assert found.max_samples is None
 
-    @pytest.mark.parametrize(
-        ("job", "message"),
-        [
-            ("", "needs a metric to reach"),
-            ("job: {steps: 3}", "needs a metric to reach"),
-            ("job: {target: a >= 1}", "needs an end. Add measure.max_samples"),
-            ("job: {target: a >= 1, steps: 3}", "needs evaluations to see the target"),
-        ],
-    )
-    def test_a_convergence_trial_must_be_able_to_end(
-        self, job: str, message: str
-    ) -> None:
-        with pytest.raises(SpecError, match=message):
-            read(self.CONVERGENCE + job)
-
-    def test_a_cap_in_epochs_needs_their_length(self) -> None:
-        with pytest.raises(SpecError, match=r"needs job\.samples_per_epoch"):
-            read(WORKLOAD + "measure: {max_epochs: 3}")
-
     def test_an_emulation_converges_only_where_that_is_declared(self) -> None:
         text = (
             self.CONVERGENCE.replace("digits_mlp, hidden_sizes: [64]", "emulated")
             + "job: {target: val_acc >= 0.95, epochs: 1, samples_per_epoch: 99}"
         )
-        with pytest.raises(SpecError, match="reaches no metric unless it has min_samp"):
+        with refused("parameter_missing", "min_samples"):
             read(text)
 
         read(text.replace("emulated", "emulated, min_samples: 1000"))
@@ -471,16 +330,10 @@ def test_a_sweep_asks_above_each_threshold() -> None:
 
     assert confirm.question(10, 2.0, 0.05, "GPU-h") is None
     assert confirm.question(10, None, None, "GPU-h") is None
-    assert confirm.question(1000, None, 0.5, "GPU-h") == (
-        "This sweep runs 1,000 trials; confirm_above.trials is 10. Go on?"
-    )
-    assert confirm.question(5, 12.34, 0.5, "GPU-h") == (
-        "This sweep takes about 12.3 GPU-h; confirm_above.gpu_hours is 2. Go on?"
-    )
-    assert confirm.question(5, None, 0.301, "GPU-h") == (
-        "This sweep trains 30.1% of the job's samples; "
-        "confirm_above.share_of_job is 0.05, and budget='10gpu-h' limits what a sweep "
-        "takes. Go on?"
+    assert "confirm_above.trials" in str(confirm.question(1000, None, 0.5, "GPU-h"))
+    assert "confirm_above.gpu_hours" in str(confirm.question(5, 12.34, 0.5, "GPU-h"))
+    assert "confirm_above.share_of_job" in str(
+        confirm.question(5, None, 0.301, "GPU-h")
     )
 
 

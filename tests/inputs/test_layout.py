@@ -7,6 +7,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sentences import refused
 
 from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
@@ -105,7 +106,7 @@ def test_a_split_batch_has_the_largest_equal_parts_for_all_stages(
 ) -> None:
     split = Layout(pipeline=pipeline, micro_batches="split")
     if local < pipeline:
-        with pytest.raises(SpecError, match=r"^layout: local_batch_size="):
+        with refused("batch_below_stages", "local_batch_size="):
             split.check_local_batch(local)
         return
     split.check_local_batch(local)

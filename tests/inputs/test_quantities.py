@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sentences import refused
 
 from scalelab.errors import SpecError
 from scalelab.inputs.money import parse_money
@@ -70,10 +71,7 @@ def test_gpu_hours(text: str, hours: float) -> None:
     ],
 )
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(
-        SpecError,
-        match=r"is not a duration\. Write a positive number and a unit, such as '4h'",
-    ):
+    with refused("not_a_quantity", "'4h'"):
         parse_duration(text)
 
 

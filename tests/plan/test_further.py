@@ -1,6 +1,7 @@
 """One trial more than an experiment asks for."""
 
 import pytest
+from sentences import refused
 
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
@@ -94,7 +95,7 @@ def test_a_search_takes_no_further_trial() -> None:
         "gpus: 1\nlocal_batch_size: 32\n"
     )
     search = Experiment.from_text(text)
-    with pytest.raises(SpecError, match=r"small is a search.* Leave it out\."):
+    with refused("trial_refused"):
         further_trial(search, SITE, "gpus=1,local_batch_size=8", set())
 
 

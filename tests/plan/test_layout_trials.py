@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_lines import blocks
+from sentences import refused
 
 from scalelab.errors import SpecError
 from scalelab.experiment.command_values import placeholder_values
@@ -117,7 +118,7 @@ def test_experts_divide_the_data_parallel_ranks() -> None:
 
 def test_a_layer_is_divided_across_nodes_only_where_that_is_allowed() -> None:
     text = f"gpus: 8\n{BATCHES}layout: {{tensor: 8"
-    with pytest.raises(SpecError, match=r"^layout: tensor=8 does not divide the 4 dev"):
+    with refused("layer_across_nodes", "tensor=8"):
         planned(text + "}")
 
     (trial,) = planned(text + ", tensor_across_nodes: true}").trials

@@ -6,9 +6,9 @@ from typing import Any
 import pandas as pd
 import pytest
 from made_up_sweeps import sweep
+from sentences import refused
 from test_by_device import question
 
-from scalelab.errors import SpecError
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import sentences
 from scalelab.recommend.by_device import answer
@@ -72,5 +72,5 @@ def test_with_a_deadline_the_cheapest_that_holds_it_is_chosen(
 
 def test_a_pool_without_room_is_refused(frame: pd.DataFrame) -> None:
     large = frame[frame["world_size"] >= 4].reset_index(drop=True)
-    with pytest.raises(SpecError, match=r"pool=2: no allocation .*; the smallest has"):
+    with refused("pool_too_small", "pool=2"):
         asked(large, pool=2)

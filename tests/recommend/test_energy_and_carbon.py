@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_up_sweeps import sweep
+from sentences import Golden, refused
 from test_by_device import question
 from test_on_spot import said
 from test_unlike_devices import fact, unlike
 
-from scalelab.errors import SpecError
 from scalelab.inputs.numerals import Interval
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.rows import OutlookRow
@@ -52,7 +52,7 @@ def amount(row: OutlookRow, name: str) -> Interval:
     return found
 
 
-def test_they_follow_from_device_hours(asked: Asked) -> None:
+def test_they_follow_from_device_hours(asked: Asked, golden: Golden) -> None:
     found = asked(power=WATTS, pue=1.25, carbon_g_per_kwh=100.0)
     for row in found.rows:
         energy, carbon = amount(row, "energy"), amount(row, "carbon")
@@ -64,9 +64,7 @@ def test_they_follow_from_device_hours(asked: Asked) -> None:
     assert columns["energy"][0] == "kWh (modelled)"
     assert columns["carbon"][0] == "g CO2e"
     assert "kWh (modelled)" in said(found, "takes")
-    assert "Energy is modelled: 400 W per GPU of p2, as given, times a PUE of" in said(
-        found, "electricity"
-    )
+    golden(said(found, "electricity"))
     values = Answer.of(found).to_json()["rows"][0]
     assert values["energy_kwh"]["value"] == amount(found.rows[0], "energy").value
     assert values["carbon_g"]["value"] == amount(found.rows[0], "carbon").value
@@ -119,7 +117,7 @@ def test_the_least_that_can_be_met_is_said(asked: Asked) -> None:
 
 
 def test_a_limit_without_a_power_is_refused(asked: Asked) -> None:
-    with pytest.raises(SpecError, match=r"max_energy='3 kWh' needs a power. Say power"):
+    with refused("limit_without_price", "max_energy='3 kWh'"):
         asked(limits={"energy": 3.0})
 
 
@@ -143,13 +141,11 @@ def test_counters_count_for_more_than_the_site_and_scatter_as_they_did(
 
 
 def test_the_power_of_a_device_that_was_not_measured_is_refused(asked: Asked) -> None:
-    with pytest.raises(
-        SpecError, match=r"'p3': '3W'}: nothing was measured on p3. Val"
-    ):
+    with refused("device_not_measured", "'p3'", "'3W'}"):
         asked(power=(("p3", 3.0),))
 
 
-def test_devices_have_powers_of_their_own_and_one_carbon_limit() -> None:
+def test_devices_have_powers_of_their_own_and_one_carbon_limit(golden: Golden) -> None:
     limits = Constraints(limits={"carbon": 1e9})
     asked = question(limits=limits, power=(("c4", 100.0), ("p2", 300.0)))
     found = answer(replace(asked, carbon_g_per_kwh=400.0), unlike(), {})
@@ -158,7 +154,7 @@ def test_devices_have_powers_of_their_own_and_one_carbon_limit() -> None:
         assert amount(row, "energy").value == pytest.approx(
             watts / 1000 * row.gpu_hours.value
         )
-    assert "100 W per CPU slot of c4, 300 W per GPU of p2" in said(found, "electricity")
+    golden(said(found, "electricity"))
     assert found.meets_constraints
 
 

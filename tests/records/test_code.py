@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sentences import refused
 
 from scalelab.errors import SpecError, StoreError
 from scalelab.experiment.spec import Experiment
@@ -163,7 +164,7 @@ def test_what_cannot_be_read_is_refused(
 
     target = (os, "listdir") if where == "list" else (Path, "read_bytes")
     monkeypatch.setattr(*target, refuse)
-    with pytest.raises(SpecError, match=r"cannot be read: Permission denied\. Give"):
+    with refused("unreadable"):
         snapshot_code(["vit"], root, destination)
     monkeypatch.undo()
     assert not destination.exists() or os.listdir(destination) == []

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 from measured_runs import EMULATED, completed, measured_run
+from sentences import Golden, refused
 
 import scalelab
 from scalelab.cli import main
-from scalelab.errors import SpecError
 from scalelab.experiment.trial import Trial
 from scalelab.records.attempt import AttemptResult
 from scalelab.session import Run
@@ -113,13 +113,13 @@ def hostile(tmp_path: Path) -> Run:
     return scalelab.import_table(tmp_path / "rows.csv", tmp_path / "hostile")
 
 
-def test_names_break_no_markdown(hostile: Run, tmp_path: Path) -> None:
+def test_names_break_no_markdown(hostile: Run, tmp_path: Path, golden: Golden) -> None:
     table, card = hostile.scaling_table().text("md"), hostile.card()
     _, front, below = card.split("---\n", 2)
     for text in (table, below):
         assert "<" not in text
         assert "[a]" not in text
-        assert "=vit&#124;large &#60;img src=x onerror=go()> &#91;a&#93;(b)" in text
+        golden(text)
         assert "A100 &#124;&#60;b>" in text
     assert yaml.safe_load(front)["workload"] == HOSTILE
 
@@ -131,16 +131,14 @@ def test_names_break_no_markdown(hostile: Run, tmp_path: Path) -> None:
 def test_a_card_of_a_newer_version_is_refused(run: Run, tmp_path: Path) -> None:
     newer = run.card().replace("scalelab_card: 1", "scalelab_card: 2")
     (tmp_path / "card.md").write_text(newer)
-    with pytest.raises(
-        SpecError, match="is a card of version 2; this ScaleLab reads 1"
-    ):
+    with refused("newer_card"):
         scalelab.import_table(tmp_path / "card.md", tmp_path / "again")
 
 
 def test_the_command_prints_the_card(
-    run: Run, capsys: pytest.CaptureFixture[str]
+    run: Run, capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:
     assert main.run(["table", str(run.path), "--card", "--price", "2usd"]) == 0
     assert capsys.readouterr().out == f"{run.card(price='2usd')}\n"
     assert main.run(["table", str(run.path), "--card", "--format", "csv"]) == 2
-    assert "Leave out --format and --runs" in capsys.readouterr().err
+    golden(capsys.readouterr().err)

@@ -21,6 +21,7 @@ from scalelab.inputs.numerals import duration, probability
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
+REPETITION = pytest.mark.repetition
 DESKTOP, PHONE = (1280, 800), (390, 844)
 AXE = "axe-core@4.14.1"
 PARTS = ("headline", "tiles", "why", "grounds", "next")
@@ -155,8 +156,14 @@ def packed_axe(npm: str) -> str:
             return script.read().decode()
 
 
-@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize(
+    ("output", "size"),
+    [
+        *((output, DESKTOP) for output in OUTPUTS),
+        ("digits", PHONE),
+        *(pytest.param(output, PHONE, marks=REPETITION) for output in [*OUTPUTS][1:]),
+    ],
+)
 def test_it_holds_the_whole_argument(
     reports: Path, see: See, output: str, size: tuple[int, int]
 ) -> None:
@@ -172,8 +179,17 @@ def test_it_holds_the_whole_argument(
     assert is_none == (output == "nothing"), "green where the limits are met, only"
 
 
-@pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("output", ["digits", "nothing"])
+@pytest.mark.parametrize(
+    ("output", "look"),
+    [
+        *(("digits", look) for look in LOOKS),
+        ("nothing", "desktop"),
+        *(
+            pytest.param("nothing", look, marks=REPETITION)
+            for look in ("phone", "dark", "print")
+        ),
+    ],
+)
 def test_everybody_can_use_it(
     reports: Path, see: See, axe: str, output: str, look: str
 ) -> None:
@@ -194,10 +210,18 @@ def test_the_checks_find_what_is_wrong(reports: Path, see: See, axe: str) -> Non
     assert {"image-alt", "button-name"} <= found
 
 
+@pytest.mark.parametrize("num_moves", [8, pytest.param(40, marks=REPETITION)])
 @pytest.mark.parametrize(
-    "num_moves", [8, pytest.param(40, marks=pytest.mark.repetition)]
+    "output",
+    [
+        "digits",
+        "nothing",
+        *(
+            pytest.param(output, marks=REPETITION)
+            for output in ("emulated", "language", "doubted")
+        ),
+    ],
 )
-@pytest.mark.parametrize("output", OUTPUTS)
 def test_the_page_chooses_what_its_command_chooses(
     reports: Path,
     see: See,

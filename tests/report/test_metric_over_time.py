@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_up_runs import convergence_rows, outlook_row, recommendation, trial_row
+from sentences import Golden
 
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.observations import frame
@@ -87,22 +88,20 @@ def test_a_long_run_is_thinned_and_keeps_its_end(trained: ReportSubject) -> None
 
 
 def test_the_sentence_says_when_the_recommended_row_is_there(
-    trained: ReportSubject,
+    trained: ReportSubject, golden: Golden
 ) -> None:
     table = metric_table(trained)
     said = metric_sentence(table, trained.labels)
-    assert said.startswith("At the rate of 16 GPUs val_acc >= 0.95 is reached after ")
+    golden(said)
     assert ", by 3 of 3 runs." in said
     never = table[table["value"] < 0.9]
-    assert metric_sentence(never, trained.labels) == (
-        "At the rate of 16 GPUs val_acc >= 0.95 is reached by none of 3 runs."
-    )
+    golden(metric_sentence(never, trained.labels))
     elsewhere = table[~table["is_chosen"]]
     assert "rate of 32 GPUs" in metric_sentence(elsewhere, trained.labels)
 
 
 def test_a_batch_that_nobody_trained_with_has_no_line(
-    observations: pd.DataFrame,
+    observations: pd.DataFrame, golden: Golden
 ) -> None:
     rows = [
         outlook_row(1, 512, is_baseline=True),
@@ -115,7 +114,7 @@ def test_a_batch_that_nobody_trained_with_has_no_line(
     table = metric_table(subject)
     assert set(table["world_size"]) == {1, 4}
     said = metric_sentence(table, subject.labels)
-    assert said.endswith("4 GPUs val_acc >= 0.95 is reached by none of 3 runs.")
+    golden(said)
 
 
 def test_only_runs_with_the_rule_of_a_row_are_shown(rng: np.random.Generator) -> None:

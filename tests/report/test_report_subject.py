@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_up_runs import outlook_row, planned, recommendation, strong_scaling, trial_row
+from sentences import Golden
 
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.observations import frame
@@ -17,10 +18,12 @@ def test_the_recommended_batch_is_the_plan(subject: ReportSubject) -> None:
     assert subject.baseline.world_size == 1
 
 
-def test_labels_name_mode_baseline_repeats_and_interval(subject: ReportSubject) -> None:
+def test_labels_name_mode_baseline_repeats_and_interval(
+    subject: ReportSubject, golden: Golden
+) -> None:
     labels = subject.labels
     assert labels.curve == "resnet_cifar on A100"
-    assert labels.mode == "strong scaling: global batch 512 at every count"
+    golden(labels.mode)
     assert labels.baseline == "1 GPU"
     assert labels.repeats == "3 to 4 repeats"
     assert labels.interval == "80% interval"
@@ -30,7 +33,7 @@ def test_labels_name_mode_baseline_repeats_and_interval(subject: ReportSubject) 
 
 
 def test_only_the_curve_with_the_chosen_settings_is_shown(
-    rng: np.random.Generator,
+    rng: np.random.Generator, golden: Golden
 ) -> None:
     fast = strong_scaling((1, 2), rng)
     slow = strong_scaling((1, 2), rng, precision="fp32")
@@ -42,7 +45,7 @@ def test_only_the_curve_with_the_chosen_settings_is_shown(
     assert set(subject.rows["precision"]) == {"bf16"}
     assert set(subject.rows["workload"]) == {"resnet_cifar"}
     assert len(subject.curves) == 4
-    assert subject.labels.curve == "resnet_cifar on A100, precision bf16, feed dali"
+    golden(subject.labels.curve)
 
 
 def test_a_device_the_table_does_not_name_hides_nothing(
@@ -55,23 +58,21 @@ def test_a_device_the_table_does_not_name_hides_nothing(
 
 
 def test_without_an_answer_the_batch_measured_at_most_counts_is_shown(
-    rng: np.random.Generator,
+    rng: np.random.Generator, golden: Golden
 ) -> None:
     rows = strong_scaling((1, 2, 4), rng) + [trial_row(n, 64) for n in (1, 2)]
     subject = ReportSubject.of(frame(rows))
-    assert subject.labels.mode == "strong scaling: global batch 512 at every count"
+    golden(subject.labels.mode)
     assert subject.labels.baseline == "1 GPU, as measured"
     assert subject.labels.interval == ""
-    assert subject.labels.curve == "resnet_cifar on A100, precision bf16"
+    golden(subject.labels.curve)
     assert subject.baseline is None
 
 
-def test_weak_scaling_is_recognised() -> None:
+def test_weak_scaling_is_recognised(golden: Golden) -> None:
     rows = [trial_row(count, 64) for count in (1, 2, 4)] + [trial_row(1, 256)]
     subject = ReportSubject.of(frame(rows))
-    assert subject.labels.mode == (
-        "weak scaling: 64 samples per GPU and step at every count"
-    )
+    golden(subject.labels.mode)
     assert len(subject.planned) == 3
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_up_runs import outlook_row, recommendation, step_time_s, trial_row
+from sentences import Golden
 
 from scalelab.inputs.numerals import Interval
 from scalelab.recommend.answer.recommendation import Recommendation
@@ -149,26 +150,21 @@ def test_a_measured_rate_whose_ends_are_unknown_keeps_its_digits() -> None:
     assert rate > 100
 
 
-def test_sentences_speak_of_the_recommended_count(subject: ReportSubject) -> None:
+def test_sentences_speak_of_the_recommended_count(
+    subject: ReportSubject, golden: Golden
+) -> None:
     labels = subject.labels
-    assert speedup_sentence(speedup_table(subject), labels) == (
-        "With 16 GPUs the job runs 13.1 times as fast as on the baseline, at 13.1 "
-        "times the samples per second; 16 times would be ideal."
-    )
-    assert efficiency_sentence(efficiency_table(subject), labels) == (
-        "With 16 GPUs, 82% of what they could do at the baseline's efficiency is used; "
-        "the rest goes into exchanging gradients, waiting for slower ranks and fixed "
-        "costs."
-    )
-    assert throughput_sentence(throughput_table(subject), labels).startswith(
-        "16 GPUs: 6,520 samples per second."
-    )
+    golden(speedup_sentence(speedup_table(subject), labels))
+    golden(efficiency_sentence(efficiency_table(subject), labels))
+    golden(throughput_sentence(throughput_table(subject), labels))
 
 
-def test_without_a_law_the_sentence_says_so(observations: pd.DataFrame) -> None:
+def test_without_a_law_the_sentence_says_so(
+    observations: pd.DataFrame, golden: Golden
+) -> None:
     subject = ReportSubject.of(observations)
     sentence = throughput_sentence(throughput_table(subject), subject.labels)
-    assert sentence.endswith("No law could be drawn.")
+    golden(sentence)
 
 
 def test_sentences_about_the_baseline_say_that_it_is_one(
@@ -199,7 +195,7 @@ def test_an_efficiency_is_that_of_the_same_batch(
     np.testing.assert_allclose(after / before, 0.9 / shares.loc[:16])
 
 
-def test_more_than_ideal_is_explained(subject: ReportSubject) -> None:
+def test_more_than_ideal_is_explained(subject: ReportSubject, golden: Golden) -> None:
     table = pd.DataFrame(
         {
             "series": ["law", "law"],
@@ -210,7 +206,7 @@ def test_more_than_ideal_is_explained(subject: ReportSubject) -> None:
         }
     )
     said = efficiency_sentence(table, subject.labels)
-    assert said.startswith("With 64 GPUs each does 127% of what one does at the base")
+    golden(said)
     assert "another batch" in said
     assert "the rest goes" not in said
 

@@ -12,6 +12,7 @@ import pytest
 from conducting import Conductor, Nodes
 from measured_runs import COMMAND, EMULATED, completed, end_trial, failed, measured_run
 from planned_trials import planned_trials
+from sentences import refused
 
 from scalelab.cluster.local import LocalNodes
 from scalelab.errors import (
@@ -114,7 +115,7 @@ def test_a_change_of_the_fingerprint_is_explained(
 ) -> None:
     measured_run(here / "runs" / "small")
     path = write(EMULATED.replace(old, new))
-    with pytest.raises(SpecError, match="The code, the command or the mea") as caught:
+    with refused("code_changed") as caught:
         Sweep.read(path).prepared()
     assert change in str(caught.value)
     assert "--accept-changes" in str(caught.value)

@@ -69,7 +69,13 @@ site: {device_type: cpu, nodes: 2, gpus_per_node: 4}
 """
 
 
-@pytest.fixture(params=[DIGITS, COMMAND, TWO_NODES], ids=["digits", "command", "nodes"])
+@pytest.fixture(
+    params=[
+        pytest.param(COMMAND, id="command"),
+        pytest.param(DIGITS, id="digits", marks=pytest.mark.repetition),
+        pytest.param(TWO_NODES, id="nodes", marks=pytest.mark.repetition),
+    ]
+)
 def home(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:

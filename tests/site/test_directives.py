@@ -1,6 +1,6 @@
 import pytest
+from sentences import refused
 
-from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.choice import site_of
@@ -189,15 +189,10 @@ def test_a_script_has_directives_first_and_the_prologue_before_the_commands() ->
 
 
 def test_a_site_without_a_batch_system_has_no_script() -> None:
-    with pytest.raises(
-        SpecError,
-        match=r"site 'local' has scheduler=local, which has no job script\. Name a",
-    ):
+    with refused("site_without_job_script", "'local'", "scheduler=local"):
         lines({"device_type": "cpu"})
 
 
 def test_an_allocation_larger_than_a_node_is_refused() -> None:
-    with pytest.raises(
-        SpecError, match="needs 4 devices on a node, but a node of site"
-    ):
+    with refused("more_than_a_node"):
         lines({**SLURM, "gpus_per_node": 2})

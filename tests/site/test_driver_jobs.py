@@ -2,6 +2,7 @@ import doctest
 from pathlib import Path
 
 import pytest
+from sentences import refused
 
 from scalelab.errors import SpecError
 from scalelab.site import job_script as driver_jobs
@@ -83,7 +84,7 @@ def test_nothing_of_the_nodes_memory_and_constraints_is_asked_for() -> None:
 
 def test_a_site_without_a_drivers_job_is_refused() -> None:
     site = site_of({**GPU_NODES, "scheduler": "slurm"})
-    with pytest.raises(SpecError, match=r"Add, for example, driver_job: \{walltime"):
+    with refused("no_driver_job", "driver_job"):
         driver_job_script(site, ["sweep"], job_name="d", **FILES)
 
 

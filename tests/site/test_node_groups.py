@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from sentences import refused
 
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
@@ -80,12 +81,7 @@ class TestAGroup:
         with_model = UNLIKE.replace("gpu_type: k80, ", "").replace(
             "device_type: cuda", "device_type: cuda\ngpu_type: k80"
         )
-        with pytest.raises(
-            SpecError,
-            match=r"node_groups\.c4: gpu_type says something about GPUs, but with "
-            r"device_type=cpu none are asked for\. Remove it, or add request_gpus: "
-            r"true; a node group takes the site's away with null\.",
-        ):
+        with refused("setting_without_gpus", "node_groups.c4", "gpu_type"):
             site(with_model)
         freed = with_model.replace("device_type: cpu,", "device_type: cpu, gpu_type:,")
         assert site(freed).groups["c4"].gpu_type is None

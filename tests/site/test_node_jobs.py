@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from sentences import refused
 
 from scalelab.errors import SpecError
 from scalelab.site.choice import site_of
@@ -114,7 +115,7 @@ def test_ranks_on_cores_may_hold_the_places_of_gpus(
 
 
 def test_a_site_without_a_batch_system_has_no_jobs() -> None:
-    with pytest.raises(SpecError, match="which has no job script"):
+    with refused("site_without_job_script"):
         node_job_script(
             site_of({"device_type": "cpu"}), 1, job_name="vit-1", directory=DIRECTORY
         )

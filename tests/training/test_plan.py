@@ -1,8 +1,7 @@
 from dataclasses import replace
 
-import pytest
+from sentences import refused
 
-from scalelab.errors import SpecError
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.training.step_plan import TrainingPlan
@@ -67,5 +66,5 @@ def test_interval_below_a_batch_evaluates_every_step() -> None:
 
 def test_trial_without_a_limit_is_refused() -> None:
     measurement = replace(TRIAL.measurement, max_samples=None)
-    with pytest.raises(SpecError, match="max_samples is missing: a convergence trial"):
+    with refused("no_end", "max_samples"):
         TrainingPlan.of(replace(TRIAL, measurement=measurement))

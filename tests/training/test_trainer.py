@@ -1,4 +1,5 @@
 import pytest
+from sentences import refused
 
 from scalelab.errors import SpecError
 from scalelab.kinds.trainers import DataDemand
@@ -26,5 +27,5 @@ def test_a_strategy_without_an_engine_is_refused() -> None:
 def test_values_are_refused_by_the_workload_that_takes_them() -> None:
     demand = DataDemand(global_batch_size=1, data_parallel_size=1, has_files=False)
     TRAINER.check_trials("digits_mlp", {"hidden_sizes": "?"}, demand)
-    with pytest.raises(SpecError, match="width=7 cannot be divided among heads=4"):
+    with refused("width_does_not_divide", "width=7", "heads=4"):
         TRAINER.check_trials("transformer_lm", {"width": 7}, demand)

@@ -165,7 +165,8 @@ class PbsClient:
         if array_id := next(is_array, ""):
             raise SpecError(
                 f"{array_id} is an array of jobs. Give the id of one of its jobs, such "
-                f"as {array_id.replace('[]', '[1]')}."
+                f"as {array_id.replace('[]', '[1]')}.",
+                code="array_of_jobs",
             )
 
         if "Server:" in server and "job_history_enable = True" not in server:

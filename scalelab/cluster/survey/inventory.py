@@ -101,7 +101,8 @@ class Inventory:
                     return queue
             raise SpecError(
                 f"{self.scheduler} has no {self.noun} {name!r} with nodes here. "
-                f"{one_of([queue.name for queue in self.queues], name)}"
+                f"{one_of([queue.name for queue in self.queues], name)}",
+                code="unknown_queue",
             )
 
         usable = [queue for queue in self.queues if queue.groups and queue.is_open]

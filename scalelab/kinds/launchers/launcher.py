@@ -323,7 +323,8 @@ class Launcher(ABC):
         if options and not self.Options.model_fields:
             raise SpecError(
                 f"launcher={self.name} has no options: remove {', '.join(options)}, or "
-                "write only the name."
+                "write only the name.",
+                code="launcher_without_options",
             )
         source = f"launcher={self.name}"
         return type(self)(validated(self.Options, options, source=source))
@@ -354,5 +355,6 @@ class Launcher(ABC):
             raise SpecError(
                 f"launcher={self.name} {self.only_one_node}, but {trial} has "
                 f"{num_nodes} nodes. Use launcher: torchrun, per_node or another that "
-                "spans nodes, or keep every trial on one node."
+                "spans nodes, or keep every trial on one node.",
+                code="launcher_of_one_node",
             )

@@ -156,7 +156,8 @@ class _Srun(Launcher):
             raise SpecError(
                 "launcher=srun: the recommended job is started by srun itself, and "
                 "this site has none. Name a site with SLURM, or start the job by the "
-                "launcher of yours."
+                "launcher of yours.",
+                code="srun_without_slurm",
             )
 
         start = job.line({})

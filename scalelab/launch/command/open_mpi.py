@@ -41,7 +41,8 @@ def words_of_node(
     if len({*process.hosts}) < process.num_nodes:
         raise SpecError(
             "launcher=mpirun: several nodes of this trial are one host, and Open MPI "
-            "would start all ranks on one of them. Keep such trials on one node."
+            "would start all ranks on one of them. Keep such trials on one node.",
+            code="nodes_on_one_host",
         )
 
     places = {
@@ -72,7 +73,8 @@ def _open_mpi(search_path: str) -> str:
     if mpirun is None:
         raise SpecError(
             "launcher=mpirun: there is no mpirun on PATH where the trial starts. Load "
-            "or install Open MPI 4 there (a module goes into prologue of the site)."
+            "or install Open MPI 4 there (a module goes into prologue of the site).",
+            code="no_mpirun",
         )
 
     answer = subprocess.run(
@@ -89,7 +91,8 @@ def _open_mpi(search_path: str) -> str:
         raise SpecError(
             f"launcher=mpirun: {mpirun} --version says {first!r}, and only the options "
             f"of Open MPI {_MAJOR} are known. Load Open MPI {_MAJOR}, or use launcher: "
-            "per_node with a command that starts the ranks of its node."
+            "per_node with a command that starts the ranks of its node.",
+            code="other_mpirun",
         )
 
     return mpirun

@@ -114,7 +114,12 @@ def _at_end_of_training(log: StepLog, trial: Trial) -> AttemptResult:
         if missing := [name for name in names if name not in log.metrics]:
             known = ", ".join(sorted(log.metrics)) or "none"
             reason = f"{key} metric {missing[0]!r} was never reported by the command."
-            return refused(SpecError(f"{reason} It reported these metrics: {known}."))
+            return refused(
+                SpecError(
+                    f"{reason} It reported these metrics: {known}.",
+                    code="metric_not_reported",
+                )
+            )
 
     result, samples = completed(log, trial), log.samples_of(log.num_seen)
     if log.reached_after_steps is not None or not (target or log.diverged):

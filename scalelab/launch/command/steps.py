@@ -254,7 +254,8 @@ class StepLog:
                 raise SpecError(
                     f"step went from {last_step} back to {report.step}. Steps must "
                     "increase: count optimiser steps from the start of the training, "
-                    "not of an epoch, and let only rank 0 write them."
+                    "not of an epoch, and let only rank 0 write them.",
+                    code="step_went_back",
                 )
 
             self._witness.take(report, self.num_seen)
@@ -412,7 +413,8 @@ class StepLog:
             raise SpecError(
                 f"step {report.step} was reported twice. Steps must increase, and only "
                 "rank 0 should write them: guard the line with the rank, or write to "
-                "$SCALELAB_METRICS, which leads nowhere on the other ranks."
+                "$SCALELAB_METRICS, which leads nowhere on the other ranks.",
+                code="step_reported_twice",
             )
 
         if self.last_step is not None and report.metrics:
@@ -445,7 +447,8 @@ class StepLog:
                 raise SpecError(
                     f"t went from {last.time_s:g} back to {report.t:g} at step "
                     f"{step}. It is a clock of seconds that runs through the "
-                    "whole training: do not start it again, or leave t out."
+                    "whole training: do not start it again, or leave t out.",
+                    code="clock_went_back",
                 )
             return report.t
 

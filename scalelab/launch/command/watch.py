@@ -158,7 +158,8 @@ class RankWitness:
                 f"the program reports {SAID}={metrics[SAID]:g}, and this trial has "
                 f"{counted(self._num_devices, 'device')}: its row would tell of "
                 "devices that do not work together. Let the program use all of them, "
-                f"or ask for gpus: [{metrics[SAID]:g}]."
+                f"or ask for gpus: [{metrics[SAID]:g}].",
+                code="other_world_size",
             )
 
         if self._num_devices > 1 and self._witness is None:
@@ -199,14 +200,14 @@ class RankWitness:
         if sight.witness is None and (sight.is_sure or self._may_be_one_process):
             self._num_alone += 1
             if self._num_alone == _LOOKS:
-                raise SpecError(self._alone(sight.num_met))
+                raise SpecError(self._alone(sight.num_met), code="ranks_alone")
 
     def columns(self) -> dict[str, str]:
         """Return what has shown that the ranks met, by column."""
         if self._num_devices == 1:
             return {"ranks_witness": ONE_PROCESS} if self._may_be_one_process else {}
         if self._num_alone and self._may_be_one_process:
-            raise SpecError(self._alone(1))
+            raise SpecError(self._alone(1), code="ranks_alone")
         return {"ranks_witness": self._witness or NOT_WITNESSED}
 
     def _alone(self, num_met: int) -> str:
@@ -400,7 +401,11 @@ class _CommandWatch(Watch):
         if self._log.last_step is not None:  # a last time
             self._foreign_library = None
         is_loaded = any(has_loaded(pid, library.prefix) for pid in pids)
-        return refused(SpecError(library.reason)) if is_loaded else None
+        return (
+            refused(SpecError(library.reason, code="unknown_library"))
+            if is_loaded
+            else None
+        )
 
     def _witnessed(self, result: AttemptResult) -> AttemptResult:
         if not result.outcome.is_measurement:
@@ -462,7 +467,7 @@ class _CommandWatch(Watch):
                 and self._log.last_step is None
                 and self._file.num_lines >= MANY_LINES
             ):
-                raise SpecError(self._nothing_seen())
+                raise SpecError(self._nothing_seen(), code="nothing_reported")
 
             self._confirm_once()
         except SpecError as error:
@@ -471,7 +476,8 @@ class _CommandWatch(Watch):
             return refused(
                 SpecError(
                     f"{error.filename} cannot be read: {error.strerror}. Write metrics "
-                    "to a regular file."
+                    "to a regular file.",
+                    code="unreadable",
                 )
             )
 

@@ -112,7 +112,8 @@ def run_in_process(spec: AttemptSpec, trainer: Trainer) -> AttemptResult:
     if spec.placement.world_size != 1:
         raise SpecError(
             f"{spec.attempt_id} has {spec.placement.world_size} ranks; one process can "
-            "hold 1. Debug the trial with gpus: [1]."
+            "hold 1. Debug the trial with gpus: [1].",
+            code="several_ranks",
         )
 
     timing = Timing()

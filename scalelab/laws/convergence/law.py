@@ -382,7 +382,8 @@ class ConvergenceLaw(Guided):
         labels = "; ".join(curve_label(curve, self.curves) for curve in self.curves)
         raise SpecError(
             f"{asked or 'The configuration'} matches {len(matches)} of "
-            f"{len(self.curves)} convergence curves: {labels}. Name one."
+            f"{len(self.curves)} convergence curves: {labels}. Name one.",
+            code="not_one_curve",
         )
 
     def parameters(self, interval: float = 0.8) -> pd.DataFrame:

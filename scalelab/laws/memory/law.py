@@ -343,7 +343,8 @@ class MemoryLaw(Guided):
         if capacity_bytes is not None and not 0 < capacity_bytes < np.inf:
             raise SpecError(
                 f"capacity_bytes={capacity_bytes} must be a positive number: the "
-                "memory of one device. Leave it out where it is not known."
+                "memory of one device. Leave it out where it is not known.",
+                code="memory_not_positive",
             )
 
         answers, fitting = [], []

@@ -298,7 +298,8 @@ class StepTimeLaw(Guided):
         if len(parts) != 1:
             raise SpecError(
                 f"{len(configurations)} configurations on {len(parts)} curves were "
-                "asked for the parts of a step. Ask for one or more of one curve."
+                "asked for the parts of a step. Ask for one or more of one curve.",
+                code="not_one_curve",
             )
         ((key, frame),) = parts
         return self.curves[key], frame
@@ -328,7 +329,8 @@ class StepTimeLaw(Guided):
         raise SpecError(
             f"The configuration {asked or '{}'} matches {len(matches)} of "
             f"{len(self.curves)} fitted curves: {'; '.join(labels[:8])}. Add the "
-            "columns that name one."
+            "columns that name one.",
+            code="not_one_curve",
         )
 
     def __repr__(self) -> str:

@@ -187,5 +187,6 @@ def _check_samples(trial: Trial, num_steps: int, samples: int) -> None:
         f"{expected:,}. Likely it counts the samples of one rank, not of all "
         f"{trial.data_parallel_size}, or its steps ignore gradient accumulation "
         f"({accumulation} forward passes make one step). The last batch of an epoch "
-        "must be full, too (drop_last=True)."
+        "must be full, too (drop_last=True).",
+        code="other_samples",
     )

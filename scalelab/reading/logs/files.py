@@ -234,7 +234,7 @@ class EventFiles:
             from tensorboard.util import tensor_util
         except ImportError as error:
             missing = MissingExtraError("metrics.tensorboard", "tensorboard")
-            raise SpecError(str(missing)) from error
+            raise SpecError(str(missing), code=missing.code) from error
 
         self.path, self._within = path, within
         self.num_lines = 0

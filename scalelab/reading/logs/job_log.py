@@ -62,12 +62,15 @@ def read_job_log(
             file.seek(0)
             found = _read(_lines(file), source, trial)
     except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
+        raise SpecError(
+            f"{path} cannot be read: {error.strerror}.", code="unreadable"
+        ) from error
 
     if not found.steps:
         raise SpecError(
             f"No steps are found in {path}.",
             "Give the log of a job that prints its steps, or the job's id.",
+            code="no_steps",
         )
 
     step_time_s = _by_clock(found.clock)

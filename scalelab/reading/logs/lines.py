@@ -156,7 +156,8 @@ class CsvLines:
         if missing := [name for name in self._given.values() if name not in columns]:
             raise SpecError(
                 f"metrics.columns names {missing[0]!r}, and the header of metrics.csv "
-                f"has: {', '.join(columns)[:300]}. Name one of these."
+                f"has: {', '.join(columns)[:300]}. Name one of these.",
+                code="column_missing",
             )
 
         known = {column.lower(): column for column in reversed(columns)}
@@ -172,7 +173,8 @@ class CsvLines:
             raise SpecError(
                 "no column of metrics.csv counts steps or samples by its name; it has: "
                 f"{', '.join(columns)[:300]}. Name the one that counts optimiser "
-                "steps: metrics: {csv: ..., columns: {step: NAME}}."
+                "steps: metrics: {csv: ..., columns: {step: NAME}}.",
+                code="no_column_of_steps",
             )
 
 
@@ -392,7 +394,8 @@ class _EpochCounter:
                 f"{percent:g}%: it counts the samples of one of {num_ranks} ranks. In "
                 f"metrics.regex name the group {SAMPLES_OF_RANK}, not "
                 f"{SAMPLES_OF_EPOCH}. Write metrics: mnist if the program prints lines "
-                "like those of PyTorch's MNIST example."
+                "like those of PyTorch's MNIST example.",
+                code="samples_of_one_rank",
             )
 
     def _whole_steps(self, samples: int) -> int:
@@ -406,7 +409,8 @@ class _EpochCounter:
                 f"{name} ended an epoch at {last:,} of {length:,}, and lines come "
                 f"every {self._interval:,} at most: epochs are cut short, and the rest "
                 f"was not trained. Leave {length:,} out of metrics.regex, so that only "
-                "what lines say is counted."
+                "what lines say is counted.",
+                code="epoch_cut_short",
             )
 
     def _check_rise(self, name: str, rise: int) -> None:
@@ -417,5 +421,6 @@ class _EpochCounter:
                 f"has global_batch_size={self._samples_per_step:,} samples. They are "
                 "of all ranks: multiply those of one rank by their number. If batches "
                 f"or steps are counted, name the group {BATCH_OF_EPOCH} or "
-                f"{STEP_OF_EPOCH}."
+                f"{STEP_OF_EPOCH}.",
+                code="other_samples",
             )

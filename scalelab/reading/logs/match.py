@@ -73,7 +73,8 @@ def match(path: Path, packages: Set[str] = frozenset()) -> LogMatch:
     if b"\0" in content:
         raise SpecError(
             f"{shown(str(path))} is no text: it holds NUL bytes. Give what the program "
-            "printed, as text."
+            "printed, as text.",
+            code="not_text",
         )
     return match_content(content, packages)
 

@@ -25,7 +25,8 @@ def check_start(file: str | Path, experiment: Experiment, site: Site) -> None:
         if not root.is_dir():
             raise SpecError(
                 f"code.root: there is no folder {root}. Give the folder of the code, "
-                "relative to the experiment file."
+                "relative to the experiment file.",
+                code="no_folder",
             )
 
         check_paths(copied, root)
@@ -40,7 +41,7 @@ def check_start(file: str | Path, experiment: Experiment, site: Site) -> None:
 
         check_script(words, root, copied, is_here=site.is_this_machine)
     except SpecError as error:
-        raise SpecError(f"{file}: {error}") from error
+        raise SpecError(f"{file}: {error}", code=error.code) from error
 
 
 def words_of(command: str) -> list[str]:
@@ -50,11 +51,15 @@ def words_of(command: str) -> list[str]:
     except ValueError as error:
         raise SpecError(
             f"command={command[:200]!r} is no command line: {error}. No shell reads "
-            "it: quote words that hold spaces, and escape single quotes."
+            "it: quote words that hold spaces, and escape single quotes.",
+            code="not_a_command_line",
         ) from error
 
     if not words:
-        raise SpecError("command is empty. Write the program and its arguments.")
+        raise SpecError(
+            "command is empty. Write the program and its arguments.",
+            code="empty_command",
+        )
     return words
 
 
@@ -71,7 +76,8 @@ def check_program(name: str, search_path: str, directory: str) -> None:
         raise SpecError(
             f"command: {name!r} is no program that can be executed in {directory} or "
             "on its PATH. No shell reads the command: write, for example, python "
-            "train.py, or make the file executable."
+            "train.py, or make the file executable.",
+            code="program_missing",
         )
 
 
@@ -90,7 +96,8 @@ def check_script(
         raise SpecError(
             f"command: {script!r} is no file in {root}. {did_you_mean(names, script)}"
             "Give the script's path from there: the folder of the experiment file, or "
-            "code.root."
+            "code.root.",
+            code="script_missing",
         )
 
     places = [(root / name).resolve() for name in copied]
@@ -98,7 +105,8 @@ def check_script(
     if places and not (is_absolute or is_copied):
         raise SpecError(
             f"command: {script!r} is not among code.snapshot={list(copied)}, and the "
-            "command runs in that copy. Add it."
+            "command runs in that copy. Add it.",
+            code="script_not_copied",
         )
 
 

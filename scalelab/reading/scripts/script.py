@@ -111,7 +111,8 @@ def _refuse_data(path: Path, tree: ast.Module) -> None:
     ):
         raise SpecError(
             f"{shown(str(path))} does nothing when it runs. Give the Python script "
-            "that starts the training."
+            "that starts the training.",
+            code="not_a_script",
         )
 
 
@@ -149,7 +150,8 @@ def _parsed(path: Path) -> ast.Module:
         raise SpecError(
             f"{shown(str(path))} is no Python script: "
             f"{getattr(error, 'msg', None) or error}{where}. Give the script that "
-            "starts the training, or write an experiment with scalelab init."
+            "starts the training, or write an experiment with scalelab init.",
+            code="not_a_script",
         ) from error
 
 
@@ -237,7 +239,8 @@ def surroundings(
     if not str(script.path).isprintable():
         raise SpecError(
             f"{shown(str(script.path))} holds characters that cannot be shown. Rename "
-            "it."
+            "it.",
+            code="unprintable_name",
         )
 
     root = _root_of(script, directory.resolve())

@@ -79,7 +79,8 @@ def _check_length(values: Mapping[str, Any]) -> None:
         raise SpecError(
             f"time_to_target_s={seconds:g} at {rate:g} samples/s is {seconds * rate:g} "
             f"samples, but samples_to_target={samples}. Correct one of them or its "
-            "unit, or leave the speed out."
+            "unit, or leave the speed out.",
+            code="length_contradicts",
         )
 
 
@@ -101,14 +102,16 @@ def _devices(values: Mapping[str, Any]) -> dict[str, Any]:
                 f"world_size={devices} does not fit num_nodes={nodes} and "
                 f"gpus_per_node={on_node:g}: all nodes are filled, but for the last "
                 f"one (num_nodes={_nodes_filled(devices, on_node)}). Correct one of "
-                "them, or leave gpus_per_node out."
+                "them, or leave gpus_per_node out.",
+                code="devices_contradict",
             )
 
     if nodes > devices:
         raise SpecError(
             f"world_size={devices} does not fit num_nodes={nodes}: a node has at least "
             "one device. Correct one of them; where some nodes only serve parameters "
-            "to the others, count those that train."
+            "to the others, count those that train.",
+            code="devices_contradict",
         )
 
     return {
@@ -145,7 +148,8 @@ def _copies(values: Mapping[str, Any], devices: int) -> int:
         raise SpecError(
             f"world_size={devices} does not fit {shares}: the devices are divided "
             "among copies of the model, as many in each as the product of these "
-            "numbers. Correct one of them, or give data_parallel_size."
+            "numbers. Correct one of them, or give data_parallel_size.",
+            code="devices_contradict",
         )
 
     return devices // of_a_copy
@@ -176,7 +180,8 @@ def _in_samples_of_all(values: Mapping[str, Any], meaning: Meaning) -> float | N
     if not length:
         raise SpecError(
             f"{found:g} tokens/s, but batches count samples and nothing says how many "
-            f"tokens one has. Say {_TOKENS}."
+            f"tokens one has. Say {_TOKENS}.",
+            code="tokens_unknown",
         )
 
     return found / length
@@ -186,13 +191,15 @@ def _batch_in_samples(tokens: int, length: int | None) -> int:
     if not length:
         raise SpecError(
             f"The batch counts {tokens:,} tokens, but nothing says how many tokens a "
-            f"sample has. Say {Option('constant', 'N', key='sequence_length')}."
+            f"sample has. Say {Option('constant', 'N', key='sequence_length')}.",
+            code="tokens_unknown",
         )
 
     if tokens % length:
         raise SpecError(
             f"A batch of {tokens:,} tokens is no whole number of samples of "
-            f"sequence_length={length} tokens. Correct one of them."
+            f"sequence_length={length} tokens. Correct one of them.",
+            code="tokens_contradict",
         )
     return tokens // length
 
@@ -218,7 +225,8 @@ def _batch(values: Mapping[str, Any]) -> dict[str, int]:
                 f"global_batch_size={total} does not divide by data_parallel_size="
                 f"{parallel} * gradient_accumulation_steps={accumulation} (={shares}): "
                 "each device takes equally many samples. Correct one of them, or give "
-                "the batch that was run, per device (local_batch_size) or of all."
+                "the batch that was run, per device (local_batch_size) or of all.",
+                code="batch_contradicts",
             )
 
     if accumulation is None:
@@ -230,7 +238,8 @@ def _batch(values: Mapping[str, Any]) -> dict[str, int]:
             f"global_batch_size={total} is not local_batch_size={local} * "
             f"data_parallel_size={parallel} * gradient_accumulation_steps="
             f"{accumulation} (={product}). Correct one of them; local_batch_size is "
-            "per device."
+            "per device.",
+            code="batch_contradicts",
         )
 
     return {
@@ -255,7 +264,8 @@ def _times(values: Mapping[str, Any]) -> dict[str, float]:
         raise SpecError(
             f"step_time_s={step:g} and throughput_samples_per_s={throughput:g} differ "
             f"by a factor of {ratio:.4g}: throughput = global_batch_size={samples} / "
-            f"step_time_s.{_unit_hint(ratio, values)} Correct one or leave one out."
+            f"step_time_s.{_unit_hint(ratio, values)} Correct one or leave one out.",
+            code="times_contradict",
         )
 
     return {"step_time_s": step, "throughput_samples_per_s": throughput}
@@ -286,5 +296,6 @@ def _require(values: Mapping[str, Any], *names: str) -> None:
     for name in names:
         if values.get(name) is None:
             raise SpecError(
-                f"{name} is empty. Fill it in; nothing else in the row tells it."
+                f"{name} is empty. Fill it in; nothing else in the row tells it.",
+                code="value_missing",
             )

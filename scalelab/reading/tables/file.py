@@ -53,7 +53,10 @@ Record = tuple[int, list[str]]
 
 def _decimal(value: Any) -> Any:
     if value not in (None, ".", ","):
-        raise SpecError(f"{shown(value)} is no decimal sign. Write '.' or ','.")
+        raise SpecError(
+            f"{shown(value)} is no decimal sign. Write '.' or ','.",
+            code="no_decimal_sign",
+        )
     return value
 
 
@@ -122,7 +125,8 @@ def read_table(path: Path, header_row: int | None = None) -> ForeignTable:
     except OSError as error:
         raise SpecError(
             f"{path} cannot be read: {error.strerror}. Give a CSV or Parquet file with "
-            "one row per configuration, not one per step."
+            "one row per configuration, not one per step.",
+            code="unreadable",
         ) from error
 
     if content.startswith(b"PAR1"):
@@ -130,6 +134,7 @@ def read_table(path: Path, header_row: int | None = None) -> ForeignTable:
             raise SpecError(
                 f"{path} is a Parquet file, which names its columns itself.",
                 f"Leave {Option('header_row', header_row)} out.",
+                code="parquet_has_names",
             )
         separator, records = "", _parquet_records(path, content)
     else:
@@ -138,7 +143,8 @@ def read_table(path: Path, header_row: int | None = None) -> ForeignTable:
     if not records:
         raise SpecError(
             f"{path} is empty. The first line, or that of {Option('header_row')}, must "
-            "name the columns."
+            "name the columns.",
+            code="empty_table",
         )
 
     line, header = records.pop(0)
@@ -147,7 +153,8 @@ def read_table(path: Path, header_row: int | None = None) -> ForeignTable:
     body = [(number, cells) for number, cells in records if cells != header]
     if not body:
         raise SpecError(
-            f"{path} has a header but no rows. Add one row per measured configuration."
+            f"{path} has a header but no rows. Add one row per measured configuration.",
+            code="no_rows",
         )
 
     names, rows = _named(path, line, header, body)
@@ -170,14 +177,16 @@ def _decode(path: Path, content: bytes) -> str:
         line = content.count(b"\n", 0, error.start) + 1
         raise SpecError(
             f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8. "
-            "Save the table as CSV in UTF-8, or as Parquet."
+            "Save the table as CSV in UTF-8, or as Parquet.",
+            code="not_utf8",
         ) from error
 
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise SpecError(
             f"{path}, line {line} contains a zero byte, so it is no text. Save the "
-            "table as CSV in UTF-8, or as Parquet."
+            "table as CSV in UTF-8, or as Parquet.",
+            code="not_text",
         )
     return text
 
@@ -228,7 +237,8 @@ def _text_records(path: Path, content: bytes, above: int) -> tuple[str, list[Rec
     except csv.Error as error:
         raise SpecError(
             f"{path}, line {line} is not CSV: {error}. Close every quotation mark, and "
-            "double those inside quoted text."
+            "double those inside quoted text.",
+            code="not_csv",
         ) from error
 
     if separator != "|" or any(
@@ -255,7 +265,8 @@ def _of_card(path: Path, lines: list[str]) -> tuple[int, list[str]]:
     if version != str(CARD_VERSION):
         raise SpecError(
             f"{path} is a card of version {version}; this ScaleLab reads "
-            f"{CARD_VERSION}. Install the ScaleLab that wrote it, or a newer one."
+            f"{CARD_VERSION}. Install the ScaleLab that wrote it, or a newer one.",
+            code="newer_card",
         )
 
     below = (n for n, line in enumerate(lines) if n > mark and line.startswith("|"))
@@ -281,7 +292,8 @@ def _parquet_records(path: Path, content: bytes) -> list[Record]:
         raise SpecError(
             f"{path} begins like a Parquet file but cannot be read: "
             f"{str(error).partition(chr(10))[0].rstrip('.')}. Write it "
-            "again, or save the table as CSV."
+            "again, or save the table as CSV.",
+            code="not_parquet",
         ) from error
 
     columns = [
@@ -305,7 +317,8 @@ def _named(
                 f"{path}, line {number} has {counted(len(cells), 'cell')} but the "
                 f"header has {width}. Give every row one cell per column; quote text, "
                 f'and numbers such as "1,024", that contain commas. If line {line} '
-                f"does not name the columns, say which does: {Option('header_row')}."
+                f"does not name the columns, say which does: {Option('header_row')}.",
+                code="cells_do_not_match",
             )
 
     where = f"{path}, line {line}" if line else str(path)
@@ -332,7 +345,8 @@ def _kept(
             raise SpecError(
                 f"{where}: column {at + 1} has the name {shown(name)}. Give every "
                 "column a printable name, or say which other line has the names: "
-                f"{Option('header_row')}."
+                f"{Option('header_row')}.",
+                code="unprintable_name",
             )
 
         first = kept.setdefault(name, at)
@@ -340,7 +354,8 @@ def _kept(
             raise SpecError(
                 f"{where}: the column {shown(name)} stands there twice, as number "
                 f"{first + 1} and {at + 1}, with unlike cells. Remove or rename one of "
-                "them."
+                "them.",
+                code="column_twice",
             )
 
     return kept

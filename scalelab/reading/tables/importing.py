@@ -82,6 +82,7 @@ def import_table(asked: ImportArguments) -> RunStore:
         raise SpecError(
             f"{table}{more}: {refused[0]}",
             f"To import the table as it is, say {Option('accept_doubts', True)}.",
+            code="table_refused",
         )
 
     trainings, target = _trainings(rows)
@@ -241,7 +242,8 @@ def exported_rows(table: ForeignTable) -> list[ImportedRow]:
         if (first := lines.setdefault(key, row.line)) != row.line:
             raise SpecError(
                 f"{table.path}, line {row.line}: attempt {values['attempt']} of trial "
-                f"{row.cells['trial_id']} stands in line {first}, too. Remove one."
+                f"{row.cells['trial_id']} stands in line {first}, too. Remove one.",
+                code="attempt_twice",
             )
 
         found.append(ImportedRow(row.line, row.cells, values))
@@ -257,7 +259,8 @@ def _cells(table: ForeignTable, row: TableRow) -> Iterator[tuple[str, Any]]:
             except ValueError as error:
                 raise SpecError(
                     f"{table.path}, line {row.line}, column {name}: "
-                    f"{shown(row.cells[name])} {error}. Export the run again."
+                    f"{shown(row.cells[name])} {error}. Export the run again.",
+                    code="bad_cell",
                 ) from error
 
 
@@ -266,7 +269,8 @@ def _checked(table: ForeignTable, row: TableRow, values: dict[str, Any]) -> Any:
         return check_types(check_row(values))
     except ValueError as error:
         raise SpecError(
-            f"{table.path}, line {row.line}: {error}. Export the run again."
+            f"{table.path}, line {row.line}: {error}. Export the run again.",
+            code="bad_cell",
         ) from error
 
 
@@ -304,7 +308,8 @@ def read(
         raise SpecError(
             f"{table.path}: no row has a step time or a throughput. Fill the column "
             f"{shown(next(filter(None, speeds)))}, or name another one with "
-            f"{Option('column')}."
+            f"{Option('column')}.",
+            code="no_times",
         )
 
     _tell_apart(table, measured)
@@ -348,7 +353,8 @@ def _tell_apart(
             raise SpecError(
                 f"{table.path}, line {row.line}: the same configuration and "
                 f"repeat={values['repeat']} stand in line {first}. Number the repeats "
-                "differently, or remove the column: then they are counted."
+                "differently, or remove the column: then they are counted.",
+                code="row_twice",
             )
 
 
@@ -414,7 +420,9 @@ class _Reader:
             self._check_tokens(values)
             values = complete(values, self._matching.columns)
         except SpecError as error:
-            raise SpecError(f"{self._table.path}, line {row.line}: {error}") from error
+            raise SpecError(
+                f"{self._table.path}, line {row.line}: {error}", code=error.code
+            ) from error
 
         has_missed = values["outcome"] == Outcome.TARGET_NOT_REACHED
         if values.get("samples_to_target") or has_missed:
@@ -457,7 +465,9 @@ class _Reader:
             unit = COLUMNS_BY_NAME[name].meaning.rstrip(".")
             raise SpecError(
                 f"{self._table.path}, line {line}, column {shown(meaning.theirs)}{ours}"
-                f": {shown(text)} {error} ({unit}). Correct the cell or remove the row."
+                f": {shown(text)} {error} ({unit}). Correct the cell or remove the "
+                "row.",
+                code="bad_cell",
             ) from error
 
     def _check_tokens(self, values: Mapping[str, Any]) -> None:
@@ -468,6 +478,7 @@ class _Reader:
                 f"sequence_length={length}: both are the tokens of one sample.",
                 f"Leave {Option('tokens_per_sample')} out, or {Option('ignore')} the "
                 "column if it is something else.",
+                code="tokens_contradict",
             )
 
 
@@ -499,7 +510,8 @@ def _refuse_gaps(table: ForeignTable, matching: Matching) -> None:
                 f"{table.path}: the column {shown(name)}, which tells curves apart, is "
                 f"empty in {lines_listed(empty)}. Write its value in every row: that "
                 "of a merged cell in all of its rows, and n/a where there is none; or "
-                f"leave the column out ({Option('ignore', [name])})."
+                f"leave the column out ({Option('ignore', [name])}).",
+                code="cells_missing",
             )
 
 
@@ -538,7 +550,10 @@ def _constant(name: str, text: str) -> Any:
     try:
         value = parse(name, text)
     except ValueError as error:
-        raise SpecError(f"{name}={shown(text)} {error}.") from error
+        raise SpecError(f"{name}={shown(text)} {error}.", code="bad_value") from error
     if value is None:
-        raise SpecError(f"{name}={shown(text)} is empty. Give a value or leave it out.")
+        raise SpecError(
+            f"{name}={shown(text)} is empty. Give a value or leave it out.",
+            code="empty_value",
+        )
     return value

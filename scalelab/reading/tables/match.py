@@ -70,7 +70,8 @@ def melted(table: ForeignTable, asked: ImportArguments) -> ForeignTable:
         raise SpecError(
             f"{table.path} has no further columns whose names hold {ours}: those with "
             f"a well-known name are read as such. Its columns: {listed(table.names)}. "
-            f"Rename them, or leave {Option('melt')} out."
+            f"Rename them, or leave {Option('melt')} out.",
+            code="nothing_to_melt",
         )
 
     # what the names say goes before what was asked
@@ -98,7 +99,8 @@ def _check_melt(table: ForeignTable, asked: ImportArguments) -> tuple[str, str]:
     if len(asked.melt) > 1:
         raise SpecError(
             f"melt names {len(asked.melt)} columns, {', '.join(asked.melt)}. The "
-            "names of a wide table's columns hold one thing; name one."
+            "names of a wide table's columns hold one thing; name one.",
+            code="melt_of_several",
         )
 
     ((ours, cells),) = asked.melt.items()
@@ -110,6 +112,7 @@ def _check_melt(table: ForeignTable, asked: ImportArguments) -> tuple[str, str]:
             "workload or device_name; the second is what their cells hold, such as "
             "throughput_samples_per_s or step_time_ms.",
             "Correct the one that is neither.",
+            code="melt_of_unknown",
         )
 
     for name in (ours, cells):
@@ -118,6 +121,7 @@ def _check_melt(table: ForeignTable, asked: ImportArguments) -> tuple[str, str]:
                 f"{table.path} has a column {shown(name)}, which {Option('melt')} is "
                 "to fill from the names and the cells of others.",
                 f"Rename it, or leave {Option('melt')} out.",
+                code="melt_over_column",
             )
 
     return ours, cells
@@ -327,6 +331,7 @@ def _second(table: ForeignTable, claim: Claim, first: str | None) -> SpecError:
         f"by {where}.",
         f"Say which it is ({Option('column', 'THEIRS', key=claim.ours)}), or leave one "
         f"out ({Option('ignore', [claim.theirs])}).",
+        code="column_said_twice",
     )
 
 
@@ -359,6 +364,7 @@ def _as_asked(
             f"is read from its columns, {listed(table.names)}.",
             "Leave the option out, or name the column "
             f"({Option('column', 'THEIRS', key=name)}).",
+            code="no_throughput",
         )
 
     changed = replace(
@@ -380,6 +386,7 @@ def _of_epochs(
                 f"{table.path}: {shown(length.theirs)} counts epochs, and nothing says "
                 "how many samples one has.",
                 f"Say {Option('samples_per_epoch', 1281167)}.",
+                code="epoch_unknown",
             )
         return {name: replace(length, factor=samples)}
 
@@ -388,6 +395,7 @@ def _of_epochs(
             f"{table.path}: {Option('samples_per_epoch', samples)} is said, but no "
             "column is read as a number of epochs.",
             f"Leave it out, or say {Option('column', 'NAME', key='epochs_to_target')}.",
+            code="no_epochs",
         )
 
     return {}
@@ -400,7 +408,8 @@ def _check_names(table: ForeignTable, asked: ImportArguments) -> None:
             raise SpecError(
                 f"{name!r} is no column that a table can fill. "
                 f"{did_you_mean(SETTABLE, name)}Columns: {', '.join(SETTABLE)}, "
-                f"{OPTION_PREFIX}<axis>."
+                f"{OPTION_PREFIX}<axis>.",
+                code="unknown_column",
             )
 
     for theirs, purpose in (
@@ -412,7 +421,8 @@ def _check_names(table: ForeignTable, asked: ImportArguments) -> None:
             raise SpecError(
                 f"{table.path} has no column {shown(theirs)}, which is to {purpose}. "
                 f"{did_you_mean(table.names, theirs)}Its columns: "
-                f"{listed(table.names)}."
+                f"{listed(table.names)}.",
+                code="column_missing",
             )
 
 
@@ -455,6 +465,7 @@ def check_required(table: ForeignTable, given: set[str], others: Sequence[str]) 
         f"Map a column ({Option('column', 'THEIRS', key=example)}), or give a value "
         f"for the whole table ({Option('constant', '...', key=example)}). Its columns: "
         f"{listed(table.names)}.",
+        code="columns_missing",
     )
 
 

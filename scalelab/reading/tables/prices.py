@@ -98,6 +98,7 @@ def _by_device(name: str, rows: Sequence[ImportedRow]) -> dict[str | None, Money
             if found.setdefault(device, amount) != amount:
                 raise SpecError(
                     f"for {device or 'one device'} has several: {found[device]} and "
-                    f"{amount}."
+                    f"{amount}.",
+                    code="several_prices",
                 )
     return found

@@ -65,7 +65,8 @@ def decimal_sign(table: ForeignTable, columns: Mapping[str, bool]) -> tuple[str,
             f"{table.path}: {shown_by[',']}, with a decimal comma, and "
             f"{shown_by['.']}, with a decimal point. Write all numbers in one way, or "
             f"say which sign is the decimal one ({Option('decimal', '.')} or "
-            f"{Option('decimal', ',')})."
+            f"{Option('decimal', ',')}).",
+            code="two_decimal_signs",
         )
 
     if shown_by:
@@ -81,6 +82,7 @@ def decimal_sign(table: ForeignTable, columns: Mapping[str, bool]) -> tuple[str,
         "number of the table tells which.",
         f"Say {Option('decimal', _OTHER[sign])} for {digits}, or "
         f"{Option('decimal', sign)} for {word.replace(',', '.')}.",
+        code="ambiguous_number",
     )
 
 

@@ -132,6 +132,7 @@ def job_lines(
             f"{row.world_size} ranks on {row.num_nodes} nodes are uneven ("
             f"{row.allocation}); a job script starts as many on each.",
             f"Ask for multiples of {row.num_nodes}: {Option('gpus')}.",
+            code="uneven_nodes",
         )
 
     head = [f"# {time.in_words()}", *_chain(system, time)]

@@ -39,7 +39,9 @@ class PriceHistory:
                 path, dtype=str, skipinitialspace=True, keep_default_na=False
             )
         except (OSError, ValueError) as error:
-            raise SpecError(f"{path} cannot be read: {error}") from error
+            raise SpecError(
+                f"{path} cannot be read: {error}", code="unreadable_prices"
+            ) from error
 
         columns = {str(name).strip().lower(): name for name in table.columns}
         currencies = [name for name in columns if name in CURRENCIES]
@@ -47,7 +49,8 @@ class PriceHistory:
             raise SpecError(
                 f"{path} has the columns {', '.join(map(shown, table.columns))}. A "
                 f"price history has {_TIME} and one currency, such as usd. "
-                f"{one_of(CURRENCIES, next(iter(columns), ''))}"
+                f"{one_of(CURRENCIES, next(iter(columns), ''))}",
+                code="no_price_columns",
             )
 
         (currency,) = currencies
@@ -62,13 +65,17 @@ class PriceHistory:
             raise SpecError(
                 f"{path}, line {line + 2}: {', '.join(map(shown, table.iloc[line]))} "
                 "is no time with a positive price. Write, for example, "
-                "2026-11-01T08:00:00Z,0.12."
+                "2026-11-01T08:00:00Z,0.12.",
+                code="bad_price_line",
             )
 
         order = np.argsort(times.to_numpy(), kind="stable")
         since_s = (times - times.min()).dt.total_seconds().to_numpy(float)[order]
         if len(since_s) < 2 or since_s[-1] <= 0:
-            raise SpecError(f"{path} holds {len(since_s)} times. Give at least two.")
+            raise SpecError(
+                f"{path} holds {len(since_s)} times. Give at least two.",
+                code="too_few_prices",
+            )
 
         return cls(
             name=path.name,

@@ -83,7 +83,8 @@ def power_of(
         if others:
             raise SpecError(
                 f"{device.label or UNNAMED}: several powers are said, {watts:g} W and "
-                f"{others[0]:g} W. Keep one, or name the devices more closely."
+                f"{others[0]:g} W. Keep one, or name the devices more closely.",
+                code="several_powers",
             )
         return _said(watts, "as given")
 

@@ -125,7 +125,8 @@ def price_of(
         )
         raise SpecError(
             f"{device.label or UNNAMED}: several prices are said, {amounts}, "
-            f"{quote.said_by}. Keep one, or name the devices more closely."
+            f"{quote.said_by}. Keep one, or name the devices more closely.",
+            code="several_prices",
         )
 
     entry, cores = quote.entry, getattr(site, "cores_per_node", None)
@@ -133,7 +134,8 @@ def price_of(
         raise SpecError(
             f"The price of {device.label}, {entry.on_demand}, is per core, and how "
             "many cores come with its devices is not known. Say cores_per_node in the "
-            "site, or write the price per device_hour or node_hour."
+            "site, or write the price per device_hour or node_hour.",
+            code="cores_unknown",
         )
 
     return Price(
@@ -169,7 +171,8 @@ def check_prices(
         listed = ", ".join(f"{name} in {unit}" for name, unit in units.items())
         raise SpecError(
             f"Money of several currencies is not compared: {listed}. Say all of it in "
-            f"one: {Option('price', '2usd', key='DEVICE')}."
+            f"one: {Option('price', '2usd', key='DEVICE')}.",
+            code="several_currencies",
         )
 
 
@@ -180,7 +183,8 @@ def refuse_unmeasured(
     if all(kind.closeness(name) is None for kind in known):
         raise SpecError(
             f"{option_of_price}: nothing was measured on {name}. "
-            f"{one_of([kind.label for kind in known], name)}"
+            f"{one_of([kind.label for kind in known], name)}",
+            code="device_not_measured",
         )
 
 

@@ -149,7 +149,8 @@ def _spot_price(
     if on_demand and currency and currency != on_demand.currency:
         raise SpecError(
             f"{Option('spot')}: the price on the spot market is in {currency}, that on "
-            f"demand in {on_demand.currency}. Say both in one currency."
+            f"demand in {on_demand.currency}. Say both in one currency.",
+            code="spot_in_other_currency",
         )
 
     return replace(

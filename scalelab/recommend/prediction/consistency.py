@@ -64,6 +64,7 @@ _CONTRADICTED = (
     ("ranks_witness", ALONE),
     ("samples_differ", UNEXPLAINED),
 )
+_SEEN_OF_STEPS = ["first_losses", "data_parallel_size", "samples_of_pass"]
 # By which share the samples of two passes over the same data differ at most.
 _SAME_LENGTH = 0.01
 
@@ -87,9 +88,15 @@ def is_among(asked: pd.DataFrame, found: pd.DataFrame) -> np.ndarray:
         for name in (*curve_columns(asked), *CONFIGURATION)
         if name in found.columns
     ]
-    known = found[shared].astype(object).drop_duplicates()
-    matched = asked[shared].astype(object).merge(known, how="left", indicator=True)
-    return matched["_merge"].eq("both").to_numpy(bool)
+    known = {*_keys(found[shared])}
+    return np.array([key in known for key in _keys(asked[shared])], dtype=bool)
+
+
+def _keys(frame: pd.DataFrame) -> Iterator[tuple[object, ...]]:
+    """Return the rows of a frame as tuples, in which missing values are None."""
+    columns = [frame[name].astype(object) for name in frame]
+    known = [column.where(column.notna(), None).tolist() for column in columns]
+    return zip(*known, strict=True)
 
 
 def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:
@@ -146,8 +153,8 @@ def contradicted_samples(rows: FitRows, job: Job | None) -> pd.DataFrame:
     smaller batch prints the same losses, or nothing explains the samples drawn; or
     nothing explains why later steps of a long trial take another time.
     """
-    measured = rows.observations.loc[rows.frame.index]
-    losses = measured.reindex(columns=["first_losses"])["first_losses"]
+    measured = rows.observations.reindex(columns=_SEEN_OF_STEPS).loc[rows.frame.index]
+    losses = measured["first_losses"]
     batches = rows.frame["global_batch_size"]
     found = batches > batches.groupby(losses).transform("min")
     found |= batches.index.isin(having(rows, *_CONTRADICTED).index)
@@ -158,7 +165,8 @@ def contradicted_samples(rows: FitRows, job: Job | None) -> pd.DataFrame:
 
 def having(rows: FitRows, *values: tuple[str, str]) -> pd.DataFrame:
     """Return the rows that have one of some values, each given with its column."""
-    measured = rows.observations.loc[rows.frame.index]
+    signs = rows.observations.filter(items=[name for name, _ in values])
+    measured = signs.loc[rows.frame.index]
     found = [
         [str(cell) == value for cell in cells(measured, name)] for name, value in values
     ]

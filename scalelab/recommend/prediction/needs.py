@@ -308,7 +308,8 @@ class SampleNeed:
                 "'job: {epochs: 90, samples_per_epoch: 50000}' to the experiment, or "
                 "say it with the question: 'scalelab recommend RUN --epochs 90 "
                 "--samples-per-epoch 50000' (or --samples, or --steps), in Python "
-                "job={'samples': 4500000}."
+                "job={'samples': 4500000}.",
+                code="no_job",
             )
         return float(amount)
 

@@ -34,6 +34,7 @@ class AskedBatch:
                 f"{Option('batch')}={self.global_batch_size} names the global batch "
                 f"and {Option('max_batch')}={self.largest} a range of them.",
                 "Give one of the two.",
+                code="batch_said_twice",
             )
 
     def _for_job(self, job: Job | None) -> AskedBatch:
@@ -46,6 +47,7 @@ class AskedBatch:
                 f"The job has a global batch of {batch_of_job:,}, which "
                 f"{Option('max_batch')}={self.largest:,} does not allow.",
                 f"Leave out {Option('max_batch')}, or name another batch.",
+                code="batch_of_job_too_large",
             )
 
         return AskedBatch(
@@ -189,6 +191,7 @@ def _only_batch(totals: Sequence[int], job: Job, largest: int | None) -> int:
             f"{totals[-1]:,} were measured: how much it trains depends on the batch.",
             f"Name one with {Option('batch')}, or as job.global_batch_size in the "
             "experiment. Or say the length of the job in samples or epochs.",
+            code="steps_of_several_batches",
         )
 
     if largest is not None and totals[0] > largest:
@@ -196,6 +199,7 @@ def _only_batch(totals: Sequence[int], job: Job, largest: int | None) -> int:
             f"The only global batch that was measured is {totals[0]:,}, and "
             f"{Option('max_batch')}={largest:,} does not allow it.",
             "Leave it out, or name a batch.",
+            code="only_batch_too_large",
         )
     return totals[0]
 

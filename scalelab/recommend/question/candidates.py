@@ -351,6 +351,7 @@ class MemoryRoom:
                 "fit into the memory of a device: what ran leaves room for "
                 f"{self.largest(asked).max():,} at most.",
                 "Ask for a smaller local batch.",
+                code="batch_beyond_memory",
             )
 
         raise SpecError(
@@ -358,6 +359,7 @@ class MemoryRoom:
             "local batches that are known to fit and of which the measured program "
             "can be told.",
             "Ask for another batch or other device counts.",
+            code="batch_not_shared",
         )
 
     def notes(self, configuration: pd.DataFrame) -> Iterator[Fact]:

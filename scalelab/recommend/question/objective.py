@@ -113,7 +113,8 @@ class Constraints:
         for resource, value in self.limited:
             if not 0 < value < float("inf"):
                 raise SpecError(
-                    f"{resource.max_field}={value} must be a positive number."
+                    f"{resource.max_field}={value} must be a positive number.",
+                    code="limit_not_positive",
                 )
 
     @property
@@ -200,7 +201,8 @@ class Constraints:
             if amounts[resource.name] is None:
                 raise SpecError(
                     f"{Option(resource.limit, resource.in_words(limit, units))} needs "
-                    f"{resource.missing}"
+                    f"{resource.missing}",
+                    code="limit_without_price",
                 )
 
         return Spending(

@@ -37,13 +37,15 @@ def engine_path(strategy: str) -> str:
         raise SpecError(
             f"parallelism={strategy} has no engine that trains a workload. Offer one "
             "as an entry point of scalelab.engines, or choose from: "
-            f"{', '.join(ENGINES)}."
+            f"{', '.join(ENGINES)}.",
+            code="unknown_engine",
         )
 
     if len(offered) > 1:
         raise SpecError(
             f"parallelism={strategy} has {len(offered)} engines: {', '.join(offered)}. "
-            "Uninstall all but one of these distributions."
+            "Uninstall all but one of these distributions.",
+            code="engine_offered_twice",
         )
 
     return offered[0]

@@ -102,7 +102,8 @@ class _Recorder(nn.Module):
             raise SpecError(
                 f"parallelism=pipeline: the model is called with {len(inputs)} "
                 f"positional and {len(named)} named values. Call it with one tensor "
-                "in loss() and evaluate() of the workload, or train with ddp or fsdp."
+                "in loss() and evaluate() of the workload, or train with ddp or fsdp.",
+                code="bad_input_of_model",
             )
         raise _Called(inputs[0])
 
@@ -142,7 +143,8 @@ def of_output(compute: OfModel, output: torch.Tensor, batch: Batch) -> Any:
 def _not_called_once(num_calls: int) -> SpecError:
     return SpecError(
         f"parallelism=pipeline: the workload calls its model {num_calls} times for a "
-        "batch. Call it once in loss() and in evaluate(), or train with ddp or fsdp."
+        "batch. Call it once in loss() and in evaluate(), or train with ddp or fsdp.",
+        code="model_called_again",
     )
 
 
@@ -192,7 +194,8 @@ def _check(output: object, num_samples: int, index: int) -> None:
         raise SpecError(
             f"parallelism=pipeline: stage {index} returns {type(output).__name__} "
             f"{shape} for {num_samples} samples. Return one floating-point tensor "
-            "whose first dimension is the samples."
+            "whose first dimension is the samples.",
+            code="bad_output_of_stage",
         )
 
 
@@ -273,7 +276,8 @@ class PipelineEngine(TrainingEngine):
         if any(isinstance(layer, nn.SyncBatchNorm) for layer in whole.modules()):
             raise SpecError(
                 "parallelism=pipeline does not go with SyncBatchNorm, whose ranks must "
-                "all compute the same layer. Leave sync_batch_norm out."
+                "all compute the same layer. Leave sync_batch_norm out.",
+                code="pipeline_with_batch_norm",
             )
 
         stages = self._stages(whole)
@@ -295,7 +299,8 @@ class PipelineEngine(TrainingEngine):
             raise SpecError(
                 f"parallelism=pipeline: stages() of {self.trial.workload} returned "
                 f"{len(stages)} stages. Return {self._num_stages}, each with "
-                "parameters to train."
+                "parameters to train.",
+                code="bad_stages",
             )
 
         return stages

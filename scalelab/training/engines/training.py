@@ -173,7 +173,8 @@ class NumberFormat:
         if precision not in AUTOCAST_DTYPES:
             raise SpecError(
                 f"precision={precision!r} does not exist. Choose from: "
-                f"{', '.join(sorted(AUTOCAST_DTYPES))}."
+                f"{', '.join(sorted(AUTOCAST_DTYPES))}.",
+                code="unknown_precision",
             )
         self._dtype = AUTOCAST_DTYPES[precision]
         self._device_type = device_type
@@ -277,7 +278,8 @@ class TrainingEngine:
             raise SpecError(
                 f"global_batch_size={trial.global_batch_size} is larger than the "
                 f"{num_samples} training samples of {trial.workload}. Use at most "
-                f"{num_samples} in a {trial.kind} trial."
+                f"{num_samples} in a {trial.kind} trial.",
+                code="too_few_samples",
             )
 
         self._share = self.share()
@@ -441,7 +443,8 @@ class TrainingEngine:
             raise SpecError(
                 f"Workload {self.trial.workload} has no held-out data, so a "
                 f"{self.trial.kind} trial cannot evaluate it. Return a data set from "
-                "held_out_data() or measure throughput."
+                "held_out_data() or measure throughput.",
+                code="no_held_out_data",
             )
 
         evaluation.share_buffers(self._model, self._buffer_group)

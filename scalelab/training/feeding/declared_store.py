@@ -41,11 +41,15 @@ class DeclaredStore:
     def __post_init__(self) -> None:
         if not _is_number(self.open_s) or self.open_s < 0:
             raise SpecError(
-                f"store.open_s={self.open_s!r} must be seconds, at least 0."
+                f"store.open_s={self.open_s!r} must be seconds, at least 0.",
+                code="not_a_time",
             )
         speed = self.bytes_per_s
         if speed is not None and (not _is_number(speed) or not speed > 0):
-            raise SpecError(f"store.bytes_per_s={speed!r} must be a number above 0.")
+            raise SpecError(
+                f"store.bytes_per_s={speed!r} must be a number above 0.",
+                code="not_a_speed",
+            )
 
     @classmethod
     def of(cls, declared: object) -> DeclaredStore:
@@ -57,7 +61,8 @@ class DeclaredStore:
         if not isinstance(declared, Mapping) or not set(declared) <= set(_DECLARED):
             raise SpecError(
                 f"store={declared!r} must be declared by {' and '.join(_DECLARED)}. "
-                "Write, say, store: {open_s: 0.01, bytes_per_s: 1.0e+7}."
+                "Write, say, store: {open_s: 0.01, bytes_per_s: 1.0e+7}.",
+                code="not_a_store",
             )
         return cls(**declared)
 

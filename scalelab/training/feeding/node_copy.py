@@ -53,7 +53,8 @@ def copy_to_node(
         raise SpecError(
             f"feed=copy_first: a node copies {number(needed / _GIB)} GiB to "
             f"{directory}, where {number(free / _GIB)} GiB are free. Set TMPDIR to a "
-            "larger disk of the nodes, or stream: feed=folder or tar."
+            "larger disk of the nodes, or stream: feed=folder or tar.",
+            code="disk_too_small",
         )
 
     context.agree([0.0])  # nobody copies before all have looked

@@ -73,26 +73,32 @@ class PictureFiles:
         for name, known in (("feed", FEEDS), ("order", ORDERS)):
             if getattr(self, name) not in known:
                 raise SpecError(
-                    f"{name}={getattr(self, name)!r} must be {' or '.join(known)}."
+                    f"{name}={getattr(self, name)!r} must be {' or '.join(known)}.",
+                    code="unknown_value",
                 )
 
         for name, least in (("shuffle_buffer", 1), ("image_size", SMALLEST_IMAGE)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise SpecError(
-                    f"{name}={value!r} must be a whole number, at least {least}."
+                    f"{name}={value!r} must be a whole number, at least {least}.",
+                    code="not_a_count",
                 )
 
         fraction = self.held_out_fraction
         if isinstance(fraction, bool) or not 0 < fraction < 1:
-            raise SpecError(f"held_out_fraction={fraction!r} must be between 0 and 1.")
+            raise SpecError(
+                f"held_out_fraction={fraction!r} must be between 0 and 1.",
+                code="not_a_share",
+            )
         if self.store is not None:
             DeclaredStore.of(self.store)
 
         if not isinstance(self._place, str):
             raise SpecError(
                 f"feed={self.feed} reads {self._key}, which is {self._place!r}. Write "
-                f"workload: {{name: image_folder, {self._key}: FOLDER}}."
+                f"workload: {{name: image_folder, {self._key}: FOLDER}}.",
+                code="feed_without_data",
             )
 
     @property
@@ -109,7 +115,8 @@ class PictureFiles:
         if not place.is_dir():
             raise SpecError(
                 f"{self._key}={str(place)!r} is no folder: {place.resolve()} does not "
-                "exist or is a file. Correct the path."
+                "exist or is a file. Correct the path.",
+                code="no_folder",
             )
         return _found(place.resolve(), self.feed == "tar")
 
@@ -123,7 +130,8 @@ class PictureFiles:
             raise SpecError(
                 f"{self._key}={str(self._place)!r} has pictures of "
                 f"{' and '.join(by_class)} alone. Put those of each class into a "
-                "folder of its own."
+                "folder of its own.",
+                code="one_class",
             )
 
         held_out = {
@@ -142,7 +150,8 @@ class PictureFiles:
             raise SpecError(
                 f"{self._key}={str(self._place)!r} has one picture of class "
                 f"{pictures[0].class_name!r}; it takes two, one to train on and one to "
-                "hold out. Add some, or remove the class."
+                "hold out. Add some, or remove the class.",
+                code="one_picture",
             )
 
         wanted = round(len(pictures) * self.held_out_fraction)
@@ -159,7 +168,8 @@ class PictureFiles:
             raise SpecError(
                 f"{self._key}={str(self._place)!r} has {len(training)} pictures to "
                 f"train on, fewer than a global batch of {global_batch_size}. Give "
-                "more pictures or a smaller global batch."
+                "more pictures or a smaller global batch.",
+                code="too_few_samples",
             )
 
         if self.order == "sharded":
@@ -186,7 +196,8 @@ def _found(place: Path, is_packed: bool) -> tuple[Picture, ...]:
         raise SpecError(
             f"{place} holds no {'tar archive with' if is_packed else 'folder of'} "
             f"pictures ({', '.join(sorted(SUFFIXES))}). Put those of each class into a "
-            "folder of its own."
+            "folder of its own.",
+            code="no_pictures",
         )
 
     found.sort(key=lambda picture: picture.name)
@@ -194,7 +205,8 @@ def _found(place: Path, is_packed: bool) -> tuple[Picture, ...]:
         if one.name == other.name:
             raise SpecError(
                 f"{one.name!r} comes twice, in {one.path} and in {other.path}: it "
-                "might be trained on and held out. Remove or rename one of them."
+                "might be trained on and held out. Remove or rename one of them.",
+                code="picture_twice",
             )
 
     return tuple(found)

@@ -85,7 +85,8 @@ def _opened(path: str) -> BinaryIO:
     except OSError as error:
         raise SpecError(
             f"{path} was there when the trial began and cannot be opened now: "
-            f"{error.strerror}. Leave the data alone while a sweep runs."
+            f"{error.strerror}. Leave the data alone while a sweep runs.",
+            code="data_changed",
         ) from error
 
 
@@ -94,7 +95,8 @@ def _whole(content: bytes, picture: Picture) -> bytes:
         raise SpecError(
             f"{picture.path} has become shorter: of {picture.name!r}, {picture.size} "
             f"bytes from byte {picture.offset} on, {len(content)} are left. Leave the "
-            "data alone while a sweep runs."
+            "data alone while a sweep runs.",
+            code="data_changed",
         )
     return content
 

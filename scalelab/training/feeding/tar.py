@@ -51,7 +51,8 @@ def members(file: BinaryIO, path: str) -> Iterator[Member]:
         if offset + size > end:
             raise SpecError(
                 f"{path} is cut off at byte {end}: the file whose header is at byte "
-                f"{position} has {size} bytes. Copy or pack the archive again."
+                f"{position} has {size} bytes. Copy or pack the archive again.",
+                code="tar_cut_off",
             )
 
         position = offset + padded(size)
@@ -70,7 +71,8 @@ def members(file: BinaryIO, path: str) -> Iterator[Member]:
                 raise SpecError(
                     f"{path}: {name!r}, whose header is at byte {offset - BLOCK}, is a "
                     "link or a sparse file. Pack what it stands for: tar "
-                    "--dereference --hard-dereference, and not --sparse."
+                    "--dereference --hard-dereference, and not --sparse.",
+                    code="link_in_tar",
                 )
 
             if kind in _FILES and not name.endswith("/"):
@@ -91,7 +93,8 @@ def _checked_size(header: bytes, path: str, position: int) -> int:
         raise SpecError(
             f"{path} is cut off at byte {position + len(header)}: the header at byte "
             f"{position} is not whole, and nothing says that the archive ends there. "
-            "Copy or pack the archive again."
+            "Copy or pack the archive again.",
+            code="tar_cut_off",
         )
 
     field = header[148:156]
@@ -105,7 +108,8 @@ def _checked_size(header: bytes, path: str, position: int) -> int:
 
     raise SpecError(
         f"{path}: the {BLOCK} bytes at byte {position} are no header of a tar file. "
-        "Pack the archive again, uncompressed."
+        "Pack the archive again, uncompressed.",
+        code="not_tar",
     )
 
 
@@ -135,6 +139,7 @@ def _pax_records(content: bytes, path: str, offset: int) -> dict[str, str]:
     except ValueError as error:
         raise SpecError(
             f"{path}: the pax records at byte {offset} cannot be read. Pack the "
-            "archive again."
+            "archive again.",
+            code="not_tar",
         ) from error
     return records

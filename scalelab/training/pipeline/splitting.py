@@ -28,7 +28,8 @@ def split(
         raise SpecError(
             f"parallelism=pipeline: the model has {len(starts)} layers that can be "
             f"divided, which is too few for {num_stages} stages. Use at most "
-            f"{len(starts)} (options.stages, or fewer devices), or a deeper model."
+            f"{len(starts)} (options.stages, or fewer devices), or a deeper model.",
+            code="too_few_layers",
         )
 
     sizes = _even_sizes([costs[index] for index in starts], num_stages)

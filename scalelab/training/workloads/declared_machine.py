@@ -38,11 +38,17 @@ class DeclaredMachine:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name.endswith("bandwidth_bytes_per_s") and not value > 0:
-                raise SpecError(f"{field.name}={value!r} must be above 0.")
+                raise SpecError(
+                    f"{field.name}={value!r} must be above 0.", code="not_positive"
+                )
             if not value >= 0:
-                raise SpecError(f"{field.name}={value!r} must be at least 0.")
+                raise SpecError(
+                    f"{field.name}={value!r} must be at least 0.", code="negative"
+                )
         if self.overlap > 1:
-            raise SpecError(f"overlap={self.overlap!r} must be at most 1.")
+            raise SpecError(
+                f"overlap={self.overlap!r} must be at most 1.", code="not_a_share"
+            )
 
 
 def ring_time(

@@ -39,11 +39,14 @@ class DigitsMlp(Workload):
         ):
             raise SpecError(
                 f"hidden_sizes={hidden_sizes!r} must be whole numbers, at least 1, "
-                "in a list such as [64]."
+                "in a list such as [64].",
+                code="bad_sizes",
             )
 
         if not 0 <= dropout < 1:
-            raise SpecError(f"dropout={dropout} must be at least 0 and below 1.")
+            raise SpecError(
+                f"dropout={dropout} must be at least 0 and below 1.", code="not_a_share"
+            )
 
         self.hidden_sizes = tuple(hidden_sizes)
         self.batch_norm = batch_norm

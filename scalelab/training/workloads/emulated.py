@@ -90,7 +90,8 @@ imbalance, noise
         if (min_samples is None) != (critical_batch_size is None):
             raise SpecError(
                 f"min_samples={min_samples} and critical_batch_size="
-                f"{critical_batch_size} belong together. Set both or neither."
+                f"{critical_batch_size} belong together. Set both or neither.",
+                code="half_of_convergence",
             )
 
         self.min_samples = min_samples
@@ -108,7 +109,8 @@ imbalance, noise
         if self.min_samples is None or self.critical_batch_size is None:
             raise SpecError(
                 "Workload 'emulated' declares no convergence. Set min_samples and "
-                "critical_batch_size, or measure throughput."
+                "critical_batch_size, or measure throughput.",
+                code="no_convergence",
             )
         return self.min_samples * (1 + global_batch_size / self.critical_batch_size)
 

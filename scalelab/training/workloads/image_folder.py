@@ -73,7 +73,8 @@ class Pictures(Dataset[Sample]):
             picture = self.pictures[index]
             raise SpecError(
                 f"{picture.name!r} in {picture.path} cannot be decoded: {error}. "
-                "Remove or replace it."
+                "Remove or replace it.",
+                code="bad_picture",
             ) from error
 
         pixels = torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
@@ -153,7 +154,9 @@ class ImageFolder(Workload):
         depth: int = 20,
     ) -> None:
         if depth not in DEPTHS:
-            raise SpecError(f"depth={depth!r} must be one of {DEPTHS}.")
+            raise SpecError(
+                f"depth={depth!r} must be one of {DEPTHS}.", code="unknown_depth"
+            )
         self.files = PictureFiles(
             data=data,
             shards=shards,

@@ -62,7 +62,7 @@ def names_of_own(name: str, code_directory: Path) -> WorkloadNames | None:
         return None
     answer = _ask(name, str(code_directory))
     if "refused" in answer:
-        raise SpecError(answer["refused"])
+        raise SpecError(answer["refused"], code="bad_workload")
     if "names" not in answer:
         return None
 

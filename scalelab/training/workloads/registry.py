@@ -26,7 +26,8 @@ def find_workload(name: str, code_directory: str | None = None) -> type[Workload
         raise SpecError(
             f"workload={name!r} does not exist. Choose from: "
             f"{', '.join(sorted(BUILT_IN_WORKLOADS))}, or name your own class as "
-            "'module:Class'."
+            "'module:Class'.",
+            code="unknown_workload",
         )
 
     if code_directory is not None and code_directory not in sys.path:
@@ -40,7 +41,8 @@ def find_workload(name: str, code_directory: str | None = None) -> type[Workload
         raise SpecError(
             f"workload={name!r}: there is no module {module_name!r} in "
             f"{code_directory or 'the Python path'}. Put {module_name}.py next to the "
-            "experiment, or list it under 'code'."
+            "experiment, or list it under 'code'.",
+            code="no_module",
         ) from error
 
     found = {
@@ -54,7 +56,8 @@ def find_workload(name: str, code_directory: str | None = None) -> type[Workload
         raise SpecError(
             f"workload={name!r}: {class_name!r} in {module_name} is not a Workload. "
             "Derive a class from scalelab.Workload; found: "
-            f"{', '.join(sorted(found)) or 'none'}."
+            f"{', '.join(sorted(found)) or 'none'}.",
+            code="not_a_workload",
         )
 
     return found[class_name]

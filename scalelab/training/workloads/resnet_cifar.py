@@ -52,7 +52,9 @@ class ResnetCifar(Workload):
         schedule: str = "constant",
     ) -> None:
         if depth not in DEPTHS:
-            raise SpecError(f"depth={depth!r} must be one of {DEPTHS}.")
+            raise SpecError(
+                f"depth={depth!r} must be one of {DEPTHS}.", code="unknown_depth"
+            )
         check_schedule(schedule)
         self.depth = depth
         self.directory = Path(data_dir) if data_dir else default_directory("cifar10")
@@ -68,7 +70,8 @@ class ResnetCifar(Workload):
         if not torch.cuda.is_available():
             raise SpecError(
                 "sync_batch_norm=True of the workload works on CUDA devices only. Run "
-                "on GPUs, or use the option of ddp: options: {sync_batch_norm: true}."
+                "on GPUs, or use the option of ddp: options: {sync_batch_norm: true}.",
+                code="batch_norm_on_cpu",
             )
 
         synchronised: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]

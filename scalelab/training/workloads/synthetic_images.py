@@ -46,7 +46,9 @@ class SyntheticImages(Workload):
         num_images: int = 256,
     ) -> None:
         if depth not in BLOCKS:
-            raise SpecError(f"depth={depth!r} must be one of {tuple(BLOCKS)}.")
+            raise SpecError(
+                f"depth={depth!r} must be one of {tuple(BLOCKS)}.", code="unknown_depth"
+            )
         for name, value, least in (
             ("image_size", image_size, SMALLEST_IMAGE),
             ("num_classes", num_classes, 2),
@@ -54,7 +56,8 @@ class SyntheticImages(Workload):
         ):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise SpecError(
-                    f"{name}={value!r} must be a whole number, at least {least}."
+                    f"{name}={value!r} must be a whole number, at least {least}.",
+                    code="not_a_count",
                 )
 
         self.depth = depth

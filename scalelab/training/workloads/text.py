@@ -41,12 +41,16 @@ class Text:
         ):
             raise SpecError(
                 f"data={self.data!r} must be the path of a file or a folder, or a list "
-                "of such."
+                "of such.",
+                code="not_a_path",
             )
 
         fraction = self.held_out_fraction
         if isinstance(fraction, bool) or not 0 < fraction < 1:
-            raise SpecError(f"held_out_fraction={fraction!r} must be between 0 and 1.")
+            raise SpecError(
+                f"held_out_fraction={fraction!r} must be between 0 and 1.",
+                code="not_a_share",
+            )
 
     @property
     def name(self) -> str:
@@ -77,7 +81,8 @@ class Text:
                     f"{size} bytes holds {found} sequences of sequence_length="
                     f"{sequence_length}; it must hold {num_needed}. Give more text, "
                     "shorter sequences, a smaller global batch or another "
-                    "held_out_fraction."
+                    "held_out_fraction.",
+                    code="too_few_samples",
                 )
 
     def training_part(self) -> Bytes:
@@ -112,7 +117,8 @@ def _files_at(path: Path) -> list[Path]:
         raise SpecError(
             f"data={str(path)!r} does not exist: {path.resolve()} is neither a file "
             "nor a folder. Correct the path, or leave data out to train on the "
-            "source files of Python's standard library."
+            "source files of Python's standard library.",
+            code="data_missing",
         )
 
     found = sorted(
@@ -122,7 +128,10 @@ def _files_at(path: Path) -> list[Path]:
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
     )
     if not found:
-        raise SpecError(f"data={str(path)!r} is a folder without files. Add some text.")
+        raise SpecError(
+            f"data={str(path)!r} is a folder without files. Add some text.",
+            code="no_files",
+        )
 
     return found
 
@@ -133,7 +142,8 @@ def _python_sources() -> tuple[Path, ...]:
     if not found:
         raise SpecError(
             f"data is not given, and the source files of Python's standard library are "
-            f"not in {folder}. Give data, the path of a text."
+            f"not in {folder}. Give data, the path of a text.",
+            code="data_missing",
         )
     return found
 

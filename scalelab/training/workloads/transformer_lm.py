@@ -51,7 +51,8 @@ class TransformerLm(Workload):
         if not isinstance(activation_checkpointing, bool):
             raise SpecError(
                 f"activation_checkpointing={activation_checkpointing!r} must be true "
-                "or false."
+                "or false.",
+                code="not_a_flag",
             )
 
         self.shape = TransformerShape(

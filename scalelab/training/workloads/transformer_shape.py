@@ -43,13 +43,15 @@ class TransformerShape:
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise SpecError(
-                    f"{field.name}={value!r} must be a whole number, at least 1."
+                    f"{field.name}={value!r} must be a whole number, at least 1.",
+                    code="not_a_count",
                 )
 
         if self.width % self.heads:
             raise SpecError(
                 f"width={self.width} cannot be divided among heads={self.heads}: each "
-                "head takes an equal part. Change one of them."
+                "head takes an equal part. Change one of them.",
+                code="width_does_not_divide",
             )
 
     @property

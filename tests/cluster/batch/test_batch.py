@@ -8,6 +8,7 @@ from queue import SimpleQueue
 
 import pytest
 from fake_programs import FakePrograms
+from sentences import refused
 
 from scalelab.cluster.batch import nodes as module
 from scalelab.cluster.batch.nodes import BatchNodes
@@ -21,7 +22,7 @@ from scalelab.cluster.batch.queue import (
 from scalelab.cluster.dask_nodes import cluster_of
 from scalelab.cluster.hub import AllocationNodes
 from scalelab.cluster.local import LocalNodes
-from scalelab.errors import ClusterError, SpecError
+from scalelab.errors import ClusterError
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.records.control.job_list import JobLine, JobList
 from scalelab.site.choice import site_of
@@ -122,7 +123,7 @@ def test_a_job_that_cannot_be_asked_for_is_the_callers_error(
 ) -> None:
     submitted = program("sbatch", "echo Submitted batch job 17")
     with batch(tmp_path / "50%" / "cluster") as nodes:
-        with pytest.raises(SpecError, match="slurm does not take in the path of a log"):
+        with refused("log_path_refused"):
             nodes.request(1)
     assert not submitted.exists()
     assert JobList.read(tmp_path / "50%" / "cluster").last_number == 0

@@ -2,6 +2,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sentences import refused
 
 from scalelab.cluster.batch.queue import (
     JobState,
@@ -11,7 +12,7 @@ from scalelab.cluster.batch.queue import (
     submit_driver,
     waiting_driver,
 )
-from scalelab.errors import ClusterError, SpecError, StoreError
+from scalelab.errors import ClusterError, StoreError
 from scalelab.records.control.job_list import DriverRecord
 from scalelab.site.choice import site_of
 
@@ -69,7 +70,7 @@ def test_a_refusal_is_told_in_the_batch_systems_words(
     with pytest.raises(ClusterError, match=r"job vit-driver-1: sbatch: .* account\."):
         submit_driver(SITE, run, ["sweep"])
     assert DriverRecord.read(run) is None
-    with pytest.raises(SpecError, match="does not say in what job a driver may run"):
+    with refused("no_driver_job"):
         submit_driver(SITE.model_copy(update={"driver_job": None}), run, ["sweep"])
 
 

@@ -14,6 +14,7 @@ from command_specs import (
     rendezvous_of,
     write_program,
 )
+from sentences import refused
 from waiting import DEADLINE_S
 from watching import is_running
 
@@ -196,7 +197,7 @@ def test_sweep_of_a_command_on_two_nodes(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_sweep_ends_at_the_first_wrong_count_of_samples(tmp_path: Path) -> None:
     file = experiment(tmp_path, TICKER.replace("step * 8", "step * 3"))
-    with pytest.raises(SpecError, match=r"^the command reported \d+ samples in \d+ st"):
+    with refused("other_samples"):
         sweep(file, directory=tmp_path / "run")
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from sentences import refused
 
 from scalelab.errors import SpecError
 from scalelab.session.run import Run
@@ -102,5 +103,5 @@ def test_a_number_of_one_reading_is_read(run_of: Import) -> None:
 
 @pytest.mark.parametrize("decimal", ["'", "comma", ""])
 def test_another_sign_is_refused(run_of: Import, decimal: str) -> None:
-    with pytest.raises(SpecError, match="is no decimal sign"):
+    with refused("no_decimal_sign"):
         run_of(table("1", "2"), decimal=decimal)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from made_up_runs import outlook_row, recommendation
+from sentences import Golden
 
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.job_lines import JobTime
@@ -45,22 +46,19 @@ def test_more_confidence_asks_for_more_time() -> None:
     assert times[3] > row.time_s.hi > times[1]
 
 
-def test_the_limit_holds_the_time_of_the_answer_and_what_was_not_measured() -> None:
+def test_the_limit_holds_the_time_of_the_answer_and_what_was_not_measured(
+    golden: Golden,
+) -> None:
     asked = time()
     assert asked.limit_s == 11 * HOUR
     assert asked.num_jobs == 1
-    assert asked.in_words() == (
-        "The time limit holds 10 h (90%) and a tenth more for the rest."
-    )
+    golden(asked.in_words())
 
 
-def test_a_short_job_is_given_some_minutes() -> None:
+def test_a_short_job_is_given_some_minutes(golden: Golden) -> None:
     short = time(time_s=3.0)
     assert short.limit_s == 600
-    assert short.in_words() == (
-        "The time limit holds 3 s (90%) and a tenth more for the rest; it is 10 min at "
-        "least."
-    )
+    golden(short.in_words())
 
 
 def test_start_up_is_that_of_the_answer() -> None:
@@ -84,8 +82,10 @@ def test_what_does_not_fit_into_a_job_takes_several(
     assert walltime_s is None or asked.limit_s <= walltime_s
 
 
-def test_a_time_without_an_upper_end_leaves_the_limit_to_the_site() -> None:
+def test_a_time_without_an_upper_end_leaves_the_limit_to_the_site(
+    golden: Golden,
+) -> None:
     asked = time(time_s=float("inf"), walltime_s=HOUR)
     assert (asked.limit_s, asked.num_jobs) == (HOUR, 1)
     assert time(time_s=float("inf")).limit_s is None
-    assert asked.in_words().startswith("No upper end of the training's time is known")
+    golden(asked.in_words())

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 from made_up_runs import planned, recommendation
+from sentences import Golden
 
 from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.text import answer_text
@@ -18,9 +19,11 @@ def answer() -> Answer:
     )
 
 
-def test_a_console_shows_what_the_command_prints(answer: Answer) -> None:
+def test_a_console_shows_what_the_command_prints(
+    answer: Answer, golden: Golden
+) -> None:
     assert repr(answer) == answer_text(answer)
-    assert repr(answer).startswith("Use 16 A100 (4 nodes x 4), global batch 512")
+    golden(repr(answer))
 
 
 def test_a_notebook_shows_the_answer_its_table_and_its_remarks(answer: Answer) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sentences import refused
 
-from scalelab.errors import SpecError
 from scalelab.recommend.money.history import PriceHistory
 
 HOUR = 3600.0
@@ -61,30 +61,26 @@ def test_a_longer_job_pays_a_steadier_price() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code", "value"),
     [
-        ("", "spot.csv cannot be read: No columns"),
-        ("a,b\n1,2", r"the columns 'a', 'b'. A price history has time and one curren"),
-        ("time,usd,eur\n2026-01-01,1,2", "has the columns 'time', 'usd', 'eur'"),
-        ("time,usd\n2026-01-01,1", "spot.csv holds 1 times. Give at least two."),
-        ("time,usd\n2026-01-01,1\n2026-01-01,1", "holds 2 times. Give at least two."),
-        ("time,usd\n2026-01-01,1\nnoon,1", "line 3: 'noon', '1' is no time with a p"),
-        (
-            "time,usd\n2026-01-01,0\n2026-01-02,1",
-            "line 2: '2026-01-01', '0' is no time",
-        ),
-        (
-            "time,usd\n2026-01-01,inf\n2026-01-02,1",
-            "line 2: '2026-01-01', 'inf' is no ",
-        ),
+        ("", "unreadable_prices", "spot.csv"),
+        ("a,b\n1,2", "no_price_columns", "'a', 'b'"),
+        ("time,usd,eur\n2026-01-01,1,2", "no_price_columns", "'time', 'usd', 'eur'"),
+        ("time,usd\n2026-01-01,1", "too_few_prices", "1"),
+        ("time,usd\n2026-01-01,1\n2026-01-01,1", "too_few_prices", "2"),
+        ("time,usd\n2026-01-01,1\nnoon,1", "bad_price_line", "line 3: 'noon', '1'"),
+        ("time,usd\n2026-01-01,0\n2026-01-02,1", "bad_price_line", "line 2"),
+        ("time,usd\n2026-01-01,inf\n2026-01-02,1", "bad_price_line", "'inf'"),
     ],
 )
-def test_what_is_no_history_is_refused(path: Path, text: str, message: str) -> None:
+def test_what_is_no_history_is_refused(
+    path: Path, text: str, code: str, value: str
+) -> None:
     path.write_text(text)
-    with pytest.raises(SpecError, match=message):
+    with refused(code, value):
         PriceHistory.read(path)
 
 
 def test_a_missing_history_is_refused(path: Path) -> None:
-    with pytest.raises(SpecError, match=r"spot.csv cannot be read: .*No such file"):
+    with refused("unreadable_prices", "spot.csv"):
         PriceHistory.read(path)

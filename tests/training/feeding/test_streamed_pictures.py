@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from picture_folders import make_pictures, pack
+from sentences import refused
 
-from scalelab.errors import SpecError
 from scalelab.training.feed import fingerprint, order_of, training_batches
 from scalelab.training.order import Share
 from scalelab.training.workloads.image_folder import ImageFolder, Pictures
@@ -174,10 +174,7 @@ def test_folder_and_archives_are_the_same_data(place: Path) -> None:
 
 def test_more_ranks_than_shards_are_refused(place: Path) -> None:
     share = replace(ONE, data_parallel_size=8, local_batch_size=1)
-    with pytest.raises(
-        SpecError,
-        match=r"^A sharded order deals the shards out to 8 ranks, and there are 4\. M",
-    ):
+    with refused("too_few_parts"):
         order_of(pictures(place), share, seed=0, is_sharded=True)
 
 
@@ -186,7 +183,7 @@ def test_a_picture_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "pictures" / "red").iterdir():
         path.write_bytes(path.read_bytes()[:60])
     dataset = pictures(tmp_path, "folder")
-    with pytest.raises(SpecError, match=r"^'red/.*' in .* cannot be decoded: .*\. R"):
+    with refused("bad_picture"):
         dataset[len(dataset) - 1]
 
 
@@ -196,11 +193,11 @@ def test_data_that_change_while_a_trial_runs_are_named(tmp_path: Path) -> None:
     got = batches(pictures(tmp_path), ONE, is_sharded=False)
     for path in (tmp_path / "shards").iterdir():
         path.write_bytes(path.read_bytes()[:1024])
-    with pytest.raises(SpecError, match=r"part-.*\.tar has become shorter: of '"):
+    with refused("data_changed"):
         list(islice(got, 4))
     for path in (tmp_path / "shards").iterdir():
         path.unlink()
-    with pytest.raises(SpecError, match=r"\.tar was there when the trial began and ca"):
+    with refused("data_changed"):
         next(batches(pictures_found_before(tmp_path), ONE, is_sharded=False))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sentences import refused
 
 from scalelab.errors import SpecError
 from scalelab.training.feeding.tar import Member, members
@@ -100,24 +101,19 @@ def test_a_cut_off_archive_is_refused_with_the_place(length: int, message: str) 
 def test_what_is_no_archive_is_refused() -> None:
     whole = bytearray(archive({"1.jpg": b"x" * 700, "2.jpg": b"y"}))
     whole[1540] ^= 1
-    with pytest.raises(
-        SpecError,
-        match=r"^shard\.tar: the 512 bytes at byte 1536 are no header of a tar file\.",
-    ):
+    with refused("not_tar", "512", "1536"):
         found(bytes(whole))
-    with pytest.raises(SpecError, match=r"at byte 0 are no header .* uncompressed\."):
+    with refused("not_tar"):
         found(b"\x1f\x8b" * 512)
 
 
 def test_a_link_is_refused() -> None:
     linked = archive({"1.jpg": b""}, type=tarfile.LNKTYPE, linkname="0.jpg")
-    with pytest.raises(
-        SpecError, match=r"'1\.jpg', whose header is at byte 0, is a link or a sparse"
-    ):
+    with refused("link_in_tar", "'1.jpg'"):
         found(linked)
 
 
 def test_damaged_pax_records_are_refused() -> None:
     whole = archive({TOO_LONG: b"z"}, tarfile.PAX_FORMAT)
-    with pytest.raises(SpecError, match=r"the pax records at byte 512 cannot be read"):
+    with refused("not_tar", "512"):
         found(whole.replace(b" path=", b"-path=", 1))

@@ -3,9 +3,9 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 import torch
+from sentences import refused
 from torch import nn
 
-from scalelab.errors import SpecError
 from scalelab.training.pipeline.splitting import split, tied_parameters
 from scalelab.training.workloads.base import Workload
 from scalelab.training.workloads.digits_mlp import DigitsMlp
@@ -41,20 +41,12 @@ def test_layers_without_cost_stay_with_the_one_before() -> None:
 
 def test_too_few_layers_are_refused() -> None:
     workload = DigitsMlp(hidden_sizes=(8, 8))
-    with pytest.raises(
-        SpecError,
-        match=r"^parallelism=pipeline: the model has 3 layers that can be divided, "
-        r"which is too few for 4 stages\. Use at most 3 \(options\.stages",
-    ):
+    with refused("too_few_layers", "parallelism=pipeline"):
         workload.stages(workload.build_model(), 4)
 
 
 def test_a_model_that_is_not_sequential_needs_stages() -> None:
-    with pytest.raises(
-        SpecError,
-        match=r"^parallelism=pipeline: Bilinear, the model of Workload, is no "
-        r"nn\.Sequential, .* Return them from stages\(model, num_stages\)",
-    ):
+    with refused("stages_unknown", "parallelism=pipeline", "num_stages"):
         Workload().stages(nn.Bilinear(1, 1, 1), 2)
 
 

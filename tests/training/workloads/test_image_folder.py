@@ -17,6 +17,7 @@ from gang import (
     throughput_trial,
 )
 from picture_folders import make_pictures, pack
+from sentences import refused
 
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import LearningRate, Measurement, Trial, TrialKind
@@ -200,9 +201,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_copied(
         local_batch_size=4,
         gradient_accumulation_steps=1,
     )
-    with pytest.raises(
-        SpecError, match=r"node copies 31,.* GiB to .*, where .* are free"
-    ):
+    with refused("disk_too_small", "31"):
         copy_to_node(data, context, share, is_sharded=False)
     (directory,) = tmp_path.glob("copies-*")
     assert not [*directory.iterdir()]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from gang import HERE, throughput_trial
+from sentences import refused
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import WorkloadProgram
@@ -65,7 +66,7 @@ def test_unknown_parameter_is_refused_with_the_valid_ones() -> None:
 def test_hidden_sizes_that_are_no_list_of_counts_are_refused(
     sizes: int | list[int | str],
 ) -> None:
-    with pytest.raises(SpecError, match=r"must be whole numbers, at least 1"):
+    with refused("bad_sizes"):
         build_workload("digits_mlp", {"hidden_sizes": sizes})
 
 

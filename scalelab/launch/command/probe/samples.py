@@ -92,7 +92,9 @@ def samples_columns(
     unseen = LOADERS if num_loaders > 1 else UNEXPLAINED
     reason = _reason(trial, steps, of_process) or unseen
     if reason == UNEXPLAINED and apart >= WRONG_BEYOND:
-        raise SpecError(_wrong(trial, steps, of_process, len(drawing)))
+        raise SpecError(
+            _wrong(trial, steps, of_process, len(drawing)), code="other_samples"
+        )
     return columns | {"samples_differ": reason}
 
 

@@ -75,7 +75,8 @@ def ranks_witness(
             "differ, and they have exchanged nothing since step 1. Wrap the model in "
             "torch.nn.parallel.DistributedDataParallel, or let the program average its "
             "gradients. Where it averages weights now and then, write parallelism: "
-            "local_sgd."
+            "local_sgd.",
+            code="ranks_alone",
         )
 
     batches = {
@@ -92,7 +93,8 @@ def ranks_witness(
         f"all {counted(len(processes), 'rank')} began with the same batch, and before "
         f"step {last} hold the same parameters: every rank sees the same samples, and "
         "what they reach one rank would reach as soon. Give the data loader a sampler, "
-        "torch.utils.data.DistributedSampler, or a seed for each rank."
+        "torch.utils.data.DistributedSampler, or a seed for each rank.",
+        code="same_samples",
     )
 
 
@@ -120,7 +122,8 @@ def check_group(trial: Trial, note: Note) -> None:
         f"{counted(trial.world_size, 'device')}, so its row would tell of devices that "
         "were not used, or were shared. Let the command start a rank for each device: "
         "torchrun --nnodes {num_nodes} --nproc-per-node {gpus_per_node}, or accelerate "
-        "launch --num_processes {world_size}."
+        "launch --num_processes {world_size}.",
+        code="other_world_size",
     )
 
 
@@ -266,7 +269,8 @@ class ProbedSteps:
                 f"after {counted(self.num_steps, 'step')} the program has replaced "
                 "itself, as os.execv does: what comes then is another training, with a "
                 "start-up of its own. Let it train on in one process for as many steps "
-                "as measure.warmup_steps and measure.steps ask."
+                "as measure.warmup_steps and measure.steps ask.",
+                code="replaced_itself",
             )
 
     @property
