@@ -89,13 +89,14 @@ notebooks: $(INSTALLED)
 		--NotebookClient.record_timing=False analysis/*.ipynb
 	$(BIN)/ruff format analysis
 
-# A wheel, installed alone: it answers a table.
+# A wheel with what it declares to need, and nothing else: it answers a table.
 wheel: $(INSTALLED)
 	rm -rf .wheel
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir .wheel .
-	$(PYTHON) -m venv .wheel/venv
-	.wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
-		--constraint constraints.txt .wheel/scalelab-*.whl
+	$(BIN)/python -m venv --without-pip .wheel/venv
+	$(BIN)/python tests/support/link_packages.py .wheel/scalelab-*.whl .wheel/venv/lib/python*/site-packages
+	$(BIN)/python -m pip --python .wheel/venv install --quiet --disable-pip-version-check --no-compile \
+		--no-deps .wheel/scalelab-*.whl
 	cd .wheel && venv/bin/scalelab import ../experiments/cpu_or_gpu.csv answered \
 		--column final_metric=val_acc
 	cd .wheel && venv/bin/scalelab recommend answered --epochs 10 --samples-per-epoch 54305

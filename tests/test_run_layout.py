@@ -34,7 +34,7 @@ code: {snapshot: [train.py]}
 env: {TOKEN: secret}
 measure: {long_trial: none, warmup_steps: 2, steps: 20}
 job: {epochs: 2, samples_per_epoch: 1000}
-gpus: [1, 2, 4]
+gpus: 1
 local_batch_size: 16
 site: {name: hpc, scheduler: slurm, device_type: cuda, gpus_per_node: 2}
 """

@@ -115,7 +115,7 @@ job: {samples: 20000}
 measure: {long_trial: none, warmup_steps: 1, steps: 5, repeats: 1}
 gpus: [1, 2]
 local_batch_size: 8
-site: {device_type: cpu, nodes: 4, gpus_per_node: 2}
+site: {device_type: cpu, nodes: 2, gpus_per_node: 2}
 """
 
 

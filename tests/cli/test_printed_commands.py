@@ -125,7 +125,18 @@ def assert_accepted(command: str, scalelab: Run) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", [*SOURCES])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "one node",
+        "unlike nodes",
+        "a table",
+        *(
+            pytest.param(source, marks=pytest.mark.repetition)
+            for source in ("a cluster", "one repeat", "a command")
+        ),
+    ],
+)
 def test_each_command_of_an_answer_is_accepted(
     source: str, here: Path, scalelab: Run
 ) -> None:

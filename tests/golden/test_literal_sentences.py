@@ -4,7 +4,7 @@ from literal_sentences import counts
 
 # They fall: a sentence belongs into the golden file of its room.
 MOST = {"recommend": 75, "cli": 97, "report": 26, "session": 14, "experiment": 3}
-MOST_IN_ALL = 713
+MOST_IN_ALL = 715
 
 
 def test_tests_assert_few_sentences() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from measured_runs import EMULATED, measured_run
-from sentences import Golden, refused
+from sentences import Golden
 
 import scalelab
 from scalelab.report.scaling_table import ScalingTable
@@ -107,8 +107,7 @@ def test_text_and_markdown_say_what_the_frame_holds(
     again = pd.read_csv(io.StringIO(table.text("csv")))
     same = table.to_frame().fillna(float("nan"))
     pd.testing.assert_frame_equal(again, same, check_dtype=False)
-    with refused("unknown_format", "format='html'"):
-        table.text("html")
+    golden.refusals([("unknown_format", lambda: table.text("html"))])
 
 
 def test_the_hours_to_ask_for_are_the_upper_end_of_all_runs(

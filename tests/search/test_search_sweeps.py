@@ -29,7 +29,7 @@ workload: {name: digits_mlp, hidden_sizes: [32]}
 measure: {kind: convergence}
 job: {epochs: 12, samples_per_epoch: 1437}
 gpus: 1
-local_batch_size: 8
+local_batch_size: 16
 tune:
   learning_rate: {log: [1.0e-4, 1.0]}
   weight_decay: {log: [1.0e-6, 1.0e-2]}
