@@ -46,9 +46,9 @@ def pytest_collection_modifyitems(
     Where golden files are written, tests that hold no sentences are left out.
     """
     if IS_WRITTEN:
-        others = [item for item in items if "golden" not in _fixtures(item)]
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if "golden" in _fixtures(item)]
+        held = [item for item in items if "golden" in _fixtures(item)]
+        config.hook.pytest_deselected(items=[i for i in items if i not in held])
+        items[:] = held
 
     longest_s: dict[Path, float] = {}
     for item in items:

@@ -203,5 +203,5 @@ def test_an_attempt_that_stands_there_twice_is_refused(
     path = scalelab.export(runs[1], tmp_path / "rows.csv")
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines, lines[-1]]))
-    with refused("attempt_twice"):
+    with refused("attempt_twice", "line 9"):
         scalelab.import_table(path, tmp_path / "again")

@@ -96,7 +96,7 @@ def positive_money(amount: float, currency: str = "") -> Money:
             f"{amount:g} is not a price: it must be greater than 0. Of nodes that are "
             "paid already, write what an hour of them is worth, such as 0.05usd for "
             "the electricity; or leave the price out and compare by time.",
-            code="price_out_of_range",
+            code="price_not_positive",
         )
     return Money(amount, currency)
 

@@ -195,7 +195,7 @@ class PlannedTrials(TrialSource):
                 "local_batch_size=auto cannot be resolved: not even local_batch_size=1 "
                 "fits into the memory of a device. Use a smaller model or a larger "
                 "device.",
-                code="auto_batch_failed",
+                code="auto_batch_too_large",
             )
 
         row = self._told[probe.trial_id]

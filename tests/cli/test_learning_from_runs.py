@@ -141,11 +141,11 @@ def test_runs_that_cannot_teach_are_refused(
     asked: Run, taught: Path, here: Path
 ) -> None:
     unrelated = measured_run(here / "small", EMULATED).directory
-    with refused("nothing_to_learn"):
+    with refused("nothing_to_learn", "small"):
         asked.recommend(learn_from=[unrelated])
     answer = asked.recommend(learn_from=[unrelated, taught])
     assert_learned(facts(answer), "trained")
-    with refused("own_rows"):
+    with refused("own_rows", "heavier"):
         asked.recommend(learn_from=[asked.directory])
     with pytest.raises(StoreError, match="absent"):
         asked.fit(learn_from=[here / "absent"])

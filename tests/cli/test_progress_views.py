@@ -240,6 +240,7 @@ def test_what_was_waited_for_is_forgotten_once_it_came(golden: Golden) -> None:
     live(NODE_UP)
     assert "Waiting" not in shown(console, live)[-1]
     live(Waiting(reason="one node in the queue."))
+    golden(shown(console, live)[-1])
     live(started(1, waiting=2))
     live(ended(2, waiting=0))
     assert "Waiting" not in shown(console, live)[-1]

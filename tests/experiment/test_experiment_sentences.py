@@ -130,6 +130,7 @@ COMMANDS = [
     ),
     ("bad_expression", PLACE + "metrics: {regex: '('}"),
     ("unknown_preset", PLACE + "metrics: nanogtp"),
+    ("unknown_preset", PLACE + "metrics: {preset: lightening}"),
     ("unknown_preset", PLACE + "metrics: {preset: 3}"),
     ("preset_with_file", PLACE + "metrics: {preset: keras, csv: a.csv}"),
     ("not_one_place", PLACE + "metrics: {jsonl: a, csv: b}"),
@@ -149,6 +150,7 @@ COMMANDS = [
     ("literal_error", PLACE + "stop: {signal: SIGKILL, grace: 9s}"),
     ("axis_changes_nothing", PLACE + "options: {depth: [1]}"),
     ("axis_changes_nothing", ONE + TUNE),
+    ("axis_changes_nothing", ONE + "tune: {learning_rate: [0.1, 0.2]}"),
     ("axis_has_placeholder_name", PLACE + "options: {seed: [1]}"),
     ("unknown_placeholder", PLACE + "env: {A: '{lr}'}"),
     ("placeholder_without_layout", PLACE + "env: {A: '{tensor_parallel_size}'}"),
@@ -200,6 +202,7 @@ UNTRAINED = [
     ),
 ]
 ROWS = [
+    ("int_type", WORKLOAD.replace(SITE, "site: {nodes: [1]}\n") + PLACE),
     *((code, WORKLOAD + text) for code, text in SEARCHES + KEYS),
     *((code, WORKLOAD + PLACE + text) for code, text in JOBS),
     *(

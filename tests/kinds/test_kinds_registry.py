@@ -104,7 +104,7 @@ def test_a_row_may_not_go_by_another_name(
     colours: Registry[Colour], offer: Offer
 ) -> None:
     offer("paint5", BLUE, green="BLUE")
-    with refused("kind_of_other_type"):
+    with refused("kind_of_other_type", "Colour"):
         colours["green"]
 
 

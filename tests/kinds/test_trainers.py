@@ -45,7 +45,7 @@ def test_a_stale_installation_is_told_to_install_again(
 ) -> None:
     monkeypatch.setattr(TRAINERS, "_loaded", {})
     monkeypatch.delitem(TRAINERS._outside, "torch")
-    with refused("trainer_missing"):
+    with refused("trainer_missing", "pip install -e ."):
         facts_of("digits_mlp")
     assert facts_of("command") is None
 

@@ -42,7 +42,7 @@ def test_no_law_answers_about_what_no_run_can_be(
 ) -> None:
     asked = GOOD[NEEDS[law]]
     spoilt = asked.astype(object).assign(**{column: [value]})
-    with refused("bad_value"):
+    with refused("bad_value", "row 2 of 2"):
         LAWS[law].predict(pd.concat([asked, spoilt]))
 
 
@@ -80,7 +80,7 @@ def test_more_nodes_than_devices_are_refused() -> None:
         {"world_size": [8, 4], "num_nodes": [8, 5], "local_batch_size": 1}
     )
     assert checked_configurations(asked.iloc[:1])["num_nodes"].item() == 8
-    with refused("bad_value", "num_nodes=5.0", "world_"):
+    with refused("bad_value", "num_nodes=5.0", "row 2 of 2", "world_size"):
         checked_configurations(asked)
 
 

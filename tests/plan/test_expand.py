@@ -281,7 +281,7 @@ def test_a_site_without_a_limit_takes_any_number() -> None:
     ],
 )
 def test_an_absurd_number_of_trials_is_refused_at_once(axes: str) -> None:
-    with refused("too_many_trials"):
+    with refused("too_many_trials", "100,000"):
         planned(f"gpus: 1\nlocal_batch_size: 8\n{axes}")
 
 
@@ -293,6 +293,8 @@ class TestCommand:
             "accumulation_not_received",
             "gradient_accumulation_steps=2",
             "{gradient_accumulation_steps}",
+            "{accumulation_steps_of_all_ranks}",
+            "{global_batch_size}",
         ):
             planned(self.TEXT, "name: a\ncommand: python a.py {local_batch_size}\n")
 

@@ -95,7 +95,7 @@ def test_a_search_takes_no_further_trial() -> None:
         "gpus: 1\nlocal_batch_size: 32\n"
     )
     search = Experiment.from_text(text)
-    with refused("trial_refused"):
+    with refused("trial_refused", "small is a search"):
         further_trial(search, SITE, "gpus=1,local_batch_size=8", set())
 
 

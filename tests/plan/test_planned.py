@@ -137,7 +137,7 @@ class TestAuto:
             if trial.local_batch_size == 1 and trial.precision == "bf16":
                 break
 
-        with refused("auto_batch_failed", "local_batch_size=1"):
+        with refused("auto_batch_too_large", "local_batch_size=1"):
             trials.ask()
 
     def test_one_setup_that_does_not_fit_leaves_the_other(self) -> None:

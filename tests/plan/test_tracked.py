@@ -171,7 +171,7 @@ def test_kinds_that_are_not_installed_are_refused(line: str, message: str) -> No
 def test_what_goes_wrong_in_a_source_is_said_with_its_name() -> None:
     source = source_of(asked("one_by_one"), SITE)
     failed = row(planned_trials(asked(), SITE)[0], outcome="failed")
-    with refused("source_failed", "source=one_by_one"):
+    with refused("source_failed", "source=one_by_one", "tell: ValueError"):
         source.tell(failed)
 
 

@@ -568,7 +568,7 @@ def test_a_measured_size_that_does_not_divide_the_asked_batch_is_named() -> None
 
 @pytest.mark.slow
 def test_no_job_and_no_target_is_an_error() -> None:
-    with refused("no_job"):
+    with refused("no_job", "scalelab recommend RUN --epochs"):
         recommend(sweep((1, 2)), None)
 
 

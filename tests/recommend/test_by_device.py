@@ -217,5 +217,5 @@ def test_a_group_that_learns_nothing_from_other_runs_is_compared_still(
     assert answered.elsewhere.keys() == {"a100"}
     assert not any("not compared" in note for note in answered.notes)
     unrelated = History.of([("before", other.assign(node_group="old"))])
-    with refused("nothing_to_learn"):
+    with refused("nothing_to_learn", "before"):
         answer(question(), frame, {}, unrelated)

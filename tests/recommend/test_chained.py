@@ -83,5 +83,5 @@ def test_what_is_asked_counts_for_more_than_the_site(frame: pd.DataFrame) -> Non
 
 
 def test_a_limit_that_leaves_no_time_is_refused(frame: pd.DataFrame) -> None:
-    with refused("walltime_too_short"):
+    with refused("walltime_too_short", "2 min"):
         asked(frame, walltime_s=120.0, checkpoint_s=119.9)

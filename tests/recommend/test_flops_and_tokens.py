@@ -83,7 +83,7 @@ def test_several_sequence_lengths_are_asked_about_one_at_a_time() -> None:
         [sweep(sequence_length=length, dataset=f"text {length}") for length in (8, 16)],
         ignore_index=True,
     )
-    with refused("several_values", "sequence_length"):
+    with refused("several_values", "2 values of sequence_length"):
         recommend(rows, Job(samples=10))
     answer = recommend(rows, Job(samples=10), select={"sequence_length": 16})
     samples = answer.rows[0].throughput_samples_per_s.value

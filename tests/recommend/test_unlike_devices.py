@@ -201,7 +201,7 @@ def test_the_nearest_budget_is_of_all_devices(frame: pd.DataFrame) -> None:
 
 
 def test_a_limit_of_device_hours_is_refused(frame: pd.DataFrame) -> None:
-    with refused("device_hours_of_several", "max_gpu_hours", "c4") as caught:
+    with refused("device_hours_of_several", "max_gpu_hours 9", "c4, p2") as caught:
         asked(frame, device_hours=9.0)
     assert "select={'device_name': 'c4'}" in str(caught.value.hint)
 

@@ -164,7 +164,7 @@ def test_what_cannot_be_read_is_refused(
 
     target = (os, "listdir") if where == "list" else (Path, "read_bytes")
     monkeypatch.setattr(*target, refuse)
-    with refused("unreadable"):
+    with refused("unreadable", "Permission denied"):
         snapshot_code(["vit"], root, destination)
     monkeypatch.undo()
     assert not destination.exists() or os.listdir(destination) == []

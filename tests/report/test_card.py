@@ -131,7 +131,7 @@ def test_names_break_no_markdown(hostile: Run, tmp_path: Path, golden: Golden) -
 def test_a_card_of_a_newer_version_is_refused(run: Run, tmp_path: Path) -> None:
     newer = run.card().replace("scalelab_card: 1", "scalelab_card: 2")
     (tmp_path / "card.md").write_text(newer)
-    with refused("newer_card"):
+    with refused("newer_card", "version 2", "reads 1"):
         scalelab.import_table(tmp_path / "card.md", tmp_path / "again")
 
 

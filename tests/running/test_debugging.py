@@ -88,10 +88,10 @@ def test_nothing_is_caught(here: Path) -> None:
 
 def test_commands_are_refused(here: Path) -> None:
     (here / "train.py").write_text("")
-    with refused("command_in_process"):
+    with refused("command_in_process", "'python train.py "):
         debug(write(COMMAND))
 
 
 def test_trials_on_several_devices_are_refused() -> None:
-    with refused("several_devices"):
+    with refused("several_devices", "2, 4 devices"):
         debug(write(EMULATED.replace("[1, 2]", "[2, 4]").replace("node: 2", "node: 4")))

@@ -78,7 +78,7 @@ def test_a_source_that_fails_ends_the_sweep_and_is_named(
 ) -> None:
     source = Judge([make_trial(0, 1, does="report", seconds=60.0)])
     source.tell_progress = None  # type: ignore[assignment, method-assign]
-    with refused("source_failed", "source=judge", "tell_progress"):
+    with refused("source_failed", "source=judge", "tell_progress: Type"):
         sweep.driver(TrackedSource("judge", source)).run()
     assert [row["outcome"] for row in sweep.store.rows()] == ["cancelled"]
 

@@ -134,7 +134,7 @@ def test_a_metric_that_no_trial_reports_is_refused_with_those_that_are() -> None
     source = search(f"{RANGES}objective: val_accuracy\n")
     trial = source.ask()
     assert trial is not None
-    with refused("unknown_metric", "objective=val_accuracy", "val_acc"):
+    with refused("unknown_metric", "objective=val_accuracy", "val_acc, val_loss"):
         source.tell(row(trial, reached(0.5)))
 
 

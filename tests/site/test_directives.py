@@ -194,5 +194,5 @@ def test_a_site_without_a_batch_system_has_no_script() -> None:
 
 
 def test_an_allocation_larger_than_a_node_is_refused() -> None:
-    with refused("more_than_a_node"):
+    with refused("more_than_a_node", "4 devices"):
         lines({**SLURM, "gpus_per_node": 2})

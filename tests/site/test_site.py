@@ -113,7 +113,7 @@ def test_a_profile_is_found_by_path(tmp_path: Path) -> None:
 def test_an_unknown_name_lists_the_known_ones(sites: Path) -> None:
     (sites / "big.yaml").write_text(SLURM)
 
-    with refused("unknown_site", "'bigg'", "'big'"):
+    with refused("unknown_site", "'bigg'", "'big'", "big, local"):
         find_site("bigg")
 
 

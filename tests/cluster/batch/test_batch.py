@@ -123,7 +123,7 @@ def test_a_job_that_cannot_be_asked_for_is_the_callers_error(
 ) -> None:
     submitted = program("sbatch", "echo Submitted batch job 17")
     with batch(tmp_path / "50%" / "cluster") as nodes:
-        with refused("log_path_refused"):
+        with refused("log_path_refused", "slurm"):
             nodes.request(1)
     assert not submitted.exists()
     assert JobList.read(tmp_path / "50%" / "cluster").last_number == 0

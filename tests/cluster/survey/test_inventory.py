@@ -324,5 +324,5 @@ def test_a_profile_is_not_overwritten(
     with pytest.raises(SpecError, match="device_type is missing"):
         write_profile("scheduler: slurm\n", "broken")
     (tmp_path / "file").touch()
-    with refused("unwritable"):
+    with refused("unwritable", "File exists"):
         write_profile(text, str(tmp_path / "file" / "x.yaml"))

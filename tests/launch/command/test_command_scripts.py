@@ -197,7 +197,7 @@ def test_sweep_of_a_command_on_two_nodes(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_sweep_ends_at_the_first_wrong_count_of_samples(tmp_path: Path) -> None:
     file = experiment(tmp_path, TICKER.replace("step * 8", "step * 3"))
-    with refused("first_trial_failed", "global_batch_size=8"):
+    with refused("first_trial_failed", "3 samples", "global_batch_size=8"):
         sweep(file, directory=tmp_path / "run")
 
 

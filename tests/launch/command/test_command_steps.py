@@ -48,7 +48,7 @@ def test_samples_of_a_step_are_told_from_a_count() -> None:
     for step in range(1, 5):
         steps.take([Report(step=step, samples=8)], float(step))
     assert steps.step_columns()["samples_witness"] == "log"
-    with refused("other_samples"):
+    with refused("other_samples", "4 samples"):
         steps.take([Report(step=5, samples=4)], 5.0)
 
 

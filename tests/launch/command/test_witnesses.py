@@ -102,7 +102,7 @@ def test_samples_of_a_smaller_last_batch_begin_no_epoch(tmp_path: Path) -> None:
 
 def test_samples_of_one_rank_are_refused(tmp_path: Path) -> None:
     trial = trial_of(tmp_path, ranks=2, global_batch_size=32)
-    with refused("other_samples", "samples_of_epoch", "16"):
+    with refused("other_samples", "samples_of_epoch", "16", "global_batch_size=32"):
         log_of(trial, ["[16/640", "[32/640"], r"\[(?P<samples_of_epoch>\d+)/")
 
 
@@ -110,7 +110,7 @@ def test_an_epoch_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     trial = trial_of(tmp_path, global_batch_size=8)
     regex = r"(?P<batch_of_epoch>\d+)/(?P<batches_of_epoch>\d+)"
     epochs = [*range(1, 31), *range(1, 31)]
-    with refused("epoch_cut_short", "batch_of_epoch", "30"):
+    with refused("epoch_cut_short", "batch_of_epoch", "30 of 128"):
         log_of(trial, [f"{n}/128" for n in epochs], regex)
     without_length = r"(?P<batch_of_epoch>\d+)/"
     assert log_of(trial, [f"{n}/128" for n in epochs], without_length).num_seen == 60

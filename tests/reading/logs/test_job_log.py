@@ -107,7 +107,7 @@ def test_what_no_experiment_describes_is_found_in_the_log(tmp_path: Path) -> Non
 
 
 def test_a_log_without_steps_is_refused(tmp_path: Path) -> None:
-    with refused("no_steps"):
+    with refused("no_steps", "job.out"):
         read(tmp_path, "nothing here")
     with pytest.raises(SpecError, match=r"cannot be read: No such file"):
         read_job_log(tmp_path / "no.out", None, TRIAL, None)

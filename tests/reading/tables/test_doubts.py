@@ -102,7 +102,7 @@ def test_a_column_that_lists_settings_is_asked_about(
 ) -> None:
     header, *lines = only_at_scale("setting").splitlines()
     text = "\n".join([header, *(f'{row[:-1]}"{first}{row[-1]}"' for row in lines)])
-    with refused("table_refused", "'setting'"):
+    with refused("table_refused", "--axis setting"):
         run_of(text)
     run = run_of(text, axis=["setting"])
     assert run.import_notes[0] == (

@@ -404,7 +404,7 @@ def test_repeats_numbered_alike_are_refused(
     write: Callable[..., Any], tmp_path: Path
 ) -> None:
     text = table(repeat=0) + "2,1,4,0.6,0\n"
-    with refused("row_twice", "repeat=0"):
+    with refused("row_twice", "line 3", "repeat=0", "line 2"):
         import_table(write(text), tmp_path / "run")
 
 
@@ -428,7 +428,7 @@ def test_a_giant_is_refused_before_it_is_read(
     path = write(table())
     with path.open("ab") as stream:
         stream.truncate(3 * 2**20)
-    with refused("unreadable"):
+    with refused("unreadable", "1,048,576"):
         import_table(path, tmp_path / "run")
 
 

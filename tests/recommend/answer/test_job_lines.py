@@ -421,7 +421,7 @@ def test_uneven_nodes_have_no_launch_line(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "train.py").write_text("")
     text = COMMAND.replace("[1, 2, 4, 8, 16]", "[7]")
     uneven = load(measured_run(tmp_path / "run", text).directory)
-    with refused("uneven_nodes", "2x4"):
+    with refused("uneven_nodes", "7 ranks", "2 nodes", "2x4+3"):
         script(uneven, folder, "slurm", uneven.recommend())
 
 

@@ -124,7 +124,7 @@ def test_carbon_is_not_known_without_a_power_or_without_its_rate() -> None:
     assert CARBON not in only
     with refused("limit_without_price", "max_energy='3 kWh'"):
         Constraints(limits={"energy": 3.0}).spending(*place)
-    with refused("limit_without_price", "carbon_g_per_kwh"):
+    with refused("limit_without_price", "max_carbon='3 g CO2e'", "carbon_g_per_kwh"):
         Constraints(limits={"carbon": 3.0}).spending(*place)
 
 

@@ -82,5 +82,5 @@ def test_what_is_no_history_is_refused(
 
 
 def test_a_missing_history_is_refused(path: Path) -> None:
-    with refused("unreadable_prices", "spot.csv"):
+    with refused("unreadable_prices", "spot.csv", "No such file"):
         PriceHistory.read(path)

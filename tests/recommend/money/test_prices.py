@@ -126,7 +126,7 @@ def test_the_entry_that_names_a_device_most_closely_counts() -> None:
     assert price(*listed, of=other).amount == 3.0
     assert price(*listed, of=C4).amount == 1.0
     assert price_of(C4, listed[1:], None) is None
-    with refused("several_prices", "c4"):
+    with refused("several_prices", "c4", "1 and 5", "by 2"):
         price(listed[0], quote(5.0, FILE))
 
 
@@ -140,15 +140,15 @@ def test_a_name_without_a_letter_names_nothing() -> None:
 
 def test_currencies_are_not_mixed() -> None:
     said = {"c4": price(quote("2eur")), "p2": price(quote("$2"))}
-    with refused("several_currencies", "c4", "p2"):
+    with refused("several_currencies", "c4 in eur", "p2 in usd", "price="):
         check_prices(said, [], [C4, P2], "")
-    with refused("several_currencies", "eur", "usd"):
+    with refused("several_currencies", "c4 in eur", "limit in usd"):
         check_prices({"c4": said["c4"]}, [], [C4], "usd")
     check_prices({"c4": said["c4"]}, [], [C4], "")
 
 
 def test_a_price_of_what_was_not_measured_is_refused() -> None:
-    with refused("device_not_measured", "c5", "c4"):
+    with refused("device_not_measured", "c5", "c4, p2"):
         check_prices({}, [quote(2, device="c5")], [C4, P2], "")
     check_prices({}, [quote(2, FILE, device="c5")], [C4, P2], "")
 

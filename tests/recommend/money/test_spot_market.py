@@ -89,7 +89,7 @@ def test_the_price_is_charged_as_on_demand_and_in_the_same_currency() -> None:
     asked = market(terms(price="4eur"), usual, is_asked=True).price
     assert asked is not None
     assert asked.said_by == "as given"
-    with refused("spot_in_other_currency"):
+    with refused("spot_in_other_currency", "in usd"):
         market(terms(price="4usd"), usual)
 
 

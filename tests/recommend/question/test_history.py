@@ -56,7 +56,7 @@ def test_the_note_counts_the_curves_and_names_the_runs() -> None:
 )
 def test_a_history_of_nothing_related_is_refused(columns: dict[str, Any]) -> None:
     other = sweep(workload="other").assign(**columns)
-    with refused("nothing_to_learn"):
+    with refused("nothing_to_learn", "from a:"):
         fit_step_times(StepTimeLaw, ROWS, history=history(a=other))
 
 

@@ -139,5 +139,5 @@ def test_what_cannot_be_compiled_is_refused(
     ],
 )
 def test_an_emulated_workload_is_not_compiled(text: str) -> None:
-    with refused("option_without_effect"):
+    with refused("option_without_effect", "emulated"):
         Experiment.from_text(f"name: a\n{text}\ngpus: 1\nlocal_batch_size: 8\n")

@@ -67,7 +67,7 @@ def test_a_name_that_comes_twice_is_refused(place: Path, tmp_path: Path) -> None
     shard = (place / "shards" / "part-aa.tar").read_bytes()
     for name in ("one.tar", "two.tar"):
         (tmp_path / name).write_bytes(shard)
-    with refused("picture_twice"):
+    with refused("picture_twice", "one.tar", "two.tar"):
         PictureFiles(shards=str(tmp_path), feed="tar").found()
 
 

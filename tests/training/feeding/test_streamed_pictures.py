@@ -174,7 +174,7 @@ def test_folder_and_archives_are_the_same_data(place: Path) -> None:
 
 def test_more_ranks_than_shards_are_refused(place: Path) -> None:
     share = replace(ONE, data_parallel_size=8, local_batch_size=1)
-    with refused("too_few_parts"):
+    with refused("too_few_parts", "8 ranks", "4."):
         order_of(pictures(place), share, seed=0, is_sharded=True)
 
 
@@ -183,7 +183,7 @@ def test_a_picture_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "pictures" / "red").iterdir():
         path.write_bytes(path.read_bytes()[:60])
     dataset = pictures(tmp_path, "folder")
-    with refused("bad_picture"):
+    with refused("bad_picture", "'red/"):
         dataset[len(dataset) - 1]
 
 

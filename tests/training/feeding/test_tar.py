@@ -101,9 +101,9 @@ def test_a_cut_off_archive_is_refused_with_the_place(length: int, message: str) 
 def test_what_is_no_archive_is_refused() -> None:
     whole = bytearray(archive({"1.jpg": b"x" * 700, "2.jpg": b"y"}))
     whole[1540] ^= 1
-    with refused("not_tar", "512", "1536"):
+    with refused("not_tar", "shard.tar", "512", "1536"):
         found(bytes(whole))
-    with refused("not_tar"):
+    with refused("not_tar", "byte 0"):
         found(b"\x1f\x8b" * 512)
 
 

@@ -41,12 +41,12 @@ def test_layers_without_cost_stay_with_the_one_before() -> None:
 
 def test_too_few_layers_are_refused() -> None:
     workload = DigitsMlp(hidden_sizes=(8, 8))
-    with refused("too_few_layers", "parallelism=pipeline"):
+    with refused("too_few_layers", "3 layers", "4 stages", "options.stages"):
         workload.stages(workload.build_model(), 4)
 
 
 def test_a_model_that_is_not_sequential_needs_stages() -> None:
-    with refused("stages_unknown", "parallelism=pipeline", "num_stages"):
+    with refused("stages_unknown", "Bilinear", "stages(model, num_stages)"):
         Workload().stages(nn.Bilinear(1, 1, 1), 2)
 
 

@@ -71,7 +71,7 @@ def test_python_layout_is_read(tmp_path: Path, rng: np.random.Generator) -> None
 
 
 def test_missing_data_name_the_command_that_obtains_them(tmp_path: Path) -> None:
-    with refused("data_missing", "cifar10"):
+    with refused("data_missing", "scalelab data cifar10 --dir"):
         read_cifar10(tmp_path)
 
 

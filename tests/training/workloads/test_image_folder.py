@@ -201,7 +201,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_copied(
         local_batch_size=4,
         gradient_accumulation_steps=1,
     )
-    with refused("disk_too_small", "31"):
+    with refused("disk_too_small", "31,"):
         copy_to_node(data, context, share, is_sharded=False)
     (directory,) = tmp_path.glob("copies-*")
     assert not [*directory.iterdir()]

@@ -133,7 +133,7 @@ def test_whatever_a_module_says_and_starts_its_class_is_asked(tmp_path: Path) ->
     (tmp_path / "loud.py").write_text(LOUD)
     text = HEAD + "workload: {name: 'loud:Job', depth: 3}"
     asked = Experiment.from_text(text, directory=tmp_path)
-    with refused("unknown_parameter", "depth=3"):
+    with refused("unknown_parameter", "depth=3", "width"):
         check_workload(asked, site_of({"device_type": "cpu"}), asked.code_root)
     started = Path("/proc", (tmp_path / "started").read_text(), "stat")
     wait_until(

@@ -39,7 +39,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_each_sequence_length_of_the_axis_must_fit(data: Path) -> None:
-    with refused("too_few_samples", "100", "10"):
+    with refused("too_few_samples", "100 bytes", "10 bytes", "sequence_length=16"):
         check(HEAD.format(data=data))
     check(HEAD.format(data=data).replace("[8, 16]", "[8, 9]"))
 
@@ -47,7 +47,7 @@ def test_each_sequence_length_of_the_axis_must_fit(data: Path) -> None:
 def test_trials_that_train_in_epochs_need_a_global_batch(data: Path) -> None:
     short = HEAD.format(data=data).replace("[8, 16]", "[8, 9]")
     check(short + CONVERGENCE)
-    with refused("too_few_samples", "90", "11"):
+    with refused("too_few_samples", "90 bytes", "11", "sequence_length=8", "32"):
         check(short.replace("size: 4", "size: [4, 16]") + CONVERGENCE)
 
 
