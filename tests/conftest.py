@@ -4,6 +4,7 @@ import gc
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ from conducting import Conductor, Nodes
 from kept_fits import once
 from promised import skip_or_fail
 from sentences import IS_WRITTEN, Golden
+from warm_commands import WarmCommands
 
 from scalelab.laws.convergence.law import BatchCurve
 from scalelab.laws.step_time.curve import Curve
+from scalelab.search.expected import expected
 
 # A background job of a shell ignores Ctrl-C, one of nohup a hangup; so would what is
 # tested here.
@@ -81,11 +84,22 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _fits_once() -> Iterator[None]:
-    """Fit the rows of a curve once by each prior: many tests ask the same rows."""
+    """Fit the rows of a curve once by each prior: many tests ask the same rows.
+
+    Nor are candidates of a sweep predicted twice from the same rows.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for law in (Curve, BatchCurve):
             patch.setattr(law, "fit", classmethod(once(law.fit.__func__)))
+        patch.setattr("scalelab.search.adaptive.expected", once(expected))
         yield
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[WarmCommands]:
+    """Return what runs ``scalelab`` as a process, without importing all of it anew."""
+    with closing(WarmCommands()) as commands:
+        yield commands
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from warm_commands import WarmCommands
 
 from scalelab.records.store import RunReader
 from scalelab.session import load
@@ -74,15 +75,19 @@ site: {device_type: cpu, gpus_per_node: 2}
     ],
 )
 def test_every_trial_counts_once_and_diverged_runs_are_counted(
-    text: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str,
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    warm: WarmCommands,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(PROGRAM)
     Path("e.yaml").write_text(text)
     directory = Path("runs/rates")
 
-    sweep = [*SCALELAB, "sweep", "e.yaml", "--yes"]
-    first = subprocess.Popen(sweep, stdout=subprocess.DEVNULL)
+    sweep = ("sweep", "e.yaml", "--yes")
+    first = subprocess.Popen([*SCALELAB, *sweep], stdout=subprocess.DEVNULL)
     deadline_s = time.monotonic() + PATIENCE_S
     while first.poll() is None and time.monotonic() < deadline_s:
         if (directory / "run.json").exists() and RunReader.open(directory).rows():
@@ -90,7 +95,7 @@ def test_every_trial_counts_once_and_diverged_runs_are_counted(
         time.sleep(0.05)
     first.send_signal(signal.SIGINT)
     assert first.wait(PATIENCE_S) == 130
-    assert subprocess.run(sweep, check=False, timeout=PATIENCE_S).returncode == 0
+    assert warm(*sweep, timeout_s=PATIENCE_S).returncode == 0
 
     run = load(directory)
     rows = run.observations[run.observations["outcome"] != "cancelled"]
@@ -103,12 +108,7 @@ def test_every_trial_counts_once_and_diverged_runs_are_counted(
     assert diverged["learning_rate"].min() > 0.5
     assert set(diverged["outcome"]) == {"target_not_reached"}
     assert diverged["final_metric"].isna().all()
-    shown = subprocess.run(
-        [*SCALELAB, command, str(directory), "--json"],
-        capture_output=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
+    shown = warm(command, str(directory), "--json")
     assert f"{len(diverged)} of {len(rows)} runs diverged" in str(
         json.loads(shown.stdout)
     )

@@ -3,12 +3,11 @@
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from command_lines import blocks, options, read
+from warm_commands import WarmCommands
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "questions.md").read_text()
@@ -50,38 +49,42 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("title", CASES)
 def test_a_worked_case_is_answered_as_it_stands(
-    title: str, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    title: str,
+    directory: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    warm: WarmCommands,
 ) -> None:
+    monkeypatch.chdir(directory)
+    monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # with a history of its own
     section = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
     imported = [line for line in PAGE.splitlines() if line.startswith("scalelab imp")]
     if not (directory / "runs").exists():
-        ask(*imported, directory=directory, monkeypatch=monkeypatch)
+        ask(warm, *imported)
     waits = directory / "runs" / "cpu_or_gpu" / "waits.json"
     waits.unlink(missing_ok=True)
     if waits.name in section:
         shutil.copy(ROOT / "experiments" / "cpu_or_gpu_waits.json", waits)
-    said: list[str] = []
+    lines: list[str] = []
     for block in blocks(section, ""):
         if block.startswith("scalelab "):
             asked = [line for line in block.splitlines() if line not in imported]
-            said = ask(*asked, directory=directory, monkeypatch=monkeypatch)
+            lines = ask(warm, *asked)
             continue
         expected = block.splitlines()
-        plain = [NUMBER.sub("#", line) for line in said]
+        plain = [NUMBER.sub("#", line) for line in lines]
         at = plain.index(NUMBER.sub("#", expected[0]))
-        for line, shown in zip(said[at : at + len(expected)], expected, strict=True):
+        for line, shown in zip(lines[at : at + len(expected)], expected, strict=True):
             assert NUMBER.sub("#", line) == NUMBER.sub("#", shown)
             found, known = (map(float, NUMBER.findall(text)) for text in (line, shown))
             assert [*found] == pytest.approx([*known], rel=0.03)
 
 
-def ask(*commands: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def ask(warm: WarmCommands, *commands: str) -> list[str]:
     """Run commands of the page, and return the lines that the last one prints."""
-    monkeypatch.setenv("COLUMNS", "100")
     for command in commands:
-        words = [sys.executable, "-m", *shlex.split(command)]
-        said = subprocess.run(
-            words, cwd=directory, check=True, capture_output=True, text=True
-        ).stdout
-    return said.splitlines()
+        _, *words = shlex.split(command)
+        ended = warm(*words)
+        ended.check_returncode()
+    return ended.stdout.splitlines()

@@ -1,11 +1,10 @@
 """The page of workloads names the built-in ones; what it shows of others can be run."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from warm_commands import WarmCommands
 
 import scalelab
 from scalelab.experiment.spec import Experiment
@@ -46,7 +45,10 @@ def test_the_class_is_as_short_as_the_page_says_and_experiments_are_right() -> N
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_class_is_swept(tmp_path: Path) -> None:
+def test_the_class_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: WarmCommands
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "lines.py").write_text(CLASS)
     shorter = (
         EXPERIMENTS[0]
@@ -54,14 +56,7 @@ def test_the_class_is_swept(tmp_path: Path) -> None:
         .replace("[32, 64]", "32")
     )
     (tmp_path / "lines.yaml").write_text(shorter)
-    swept = subprocess.run(
-        [sys.executable, "-m", "scalelab", "sweep", "lines.yaml"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    swept = warm("sweep", "lines.yaml", timeout_s=500)
     assert swept.returncode == 0, swept
     rows = scalelab.load(tmp_path / "runs" / "lines").observations
     assert sorted(rows["world_size"]) == [1, 2]

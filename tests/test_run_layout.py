@@ -9,18 +9,20 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from contextlib import chdir
 from itertools import product
 from pathlib import Path
 from types import FrameType
 
 import pytest
+from kept_fits import once
 from measured_runs import measured_run
 from promised import skip_or_fail
+from warm_commands import WarmCommands
 
 from scalelab.cli.main import run
+from scalelab.recommend import by_device
 from scalelab.records.layout import NAMES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -43,9 +45,9 @@ COMMANDS = (
     "recommend runs/made --max-time 1h",
     "recommend runs/made --sbatch",
     "export runs/made -o made.csv",
-    "follow runs/made ./job.log",
     "stop runs/made",
     "sweep made.yaml --yes",
+    "follow runs/made ./job.log",
 )
 FOLDERS = sorted(
     {str(folder) for name in NAMES for folder in Path(name).parents if folder != Path()}
@@ -87,6 +89,14 @@ def present(directory: Path, name: str) -> Path:
     return path
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _answers_once() -> Iterator[None]:
+    """Answer a question of the same rows once: here files are under test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(by_device, "answer", once(by_device.answer))
+        yield
+
+
 @pytest.fixture
 def home(
     template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -95,7 +105,10 @@ def home(
     home = tmp_path / "home"
     shutil.copytree(template, home)
     monkeypatch.chdir(home)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    # A question names the folder of its history: equal ones are answered once.
+    config = template.parent / "config"
+    shutil.rmtree(config, ignore_errors=True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(config))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
     signal.signal(signal.SIGALRM, give_up)
     yield home
@@ -215,7 +228,7 @@ def pattern(name: str) -> re.Pattern[str]:
     ids=["workload", "command", "search"],
 )
 def test_every_file_of_a_sweep_has_a_name(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: WarmCommands
 ) -> None:
     monkeypatch.chdir(tmp_path)
     program = """\
@@ -235,8 +248,7 @@ for step in range(1, 101):
     site = "site: {device_type: cpu, gpus_per_node: 2}"
     shared = f"name: made\ngpus: 1\nlocal_batch_size: 8\n{site}\n"
     Path("made.yaml").write_text(shared + text)
-    words = [sys.executable, "-m", "scalelab", "sweep", "made.yaml", "--yes"]
-    swept = subprocess.run(words, timeout=200, check=False, capture_output=True)
+    swept = warm(*SWEEP)
     assert swept.returncode == 0, swept.stderr
 
     patterns = [*map(pattern, NAMES)]
@@ -269,16 +281,17 @@ gpus: 1
 local_batch_size: [8]
 site: {device_type: cpu, gpus_per_node: 1}
 """
-SWEEP = (sys.executable, "-m", "scalelab", "sweep", "made.yaml", "--yes")
+SWEEP = ("sweep", "made.yaml", "--yes")
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def swept(tmp_path_factory: pytest.TempPathFactory, warm: WarmCommands) -> Path:
     """Sweep one trial, and ask for another one."""
     home = tmp_path_factory.mktemp("swept")
     (home / "train.py").write_text(PROGRAM)
     (home / "made.yaml").write_text(GROWING)
-    subprocess.run(SWEEP, cwd=home, timeout=100, check=True, capture_output=True)
+    with chdir(home):
+        warm(*SWEEP).check_returncode()
     (home / "made.yaml").write_text(GROWING.replace("[8]", "[8, 16]"))
     return home
 
@@ -311,7 +324,7 @@ def test_a_sweep_that_goes_on_writes_through_no_link(
 
     before = contents(outside)
     monkeypatch.chdir(home)
-    status = run(SWEEP[3:])
+    status = run(SWEEP)
     printed = capsys.readouterr()
     assert status in (0, 1, 2, 3, 4)
     assert "Traceback" not in printed.out + printed.err

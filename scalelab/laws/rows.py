@@ -32,6 +32,7 @@ CONFIGURATION = (
 """Columns along which a step-time curve is fitted."""
 
 _USABLE_OUTCOMES = ("completed", "target_not_reached", "pruned")
+_MASKED = (pd.arrays.BooleanArray, pd.arrays.FloatingArray, pd.arrays.IntegerArray)
 _KINDS_OF_SAMPLES = (TrialKind.CONVERGENCE, TrialKind.END_TO_END)
 _OF_SAMPLES = ("measured for samples to a target",)
 
@@ -94,6 +95,9 @@ class FitRows:
             reasons=self.reasons.loc[index],
         )
 
+
+with_python_strings = pd.option_context("mode.string_storage", "python")
+"""Lets a function make many small frames fast: strings of Arrow are for large ones."""
 
 Observed = pd.DataFrame | FitRows
 """Rows of the observations frame, as measured or already prepared."""
@@ -233,7 +237,7 @@ def configurations(frame: pd.DataFrame) -> pd.DataFrame:
 
 def step_time_rows(observations: pd.DataFrame) -> FitRows:
     """Complete the observations and find out which step times may be fitted."""
-    observations = observations.reset_index(drop=True)
+    observations = _as_arrays(observations.reset_index(drop=True))
     completed = configurations(observations)
     throughput = numbers(observations, "throughput_samples_per_s")
     implied = completed["global_batch_size"] / throughput
@@ -262,6 +266,30 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
         ),
         reasons=pd.Series(reasons, index=observations.index, dtype=object),
     )
+
+
+def _as_arrays(observations: pd.DataFrame) -> pd.DataFrame:
+    """Return the same values in numpy's types: many columns are taken from at once."""
+    arrays = {
+        str(name): column.to_numpy(array_type)
+        for name, column in observations.items()
+        if (array_type := _array_type(column))
+    }
+    return observations.assign(**arrays).copy()  # which joins arrays of one type
+
+
+def _array_type(column: pd.Series) -> type | None:
+    """Return numpy's type of a column; None where the column keeps its own."""
+    if isinstance(column.dtype, pd.StringDtype):
+        return object
+    if not isinstance(column.array, _MASKED):
+        return None
+    if not column.hasnans:
+        own: type = column.dtype.type
+        return own
+    is_float = column.dtype.kind == "f"
+    is_empty = column.dtype.kind == "i" and column.isna().all()
+    return float if is_float or is_empty else None
 
 
 def _told_by_long_trials(observations: pd.DataFrame) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from real_sweeps import PATIENCE_S, Start, Sweep
 from terminal import Terminal
+from warm_commands import WarmCommands
 
 from scalelab.cli import main
 
@@ -104,14 +105,15 @@ def _search_path() -> list[str]:
 
 
 @pytest.fixture
-def sweep(start: Start) -> Sweep:
+def sweep(warm: WarmCommands, environment: dict[str, str], here: Path) -> Sweep:
     """Return a function that sweeps to the end."""
 
     def sweep(text: str, *options: str) -> subprocess.CompletedProcess[str]:
-        process = start(text, *options)
-        out, err = process.communicate(timeout=PATIENCE_S)
-        assert "Traceback" not in err, err
-        return subprocess.CompletedProcess([], process.returncode, out, err)
+        Path("experiment.yaml").write_text(text)
+        words = ("sweep", *options, "experiment.yaml")
+        ended = warm(*words, environment=environment, timeout_s=PATIENCE_S)
+        assert "Traceback" not in ended.stderr, ended
+        return ended
 
     return sweep
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_commands import WarmCommands
 
 from scalelab.experiment.spec import Experiment
 
@@ -103,7 +104,7 @@ for epoch in range(args.epochs):
 def test_a_proposal_is_swept(
     scalelab: Callable[..., Any],
     here: Path,
-    command: list[str],
+    warm: WarmCommands,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -139,13 +140,7 @@ def test_a_proposal_is_swept(
     own = text.replace("  python train.py", f"  {interpreter} train.py")
     assert own != text
     Path("experiment.yaml").write_text(own)
-    swept = subprocess.run(
-        [*command, "sweep", "experiment.yaml"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    swept = warm("sweep", "experiment.yaml", timeout_s=240)
     assert swept.returncode == 0, swept.stderr
     assert "1/1 done" in swept.stdout + swept.stderr
 
@@ -173,7 +168,7 @@ for epoch in range(args.epochs):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_samples_of_an_epoch_are_left_to_the_data_loader(
-    scalelab: Callable[..., Any], here: Path, command: list[str]
+    scalelab: Callable[..., Any], here: Path, warm: WarmCommands
 ) -> None:
     Path("train.py").write_text(TRAINS_EPOCHS)
     ended = scalelab("init", "--from", "train.py")
@@ -185,12 +180,7 @@ def test_the_samples_of_an_epoch_are_left_to_the_data_loader(
     Path("experiment.yaml").write_text(
         re.sub("^name: .*$", "name: train", shorter, flags=re.M)
     )
-    subprocess.run(
-        [*command, "sweep", "experiment.yaml"],
-        capture_output=True,
-        timeout=240,
-        check=True,
-    )
+    warm("sweep", "experiment.yaml", timeout_s=240).check_returncode()
     answered = scalelab("recommend", "runs/train", "--json")
     answer = json.loads(answered.out)
     facts = {fact["kind"]: fact for fact in answer["facts"]}

@@ -1,7 +1,6 @@
 """Sweeps whose trials come from a source that another distribution brings."""
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from measured_runs import EMULATED
 from real_sweeps import Sweep, attempts, rows
 from toy_sources import write_distribution
+from warm_commands import WarmCommands
 
 pytestmark = pytest.mark.slow
 EXPERIMENT = """\
@@ -79,15 +79,14 @@ def toy_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def say(
-    command: list[str], environment: dict[str, str], here: Path
+    warm: WarmCommands, environment: dict[str, str], here: Path
 ) -> Callable[..., Any] | str:
     """Return a function that runs a command of ScaleLab and returns what it prints."""
 
     def say(*arguments: str) -> str:
-        line = [*command, *arguments]
-        return subprocess.run(
-            line, env=environment, check=True, capture_output=True, text=True
-        ).stdout
+        ended = warm(*arguments, environment=environment)
+        ended.check_returncode()
+        return ended.stdout
 
     return say
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from command_specs import MEET
 from real_sweeps import PATIENCE_S, Sweep, attempts, rows
+from warm_commands import WarmCommands
 
 from scalelab.cli.shown.first_trials import table, verdict
 from scalelab.plan.first_check import findings
@@ -69,17 +70,11 @@ FOUR = (
 
 
 def tried(
-    command: list[str], environment: dict[str, str], text: str, *options: str
+    warm: WarmCommands, environment: dict[str, str], text: str, *options: str
 ) -> subprocess.CompletedProcess[str]:
     Path("experiment.yaml").write_text(text)
-    ended = subprocess.run(
-        [*command, "try", *options, "experiment.yaml"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    words = ("try", *options, "experiment.yaml")
+    ended = warm(*words, environment=environment, timeout_s=PATIENCE_S)
     assert "Traceback" not in ended.stderr, ended
     return ended
 
@@ -93,10 +88,10 @@ def cells(output: str, label: str) -> list[str]:
 @pytest.mark.repetition
 @pytest.mark.timeout(300)
 def test_a_good_script_is_tried_on_one_device_and_on_two(
-    command: list[str], environment: dict[str, str], here: Path
+    warm: WarmCommands, environment: dict[str, str], here: Path
 ) -> None:
     Path("train.py").write_text(GOOD)
-    ended = tried(command, environment, EXPERIMENT)
+    ended = tried(warm, environment, EXPERIMENT)
     assert ended.returncode == 0, ended
     assert cells(ended.stdout, "outcome") == ["completed", "completed"]
     assert cells(ended.stdout, "batch") == ["4 = 4 x 1", "8 = 4 x 2"]
@@ -117,11 +112,11 @@ def test_a_good_script_is_tried_on_one_device_and_on_two(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_scripts_that_crash_or_are_silent_are_told_with_their_logs(
-    command: list[str], environment: dict[str, str], here: Path
+    warm: WarmCommands, environment: dict[str, str], here: Path
 ) -> None:
     Path("train.py").write_text(CRASHES)
     Path("unread.py").write_text(UNREAD)
-    ended = tried(command, environment, FOUR)
+    ended = tried(warm, environment, FOUR)
     assert ended.returncode == 1, ended
     assert ended.stdout.count("outcome           failed\n") == 3
     found = ended.stdout.partition("Wrong: ")[2].split("Wrong: ")
@@ -251,8 +246,8 @@ def test_why_a_sweep_would_leave_a_trial_out_is_said_in_words(
 
 
 def test_wrong_input_is_refused(
-    command: list[str], environment: dict[str, str], here: Path
+    warm: WarmCommands, environment: dict[str, str], here: Path
 ) -> None:
-    ended = tried(command, environment, "name: small\nworkload: nowhere\n")
+    ended = tried(warm, environment, "name: small\nworkload: nowhere\n")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("Error: ")

@@ -6,9 +6,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from warm_commands import WarmCommands
 
 from scalelab.plan.inquiry import Ending
 from scalelab.records.observations import frame
@@ -92,17 +94,26 @@ def sweep(budget: str, *more: str) -> subprocess.Popen[str]:
     )
 
 
-def swept(budget: str, *more: str) -> tuple[int, str]:
-    process = sweep(budget, *more)
-    text, _ = process.communicate(timeout=PATIENCE_S)
-    return process.returncode, text
+Swept = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def swept(warm: WarmCommands) -> Swept:
+    def swept(budget: str, *more: str) -> tuple[int, str]:
+        words = ("sweep", "e.yaml", "--yes", "--sweep-budget", budget, *more)
+        ended = warm(*words, timeout_s=PATIENCE_S)
+        return ended.returncode, ended.stdout + ended.stderr
+
+    return swept
 
 
 def num_ended(run: Path) -> int:
     return len(RunReader.open(run).rows()) if (run / "run.json").exists() else 0
 
 
-def test_drivers_that_die_measure_nothing_twice_and_keep_the_budget(home: Path) -> None:
+def test_drivers_that_die_measure_nothing_twice_and_keep_the_budget(
+    home: Path, swept: Swept, warm: WarmCommands
+) -> None:
     run, rng = home / "runs" / "swept", random.Random(7)
     for number in (signal.SIGKILL, signal.SIGINT):
         process, before = sweep("5core-min"), num_ended(run)
@@ -134,9 +145,7 @@ def test_drivers_that_die_measure_nothing_twice_and_keep_the_budget(home: Path) 
     for said in (load(run).summary, (run / "report.html").read_text()):
         assert "at most 5% worse than the best)" in said
 
-    planned = subprocess.run(
-        [*SCALELAB, "plan", "e.yaml"], capture_output=True, text=True, check=True
-    )
+    planned = warm("plan", "e.yaml")
     assert f"{ended}\n" in planned.stdout
     assert "Device time to come" not in planned.stdout, "there is none"
 
@@ -146,7 +155,9 @@ def test_drivers_that_die_measure_nothing_twice_and_keep_the_budget(home: Path) 
 
 
 @pytest.mark.parametrize("home", [TWO_NODES], indirect=True)
-def test_more_budget_goes_on_and_rows_of_another_run_are_a_start(home: Path) -> None:
+def test_more_budget_goes_on_and_rows_of_another_run_are_a_start(
+    home: Path, swept: Swept
+) -> None:
     code, text = swept("8s")
     assert code == 0, text
     assert "The sweep ended early: the budget of 8 s is spent" in text or (
@@ -180,10 +191,8 @@ def test_more_budget_goes_on_and_rows_of_another_run_are_a_start(home: Path) -> 
 
 
 @pytest.mark.parametrize("home", [TWO_NODES], indirect=True)
-def test_without_a_budget_nothing_runs(home: Path) -> None:
-    ended = subprocess.run(
-        [*SCALELAB, "sweep", "e.yaml"], capture_output=True, text=True, check=False
-    )
+def test_without_a_budget_nothing_runs(home: Path, warm: WarmCommands) -> None:
+    ended = warm("sweep", "e.yaml")
     assert ended.returncode == 2
     assert "--sweep-budget 10gpu-h" in ended.stderr
     assert not (home / "runs").exists()

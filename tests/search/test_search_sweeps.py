@@ -15,6 +15,7 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from sentences import refused
+from warm_commands import WarmCommands
 
 from scalelab.records.store import RunReader
 from scalelab.search.journal import JOURNAL
@@ -77,12 +78,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def scalelab(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*SCALELAB, *arguments], capture_output=True, text=True, check=False
-    )
-
-
 def study_of_copy(run: Path) -> optuna.Study:
     copy = run.with_suffix(".journal")
     shutil.copy(run / JOURNAL, copy)
@@ -106,7 +101,7 @@ def measured(run: Path) -> list[tuple[str, int]]:
     "num_kills", [2, pytest.param(4, marks=pytest.mark.repetition)]
 )
 def test_a_search_that_is_killed_again_and_again_has_each_trial_once(
-    home: Path, num_kills: int
+    home: Path, num_kills: int, warm: WarmCommands
 ) -> None:
     (home / "digits.yaml").write_text(DIGITS)
     run, generator = home / "runs" / "digits", random.Random(20261127)
@@ -132,7 +127,7 @@ def test_a_search_that_is_killed_again_and_again_has_each_trial_once(
         assert {*finished} <= {*measured(run)}
         finished = measured(run)
 
-    ended = scalelab("sweep", "digits.yaml")
+    ended = warm("sweep", "digits.yaml")
     assert ended.returncode == 0, ended.stderr
     assert {*finished} <= {*measured(run)}  # none of them ran again
     rows = {row["trial_id"]: row for row in RunReader.open(run).rows()}
@@ -152,10 +147,10 @@ def test_a_search_that_is_killed_again_and_again_has_each_trial_once(
     assert found.best[0].trial_id == study.best_trial.user_attrs["trial_id"]
     assert found.sentences[1] in ended.stdout
     for command in ("status", "recommend"):
-        said = scalelab(command, str(run))
+        said = warm(command, str(run))
         assert said.returncode == 0
         assert all(sentence in said.stdout for sentence in found.sentences)
-    answer = json.loads(scalelab("recommend", str(run), "--json").stdout)
+    answer = json.loads(warm("recommend", str(run), "--json").stdout)
     assert answer["facts"] == found.to_json()
     assert [*found.sentences] == answer["text"]
 
@@ -173,13 +168,13 @@ def test_a_search_that_is_killed_again_and_again_has_each_trial_once(
     assert again.best_value == study.best_value
 
 
-def test_a_command_is_searched_on_two_nodes(home: Path) -> None:
+def test_a_command_is_searched_on_two_nodes(home: Path, warm: WarmCommands) -> None:
     (home / "train.py").write_text(SCRIPT)
     (home / "command.yaml").write_text(COMMAND)
-    plan = scalelab("plan", "command.yaml")
+    plan = warm("plan", "command.yaml")
     assert "the settings of 8 trials, up to 2 trials at once, for val" in plan.stdout
     assert "  act: relu, gelu" in plan.stdout
-    swept = scalelab("sweep", "command.yaml")
+    swept = warm("sweep", "command.yaml")
     assert swept.returncode == 0, swept.stderr
 
     run = home / "runs" / "command"
@@ -197,11 +192,11 @@ def test_a_command_is_searched_on_two_nodes(home: Path) -> None:
     assert study.best_value == min(losses)
 
 
-def test_a_search_refuses_a_question_of_devices(home: Path) -> None:
+def test_a_search_refuses_a_question_of_devices(home: Path, warm: WarmCommands) -> None:
     (home / "train.py").write_text(SCRIPT)
     text = COMMAND.replace("trials: 8", "trials: 2\nsampler: random")
     (home / "command.yaml").write_text(text)
-    assert scalelab("sweep", "command.yaml").returncode == 0
-    asked = scalelab("recommend", "runs/command", "--max-time", "4h")
+    assert warm("sweep", "command.yaml").returncode == 0
+    asked = warm("recommend", "runs/command", "--max-time", "4h")
     assert asked.returncode == 2
     assert "answers no question of devices, times or prices" in asked.stderr

@@ -1,13 +1,25 @@
 """Results of functions, kept by what they were asked."""
 
+import copyreg
 import hashlib
+import io
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import wraps
+from types import MappingProxyType
 from typing import Any
 
 _MOST_KEPT = 500
+copyreg.pickle(MappingProxyType, lambda mapping: (dict, (dict(mapping),)))
+
+
+def _digest(values: object) -> bytes:
+    written = io.BytesIO()
+    pickler = pickle.Pickler(written)
+    pickler.fast = True  # whether two equal values are one object makes no difference
+    pickler.dump(values)
+    return hashlib.sha256(written.getbuffer()).digest()
 
 
 def once(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -19,7 +31,7 @@ def once(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def asked(*arguments: Any, **named: Any) -> Any:
-        key = hashlib.sha256(pickle.dumps((arguments, named))).digest()
+        key = _digest((arguments, named))
         if key not in kept:
             kept[key] = function(*arguments, **named)
         kept.move_to_end(key)

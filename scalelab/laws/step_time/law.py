@@ -11,8 +11,9 @@
 'measured'
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from html import escape
 from typing import Any, ClassVar, Self
 
@@ -51,6 +52,7 @@ _ANSWER_COLUMNS = (
 
 
 _BATCHES = ("local_batch_size", "global_batch_size")
+_MOST_DRAWN = 16  # answers of a law to several configurations that are kept
 _USE = "law.parameters(), law.predict(world_size=32)"
 _GUESSED = by_guess(
     {
@@ -99,6 +101,9 @@ class StepTimeLaw(Guided):
 
     curves: Mapping[CurveKey, FittedCurve]
     left_out: tuple[LeftOut, ...]
+    _drawn: dict[tuple[Any, ...], Any] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
 
     @classmethod
     def fit(cls, observations: Observed, prior: StepTimePrior | None = None) -> Self:
@@ -199,15 +204,33 @@ class StepTimeLaw(Guided):
         """
         draws = np.empty((NUM_DRAWS, len(configurations)))
         for key, frame in self._by_curve(configurations):
-            curve = self.curves[key]
-            mixture, logs = curve.mixture(frame), curve.log_draws(frame)
-            if one_run:
-                scale, freedom = curve.points.further_run(frame)
-                mixture = mixture.of_one_run(scale, freedom)
-                luck = substreams(SEED + 3, Configurations.of(frame).columns)
-                logs = logs + scale * luck
-            draws[:, frame.index] = np.exp(mixture.ranked(logs))
+            at = (key, frame.to_numpy().tobytes())
+            draws[:, frame.index] = self._once(
+                (*at, one_run), partial(self._draws_at, at, frame, one_run)
+            )
         return draws
+
+    def _draws_at(
+        self, at: tuple[CurveKey, bytes], frame: pd.DataFrame, one_run: bool
+    ) -> np.ndarray:
+        curve = self.curves[at[0]]
+        mixture, logs = self._once(
+            at, lambda: (curve.mixture(frame), curve.log_draws(frame))
+        )
+        if one_run:
+            scale, freedom = curve.points.further_run(frame)
+            mixture = mixture.of_one_run(scale, freedom)
+            luck = substreams(SEED + 3, Configurations.of(frame).columns)
+            logs = logs + scale * luck
+        return np.asarray(np.exp(mixture.ranked(logs)))
+
+    def _once(self, asked: tuple[Any, ...], draw: Callable[[], Any]) -> Any:
+        # An answer asks for the draws of the same configurations again and again.
+        if asked not in self._drawn:
+            if len(self._drawn) >= _MOST_DRAWN:
+                self._drawn.clear()
+            self._drawn[asked] = draw()
+        return self._drawn[asked]
 
     @classmethod
     def _fit_curves(

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 import numpy as np
-from scipy.stats import CensoredData, ecdf
 
 from scalelab.kinds.resources import TIME
 from scalelab.recommend.answer.facts import Fact
@@ -77,6 +76,8 @@ def _is_like(one: float | None, other: float) -> bool:
 
 def _quantile(jobs: Sequence[JobWait], level: float) -> float | None:
     """Return the wait that a share of jobs does not exceed, by Kaplan and Meier."""
+    from scipy.stats import CensoredData, ecdf  # which imports for half a second
+
     started, waiting = (
         [job.wait_s for job in jobs if job.has_started is has_started]
         for has_started in (True, False)
