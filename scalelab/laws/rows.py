@@ -284,12 +284,11 @@ def _array_type(column: pd.Series) -> type | None:
         return object
     if not isinstance(column.array, _MASKED):
         return None
-    if not column.hasnans:
-        own: type = column.dtype.type
-        return own
-    is_float = column.dtype.kind == "f"
-    is_empty = column.dtype.kind == "i" and column.isna().all()
-    return float if is_float or is_empty else None
+    if column.hasnans:
+        is_float = column.dtype.kind == "f"
+        is_empty = column.dtype.kind == "i" and column.isna().all()
+        return float if is_float or is_empty else None
+    return column.dtype.type
 
 
 def _told_by_long_trials(observations: pd.DataFrame) -> pd.DataFrame:

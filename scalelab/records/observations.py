@@ -322,7 +322,7 @@ _DTYPES: Mapping[str, Any] = {
     "integer": "Int64",
     "number": "Float64",
     "flag": "boolean",
-    "text": "string[python]",
+    "text": "string",
 }
 
 
