@@ -7,12 +7,11 @@ reports and empty logs. The answers beside them are of the same version.
 import json
 import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_commands import WarmCommands
 
 import scalelab
 from scalelab.cli import main
@@ -105,16 +104,6 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def sweep(experiment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "scalelab", "sweep", experiment],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-
-
 def trial_ids(run: Path) -> set[str]:
     return {path.name for path in (run / "trials").iterdir()}
 
@@ -191,12 +180,14 @@ def test_a_difference_is_seen() -> None:
         for run in SWEPT
     ],
 )
-def test_a_run_that_is_done_is_found_done(here: Path, run: str) -> None:
+def test_a_run_that_is_done_is_found_done(
+    here: Path, run: str, warm: WarmCommands
+) -> None:
     folder = here / "runs" / run
     shutil.copy(folder / "experiments" / "0001.yaml", f"{run}.yaml")
     for script in folder.glob("code/*/*.py"):
         shutil.copy(script, here)
-    ended = sweep(f"{run}.yaml")
+    ended = warm("sweep", f"{run}.yaml", timeout_s=PATIENCE_S)
     assert ended.returncode == ENDED.get(run, 0), ended.stderr
     golden, now = files(DATA / "runs" / run), files(folder)
     assert {name: now.get(name) for name in golden} == golden
@@ -205,11 +196,13 @@ def test_a_run_that_is_done_is_found_done(here: Path, run: str) -> None:
 
 @pytest.mark.repetition
 @pytest.mark.slow
-def test_a_longer_experiment_runs_only_what_is_missing(here: Path) -> None:
+def test_a_longer_experiment_runs_only_what_is_missing(
+    here: Path, warm: WarmCommands
+) -> None:
     folder, golden = here / "runs" / "emulated", DATA / "runs" / "emulated"
     shutil.copy(DATA / "emulated_longer.yaml", here)
     before = rows_by_trial("emulated")
-    ended = sweep("emulated_longer.yaml")
+    ended = warm("sweep", "emulated_longer.yaml", timeout_s=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr
     assert trial_ids(folder) - trial_ids(golden) == MISSING
     trials = files(folder / "trials")
