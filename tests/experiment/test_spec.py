@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from sentences import refused
 
-from scalelab.experiment.fingerprint import fingerprint_changes
+from scalelab.experiment.fingerprint import fingerprint_changes, words_of_run
 from scalelab.experiment.job import Job
 from scalelab.experiment.program import CommandProgram, WorkloadProgram
 from scalelab.experiment.sections import AutoBatch, ConfirmAbove
@@ -377,3 +377,19 @@ def test_the_experiments_that_come_with_scalelab_are_short_and_valid(
 ) -> None:
     assert len(path.read_text().splitlines()) <= 40
     assert Experiment.from_file(path).job is not None
+
+
+@pytest.mark.parametrize(
+    ("types", "words"),
+    [
+        ([], ("GPU", "GPU-h")),
+        ([None, "cuda"], ("GPU", "GPU-h")),
+        (["cpu", "cpu"], ("CPU slot", "core-h")),
+        (["cpu", "cuda"], ("device", "device-h")),
+    ],
+)
+def test_devices_of_several_types_are_called_devices(
+    types: list[str | None], words: tuple[str, str]
+) -> None:
+    rows = [{"device_type": kind} for kind in types]
+    assert words_of_run({"device_type": "cuda"}, rows) == words

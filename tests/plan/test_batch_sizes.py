@@ -1,35 +1,40 @@
 import re
 
-import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scalelab.errors import SpecError
 from scalelab.plan.configurations import BatchRequest
 
-
-def test_every_batch_obeys_the_arithmetic(rng: np.random.Generator) -> None:
-    for _ in range(200):
-        world_size, local, steps = (int(n) for n in rng.integers(1, 40, 3))
-        total = world_size * local * steps
-        for request in (
-            BatchRequest(local_batch_size=local, gradient_accumulation_steps=steps),
-            BatchRequest(local_batch_size=local, global_batch_size=total),
-            BatchRequest(global_batch_size=total, gradient_accumulation_steps=steps),
-        ):
-            assert request.at(world_size) == (local, steps)
+COUNTS = st.integers(1, 300)
 
 
-def test_the_found_batch_fits_and_divides(rng: np.random.Generator) -> None:
-    for _ in range(200):
-        world_size, per_rank, largest = (int(n) for n in rng.integers(1, 300, 3))
-        request = BatchRequest(global_batch_size=world_size * per_rank)
+@given(world_size=COUNTS, local=COUNTS, steps=COUNTS)
+def test_every_batch_obeys_the_arithmetic(
+    world_size: int, local: int, steps: int
+) -> None:
+    total = world_size * local * steps
+    for request in (
+        BatchRequest(local_batch_size=local, gradient_accumulation_steps=steps),
+        BatchRequest(local_batch_size=local, global_batch_size=total),
+        BatchRequest(global_batch_size=total, gradient_accumulation_steps=steps),
+    ):
+        assert request.at(world_size) == (local, steps)
 
-        local, steps = request.at(world_size, largest)
 
-        assert local <= largest
-        assert local * steps == per_rank
-        larger = range(local + 1, min(largest, per_rank) + 1)
-        assert not any(per_rank % size == 0 for size in larger)
+@given(world_size=COUNTS, per_rank=COUNTS, largest=COUNTS)
+def test_the_found_batch_fits_and_divides(
+    world_size: int, per_rank: int, largest: int
+) -> None:
+    request = BatchRequest(global_batch_size=world_size * per_rank)
+
+    local, steps = request.at(world_size, largest)
+
+    assert local <= largest
+    assert local * steps == per_rank
+    larger = range(local + 1, min(largest, per_rank) + 1)
+    assert not any(per_rank % size == 0 for size in larger)
 
 
 def test_the_found_batch_is_the_local_one_in_weak_scaling() -> None:

@@ -133,12 +133,7 @@ def test_no_row_of_the_table_takes_less_of_time_and_of_devices() -> None:
         and row.gpu_hours.value < 0.95 * chosen.gpu_hours.value
     ]
     assert chosen.world_size > 2  # a poor first doubling is made up for
-
-
-@pytest.mark.slow
-def test_time_and_throughput_of_a_row_are_of_one_step_time() -> None:
-    found = recommend(strong(None), Job(samples=1e7))
-    for row in found.rows:
+    for row in found.rows:  # time and throughput are of one step time
         seconds = 1e7 / row.throughput_samples_per_s.value
         assert row.time_s.value == pytest.approx(seconds, rel=0.01)
         assert row.step_time_s.value == pytest.approx(256 * seconds / 1e7, rel=0.01)

@@ -47,29 +47,21 @@ def test_what_the_job_does_not_state_is_not_shown() -> None:
 
 
 @pytest.mark.slow
-def test_what_the_rows_record_is_taken_where_the_job_does_not_say_it() -> None:
-    rows = sweep(sequence_length=512, flops_per_sample=FLOPS)
-    answer = recommend(rows, Job(samples=10_000_000, device_peak_flops=PEAK))
-    for row in answer.rows:
-        samples = row.throughput_samples_per_s
-        assert row.throughput_tokens_per_s.value == pytest.approx(512 * samples.value)
-        used = samples.value * FLOPS / (row.world_size * PEAK)
-        assert row.flops_utilization.value == pytest.approx(used)
-    assert recommend(rows, Job(samples=10)).rows[0].flops_utilization is None
-
-
-@pytest.mark.slow
-def test_each_curve_has_its_own_operations() -> None:
-    small = sweep(flops_per_sample=FLOPS, **{"options.layers": 2})
-    large = sweep(flops_per_sample=2 * FLOPS, **{"options.layers": 4})
-    large["step_time_s"] = 1.5 * large["step_time_s"]
-    rows = pd.concat([small, large], ignore_index=True)
-    answer = recommend(rows, Job(samples=10_000_000, device_peak_flops=PEAK))
+def test_what_each_curve_records_is_taken_where_the_job_does_not_say_it() -> None:
     flops = {2: FLOPS, 4: 2 * FLOPS}
+    curves = [
+        sweep(sequence_length=512, flops_per_sample=flops[n], **{"options.layers": n})
+        for n in flops
+    ]
+    curves[1]["step_time_s"] *= 1.5
+    rows = pd.concat(curves, ignore_index=True)
+    answer = recommend(rows, Job(samples=10_000_000, device_peak_flops=PEAK))
     for row in answer.rows:
         samples = row.throughput_samples_per_s.value
+        assert row.throughput_tokens_per_s.value == pytest.approx(512 * samples)
         used = samples * flops[row.settings["layers"]] / (row.world_size * PEAK)
         assert row.flops_utilization.value == pytest.approx(used)
+    assert recommend(rows, Job(samples=10)).rows[0].flops_utilization is None
 
 
 def test_a_job_of_other_sequences_than_were_measured_is_refused() -> None:

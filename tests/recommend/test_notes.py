@@ -53,6 +53,14 @@ def rule(job: Job = JOB, asked: AskedBatch | None = None) -> BatchRule:
 
 
 # ------------------------------------------------------------------------- rows
+@pytest.mark.slow
+def test_a_single_reading_is_not_taken_as_exact() -> None:
+    (measured, *_) = [
+        row.step_time_s for row in recommend(ROWS, JOB).rows if row.basis == "measured"
+    ]
+    assert measured.hi > 1.01 * measured.lo
+
+
 @pytest.mark.parametrize(
     ("columns", "contents"),
     [
