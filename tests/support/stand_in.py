@@ -70,8 +70,9 @@ def is_culprit(spec: AttemptSpec, identity: RankIdentity) -> bool:
 
 def leave_pid(spec: AttemptSpec, name: str, pid: int) -> None:
     file = Path(spec.directory) / f"{name}.pid"
-    file.with_suffix(".tmp").write_text(str(pid))
-    file.with_suffix(".tmp").rename(file)
+    written = file.with_suffix(f".{os.getpid()}")  # two ranks may name one loader
+    written.write_text(str(pid))
+    written.rename(file)
 
 
 def exchange_until(done: Callable[[int], bool], progress: Progress) -> None:
