@@ -32,16 +32,16 @@ repetition = pytest.mark.repetition
 @pytest.mark.parametrize(
     ("name", "samples"),
     [
-        ("frozen_layers", "loader"),
+        pytest.param("frozen_layers", "loader", marks=repetition),
         pytest.param("uneven_last_batch", "loader", marks=repetition),
         pytest.param("packed_tokens", "loader", marks=repetition),
-        ("evaluation_on_training_loader", "loader"),
+        pytest.param("evaluation_on_training_loader", "loader", marks=repetition),
         pytest.param("early_stop", "loader", marks=repetition),
         ("no_loader", "not_witnessed"),
         ("skipped_updates", "loader"),
-        ("two_loaders", "loader"),
-        ("ragged", "loader"),
-        ("views", "loader"),
+        pytest.param("two_loaders", "loader", marks=repetition),
+        pytest.param("ragged", "loader", marks=repetition),
+        pytest.param("views", "loader", marks=repetition),
         pytest.param("adversaries", "loader", marks=repetition),
         pytest.param("closures", "loader", marks=repetition),
         pytest.param("prefetched", "loader", marks=repetition),
@@ -63,7 +63,7 @@ def test_a_program_of_one_process_is_measured_without_a_log(
     ("name", "samples", "ranks"),
     [
         ("ddp", "loader", "inside"),
-        ("fsdp2", "loader", "store"),
+        pytest.param("fsdp2", "loader", "store", marks=repetition),
         pytest.param("first_rank_evaluates", "loader", "inside", marks=repetition),
         pytest.param("rate_from_0", "loader", "inside", marks=repetition),
         ("first_rank_looks_first", "loader", "store"),
@@ -96,7 +96,10 @@ def test_passes_of_accumulation_are_no_steps(agent: NodeAgent, tmp_path: Path) -
 
 def test_a_silent_evaluation_is_set_apart(agent: NodeAgent, tmp_path: Path) -> None:
     spec = probed(tmp_path, PROGRAMS / "honest" / "evaluation_on_training_loader.py")
-    measured = agent.run(spec, 0, None).measurements
+    result = agent.run(spec, 0, None)
+    check_steps(spec, result)
+    measured = result.measurements
+    assert measured["samples_witness"] == "loader"
     # Three of them, between steps 10, 20 and 30 and the next ones; a step beside one is
     # set apart, too, where the machine has held it up.
     assert STEPS - WARMUP_STEPS - 3 - measured["num_steps"] in range(2 * 3 + 1)
