@@ -52,7 +52,8 @@ _ANSWER_COLUMNS = (
 
 
 _BATCHES = ("local_batch_size", "global_batch_size")
-_MOST_DRAWN = 16  # answers of a law to several configurations that are kept
+# How many draws a law keeps, and of how many bytes of configurations: some 500
+_MOST_DRAWN, _MOST_BYTES = 16, 2**15
 _USE = "law.parameters(), law.predict(world_size=32)"
 _GUESSED = by_guess(
     {
@@ -226,11 +227,15 @@ class StepTimeLaw(Guided):
 
     def _once(self, asked: tuple[Any, ...], draw: Callable[[], Any]) -> Any:
         # An answer asks for the draws of the same configurations again and again.
-        if asked not in self._drawn:
+        drawn = self._drawn.get(asked)
+        if drawn is not None:
+            return drawn
+        drawn, (_, configurations, *_) = draw(), asked
+        if len(configurations) <= _MOST_BYTES:
             if len(self._drawn) >= _MOST_DRAWN:
                 self._drawn.clear()
-            self._drawn[asked] = draw()
-        return self._drawn[asked]
+            self._drawn[asked] = drawn
+        return drawn
 
     @classmethod
     def _fit_curves(
