@@ -96,9 +96,6 @@ class FitRows:
         )
 
 
-with_python_strings = pd.option_context("mode.string_storage", "python")
-"""Lets a function make many small frames fast: strings of Arrow are for large ones."""
-
 Observed = pd.DataFrame | FitRows
 """Rows of the observations frame, as measured or already prepared."""
 
@@ -269,13 +266,13 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
 
 
 def _as_arrays(observations: pd.DataFrame) -> pd.DataFrame:
-    """Return the same values in numpy's types: many columns are taken from at once."""
-    arrays = {
-        str(name): column.to_numpy(array_type)
+    """Return the frame with numpy's types, of which pandas selects rows faster."""
+    types = {
+        name: array_type
         for name, column in observations.items()
         if (array_type := _array_type(column))
     }
-    return observations.assign(**arrays).copy()  # which joins arrays of one type
+    return observations.astype(types).copy()  # the copy joins columns of one type
 
 
 def _array_type(column: pd.Series) -> type | None:

@@ -27,7 +27,7 @@ from scalelab.laws.convergence.time_to_target import (
     measured_factorisation,
 )
 from scalelab.laws.published import law_named
-from scalelab.laws.rows import FitRows, Observed, numbers, prepared, with_python_strings
+from scalelab.laws.rows import FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
 from scalelab.recommend.afterwards.calibration import Calibration
@@ -195,7 +195,6 @@ def recommend(observations: Observed, job: Job | None, **asked: Any) -> Recommen
     return consider(observations, job, **asked).recommendation()
 
 
-@with_python_strings
 def consider(
     observations: Observed,
     job: Job | None,
@@ -349,7 +348,6 @@ class Considered:
         )
         return replace(found, comparison=comparison)
 
-    @with_python_strings
     def recommendation(self) -> Recommendation:
         """Return the answer about the chosen row."""
         choice, outlook = self.comparison.choice, self.comparison.printed

@@ -14,14 +14,7 @@ from scalelab.inputs.numerals import DeviceWords
 from scalelab.inputs.problems import Option
 from scalelab.kinds.resources import DEVICE_HOURS, MONEY
 from scalelab.laws.convergence.rows import RATE_SETTINGS
-from scalelab.laws.rows import (
-    CONFIGURATION,
-    FitRows,
-    Observed,
-    numbers,
-    prepared,
-    with_python_strings,
-)
+from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.advice import Considered, consider
 from scalelab.recommend.answer.facts import Fact
@@ -56,7 +49,6 @@ from scalelab.site.profile import Site
 from scalelab.site.spot import AskedSpot
 
 
-@with_python_strings
 def answer(
     question: Question,
     observations: Observed,

@@ -20,6 +20,7 @@ from scalelab.plan.tracked import TrackedSource, source_of
 from scalelab.records.columns import SCHEMA_VERSION
 from scalelab.records.taken_over import taken_over
 from scalelab.search.adaptive import AdaptiveTrials
+from scalelab.search.expected import expected
 from scalelab.session import dry_run
 from scalelab.site.choice import site_of
 
@@ -153,6 +154,13 @@ def test_it_finds_where_more_devices_stop_paying_for_a_part_of_the_grid(
     assert places(sweep)[0] == (1, 128, 0), "the cheapest corner"
 
 
+@pytest.fixture
+def _predicted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predict candidates at each ask, also from the same rows."""
+    monkeypatch.setattr("scalelab.search.adaptive.expected", expected)
+
+
+@pytest.mark.usefixtures("_predicted_anew")
 def test_a_resumed_sweep_goes_on_alike() -> None:
     whole = Sweep().run()
     for num_before in (1, 3, len(whole.trials) - 1):
@@ -162,6 +170,7 @@ def test_a_resumed_sweep_goes_on_alike() -> None:
         assert places(again.run()) == places(whole)[num_before:]
 
 
+@pytest.mark.usefixtures("_predicted_anew")
 def test_the_order_in_which_trials_are_told_does_not_matter() -> None:
     whole = Sweep().run()
     again = Sweep()

@@ -111,6 +111,7 @@ def _serve() -> None:
         pid = os.fork()
         if pid == 0:
             _become(json.loads(line))
+            sys.exit()
         print(pid, flush=True)
         _, status = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)

@@ -11,9 +11,8 @@
 'measured'
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from html import escape
 from typing import Any, ClassVar, Self
 
@@ -52,8 +51,8 @@ _ANSWER_COLUMNS = (
 
 
 _BATCHES = ("local_batch_size", "global_batch_size")
-# How many draws a law keeps, and of how many bytes of configurations: some 500
-_MOST_DRAWN, _MOST_BYTES = 16, 2**15
+# How many draws a law keeps, and of how many configurations each
+_MOST_DRAWN, _MOST_CONFIGURATIONS = 16, 500
 _USE = "law.parameters(), law.predict(world_size=32)"
 _GUESSED = by_guess(
     {
@@ -102,7 +101,7 @@ class StepTimeLaw(Guided):
 
     curves: Mapping[CurveKey, FittedCurve]
     left_out: tuple[LeftOut, ...]
-    _drawn: dict[tuple[Any, ...], Any] = field(
+    _drawn: dict[tuple[CurveKey, bytes, bool], np.ndarray] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
 
@@ -205,37 +204,31 @@ class StepTimeLaw(Guided):
         """
         draws = np.empty((NUM_DRAWS, len(configurations)))
         for key, frame in self._by_curve(configurations):
-            at = (key, frame.to_numpy().tobytes())
-            draws[:, frame.index] = self._once(
-                (*at, one_run), partial(self._draws_at, at, frame, one_run)
-            )
+            draws[:, frame.index] = self._draws_of_curve(key, frame, one_run)
         return draws
 
-    def _draws_at(
-        self, at: tuple[CurveKey, bytes], frame: pd.DataFrame, one_run: bool
+    def _draws_of_curve(
+        self, key: CurveKey, frame: pd.DataFrame, one_run: bool
     ) -> np.ndarray:
-        curve = self.curves[at[0]]
-        mixture, logs = self._once(
-            at, lambda: (curve.mixture(frame), curve.log_draws(frame))
-        )
+        # An answer asks for the draws of the same configurations again and again.
+        asked = (key, frame.to_numpy().tobytes(), one_run)
+        if (kept := self._drawn.get(asked)) is not None:
+            return kept
+
+        curve = self.curves[key]
+        mixture, logs = curve.mixture(frame), curve.log_draws(frame)
         if one_run:
             scale, freedom = curve.points.further_run(frame)
             mixture = mixture.of_one_run(scale, freedom)
             luck = substreams(SEED + 3, Configurations.of(frame).columns)
             logs = logs + scale * luck
-        return np.asarray(np.exp(mixture.ranked(logs)))
 
-    def _once(self, asked: tuple[Any, ...], draw: Callable[[], Any]) -> Any:
-        # An answer asks for the draws of the same configurations again and again.
-        drawn = self._drawn.get(asked)
-        if drawn is not None:
-            return drawn
-        drawn, (_, configurations, *_) = draw(), asked
-        if len(configurations) <= _MOST_BYTES:
+        draws = np.asarray(np.exp(mixture.ranked(logs)))
+        if len(frame) <= _MOST_CONFIGURATIONS:
             if len(self._drawn) >= _MOST_DRAWN:
                 self._drawn.clear()
-            self._drawn[asked] = drawn
-        return drawn
+            self._drawn[asked] = draws
+        return draws
 
     @classmethod
     def _fit_curves(
