@@ -266,7 +266,7 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
 
 
 def _as_arrays(observations: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with numpy's types, of which pandas selects rows faster."""
+    """Return the frame with numbers of numpy's types: their rows are taken faster."""
     types = {
         name: array_type
         for name, column in observations.items()
@@ -277,8 +277,6 @@ def _as_arrays(observations: pd.DataFrame) -> pd.DataFrame:
 
 def _array_type(column: pd.Series) -> type | None:
     """Return numpy's type of a column; None where the column keeps its own."""
-    if isinstance(column.dtype, pd.StringDtype):
-        return object
     if not isinstance(column.array, _MASKED):
         return None
     if column.hasnans:
