@@ -366,22 +366,22 @@ def budget_of(gpu_s: float, used: float = 0.0, expected_s: float = 0.3) -> Accou
 def test_a_trial_starts_only_if_it_fits_into_what_is_left(
     sweep: Any, make_source: Any, make_trial: MakeTrial
 ) -> None:
-    trials = [make_trial(n, 2, 2, does="wait", seconds=0.2) for n in range(20)]
-    account = budget_of(20.0, expected_s=1.0)
+    trials = [make_trial(n, 2, 2, does="wait", seconds=3.0) for n in range(6)]
+    account = budget_of(60.0, expected_s=3.0)
     summary = sweep.driver(make_source(trials), account=account).run()
-    assert 0 < summary.num_finished < 20
-    assert summary.num_finished + len(summary.unfinished) == 20
+    assert 0 < summary.num_finished < 6
+    assert summary.num_finished + len(summary.unfinished) == 6
     assert str(summary.stopped).startswith(
-        "the budget of 0.00555556 emulated GPU-h is spent ("
+        "the budget of 0.0166667 emulated GPU-h is spent ("
     )
     assert summary.used_gpu_s == pytest.approx(account.used)
-    assert 0 < summary.used_gpu_s <= 20.0
+    assert 0 < summary.used_gpu_s <= 60.0
 
     recorded_gpu_s = sweep.store.observations()["allocated_gpu_s"].sum()
     spent = budget_of(recorded_gpu_s, used=recorded_gpu_s)
     assert sweep.driver(make_source(trials), account=spent).run().used_gpu_s == 0
 
-    more = budget_of(40.0, used=recorded_gpu_s, expected_s=1.0)
+    more = budget_of(120.0, used=recorded_gpu_s, expected_s=3.0)
     again = sweep.driver(make_source(trials), account=more).run()
     assert again.num_resumed == summary.num_finished < again.num_finished
 
