@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from probed_programs import (
     probed,
 )
 from waiting import DEADLINE_S
+from watching import STAND_IN
 
 from scalelab.experiment.program import CommandProgram, MetricsSource
 from scalelab.inputs.outcome import Outcome
@@ -27,6 +28,14 @@ from scalelab.records.streams import read_lines
 
 pytestmark = pytest.mark.slow
 repetition = pytest.mark.repetition
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[NodeAgent]:
+    """Return an agent that starts programs from a warm interpreter."""
+    warm, folders = ("warm_programs",), (str(STAND_IN),)
+    with NodeAgent("node-0", "cpu", warm, search_path=folders) as agent:
+        yield agent
 
 
 @pytest.mark.parametrize(
