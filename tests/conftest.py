@@ -13,7 +13,7 @@ from conducting import Conductor, Nodes
 from kept_fits import once
 from promised import skip_or_fail
 from sentences import IS_WRITTEN, Golden
-from warm_commands import WarmCommands
+from warm_interpreter import WarmInterpreter
 
 from scalelab.laws.convergence.law import BatchCurve
 from scalelab.laws.step_time.curve import Curve
@@ -96,10 +96,10 @@ def _fits_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[WarmCommands]:
+def warm() -> Iterator[WarmInterpreter]:
     """Return what runs ``scalelab`` as a process, without importing all of it anew."""
-    with closing(WarmCommands()) as commands:
-        yield commands
+    with closing(WarmInterpreter("warm_commands.py", "-W", "error")) as interpreter:
+        yield interpreter
 
 
 @pytest.fixture

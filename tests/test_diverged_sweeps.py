@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from warm_commands import WarmCommands
+from warm_interpreter import WarmInterpreter
 
 from scalelab.records.store import RunReader
 from scalelab.session import load
@@ -79,7 +79,7 @@ def test_every_trial_counts_once_and_diverged_runs_are_counted(
     command: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    warm: WarmCommands,
+    warm: WarmInterpreter,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(PROGRAM)

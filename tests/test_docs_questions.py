@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_lines import blocks, options, read
-from warm_commands import WarmCommands
+from warm_interpreter import WarmInterpreter
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "questions.md").read_text()
@@ -53,7 +53,7 @@ def test_a_worked_case_is_answered_as_it_stands(
     directory: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    warm: WarmCommands,
+    warm: WarmInterpreter,
 ) -> None:
     monkeypatch.chdir(directory)
     monkeypatch.setenv("COLUMNS", "100")
@@ -81,7 +81,7 @@ def test_a_worked_case_is_answered_as_it_stands(
             assert [*found] == pytest.approx([*known], rel=0.03)
 
 
-def ask(warm: WarmCommands, *commands: str) -> list[str]:
+def ask(warm: WarmInterpreter, *commands: str) -> list[str]:
     """Run commands of the page, and return the lines that the last one prints."""
     for command in commands:
         _, *words = shlex.split(command)

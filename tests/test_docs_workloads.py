@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from warm_commands import WarmCommands
+from warm_interpreter import WarmInterpreter
 
 import scalelab
 from scalelab.experiment.spec import Experiment
@@ -46,7 +46,7 @@ def test_the_class_is_as_short_as_the_page_says_and_experiments_are_right() -> N
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_class_is_swept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: WarmCommands
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: WarmInterpreter
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lines.py").write_text(CLASS)

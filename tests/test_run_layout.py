@@ -19,7 +19,7 @@ import pytest
 from kept_fits import once
 from measured_runs import measured_run
 from promised import skip_or_fail
-from warm_commands import WarmCommands
+from warm_interpreter import WarmInterpreter
 
 from scalelab.cli.main import run
 from scalelab.recommend import by_device
@@ -228,7 +228,7 @@ def pattern(name: str) -> re.Pattern[str]:
     ids=["workload", "command", "search"],
 )
 def test_every_file_of_a_sweep_has_a_name(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: WarmCommands
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: WarmInterpreter
 ) -> None:
     monkeypatch.chdir(tmp_path)
     program = """\
@@ -285,7 +285,7 @@ SWEEP = ("sweep", "made.yaml", "--yes")
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory, warm: WarmCommands) -> Path:
+def swept(tmp_path_factory: pytest.TempPathFactory, warm: WarmInterpreter) -> Path:
     """Sweep one trial, and ask for another one."""
     home = tmp_path_factory.mktemp("swept")
     (home / "train.py").write_text(PROGRAM)

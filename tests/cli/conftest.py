@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from real_sweeps import PATIENCE_S, Start, Sweep
 from terminal import Terminal
-from warm_commands import WarmCommands
+from warm_interpreter import WarmInterpreter
 
 from scalelab.cli import main
 
@@ -105,7 +105,7 @@ def _search_path() -> list[str]:
 
 
 @pytest.fixture
-def sweep(warm: WarmCommands, environment: dict[str, str], here: Path) -> Sweep:
+def sweep(warm: WarmInterpreter, environment: dict[str, str], here: Path) -> Sweep:
     """Return a function that sweeps to the end."""
 
     def sweep(text: str, *options: str) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from warm_commands import WarmCommands
+from warm_interpreter import WarmInterpreter
 
 from scalelab.experiment.spec import Experiment
 
@@ -104,7 +104,7 @@ for epoch in range(args.epochs):
 def test_a_proposal_is_swept(
     scalelab: Callable[..., Any],
     here: Path,
-    warm: WarmCommands,
+    warm: WarmInterpreter,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -168,7 +168,7 @@ for epoch in range(args.epochs):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_samples_of_an_epoch_are_left_to_the_data_loader(
-    scalelab: Callable[..., Any], here: Path, warm: WarmCommands
+    scalelab: Callable[..., Any], here: Path, warm: WarmInterpreter
 ) -> None:
     Path("train.py").write_text(TRAINS_EPOCHS)
     ended = scalelab("init", "--from", "train.py")

@@ -9,7 +9,7 @@ import pytest
 from measured_runs import EMULATED
 from real_sweeps import Sweep, attempts, rows
 from toy_sources import write_distribution
-from warm_commands import WarmCommands
+from warm_interpreter import WarmInterpreter
 
 pytestmark = pytest.mark.slow
 EXPERIMENT = """\
@@ -79,7 +79,7 @@ def toy_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def say(
-    warm: WarmCommands, environment: dict[str, str], here: Path
+    warm: WarmInterpreter, environment: dict[str, str], here: Path
 ) -> Callable[..., Any] | str:
     """Return a function that runs a command of ScaleLab and returns what it prints."""
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from command_specs import MEET
 from real_sweeps import PATIENCE_S, Sweep, attempts, rows
-from warm_commands import WarmCommands
+from warm_interpreter import WarmInterpreter
 
 from scalelab.cli.shown.first_trials import table, verdict
 from scalelab.plan.first_check import findings
@@ -70,7 +70,7 @@ FOUR = (
 
 
 def tried(
-    warm: WarmCommands, environment: dict[str, str], text: str, *options: str
+    warm: WarmInterpreter, environment: dict[str, str], text: str, *options: str
 ) -> subprocess.CompletedProcess[str]:
     Path("experiment.yaml").write_text(text)
     words = ("try", *options, "experiment.yaml")
@@ -88,7 +88,7 @@ def cells(output: str, label: str) -> list[str]:
 @pytest.mark.repetition
 @pytest.mark.timeout(300)
 def test_a_good_script_is_tried_on_one_device_and_on_two(
-    warm: WarmCommands, environment: dict[str, str], here: Path
+    warm: WarmInterpreter, environment: dict[str, str], here: Path
 ) -> None:
     Path("train.py").write_text(GOOD)
     ended = tried(warm, environment, EXPERIMENT)
@@ -112,7 +112,7 @@ def test_a_good_script_is_tried_on_one_device_and_on_two(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_scripts_that_crash_or_are_silent_are_told_with_their_logs(
-    warm: WarmCommands, environment: dict[str, str], here: Path
+    warm: WarmInterpreter, environment: dict[str, str], here: Path
 ) -> None:
     Path("train.py").write_text(CRASHES)
     Path("unread.py").write_text(UNREAD)
@@ -246,7 +246,7 @@ def test_why_a_sweep_would_leave_a_trial_out_is_said_in_words(
 
 
 def test_wrong_input_is_refused(
-    warm: WarmCommands, environment: dict[str, str], here: Path
+    warm: WarmInterpreter, environment: dict[str, str], here: Path
 ) -> None:
     ended = tried(warm, environment, "name: small\nworkload: nowhere\n")
     assert (ended.returncode, ended.stdout) == (2, "")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from warm_commands import WarmCommands
+from warm_interpreter import WarmInterpreter
 
 import scalelab
 from scalelab.cli import main
@@ -181,7 +181,7 @@ def test_a_difference_is_seen() -> None:
     ],
 )
 def test_a_run_that_is_done_is_found_done(
-    here: Path, run: str, warm: WarmCommands
+    here: Path, run: str, warm: WarmInterpreter
 ) -> None:
     folder = here / "runs" / run
     shutil.copy(folder / "experiments" / "0001.yaml", f"{run}.yaml")
@@ -197,7 +197,7 @@ def test_a_run_that_is_done_is_found_done(
 @pytest.mark.repetition
 @pytest.mark.slow
 def test_a_longer_experiment_runs_only_what_is_missing(
-    here: Path, warm: WarmCommands
+    here: Path, warm: WarmInterpreter
 ) -> None:
     folder, golden = here / "runs" / "emulated", DATA / "runs" / "emulated"
     shutil.copy(DATA / "emulated_longer.yaml", here)

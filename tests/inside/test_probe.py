@@ -8,10 +8,13 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import chdir, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_interpreter import WarmInterpreter
 
 import scalelab
 from scalelab.launch.command.probe.streams import ProbedProcess, ProbedProcesses
@@ -30,23 +33,34 @@ def train(optimizer, steps=16):
 """
 
 
-def run(folder: Path, text: str, *options: str, **env: str) -> tuple[int, str]:
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmInterpreter]:
+    """Return what runs programs from an interpreter that has imported PyTorch."""
+    with closing(WarmInterpreter("warm_programs.py")) as interpreter:
+        yield interpreter
+
+
+def run(
+    folder: Path,
+    text: str,
+    *options: str,
+    warm: WarmInterpreter | None = None,
+    **env: str,
+) -> tuple[int, str]:
     """Run a program with the probe; return its exit status and output."""
     program = folder / "program.py"
     program.write_text(textwrap.dedent(text))
     path = os.pathsep.join([str(INSIDE), *filter(None, [env.pop("BEHIND", "")])])
-    ended = subprocess.run(
-        [sys.executable, *options, str(program)],
-        env={
-            **os.environ,
-            "PYTHONPATH": path,
-            "SCALELAB_PROBE": str(folder / "probe" / "0"),
-            **env,
-        },
-        capture_output=True,
-        text=True,
-        cwd=folder,
-    )
+    probe = {"PYTHONPATH": path, "SCALELAB_PROBE": str(folder / "probe" / "0")}
+    environment = {**os.environ, **probe, **env}
+    with chdir(folder):
+        if warm is not None:
+            ended = warm(program.name, environment=environment)
+        else:
+            words = [sys.executable, *options, program.name]
+            ended = subprocess.run(
+                words, env=environment, capture_output=True, text=True
+            )
     return ended.returncode, ended.stdout + ended.stderr
 
 
@@ -144,7 +158,9 @@ except ZeroDivisionError:
 
 
 @pytest.mark.slow
-def test_it_counts_what_loaders_of_every_kind_hand_out(tmp_path: Path) -> None:
+def test_it_counts_what_loaders_of_every_kind_hand_out(
+    tmp_path: Path, warm: WarmInterpreter
+) -> None:
     status, output = run(
         tmp_path,
         SET_UP
@@ -175,6 +191,7 @@ with torch.no_grad():
     next(iter(loaders[0]))
 train(optimizer, steps=1)
 """,
+        warm=warm,
     )
     assert (status, output) == (0, "")
     (process,) = seen(tmp_path)
@@ -192,7 +209,7 @@ train(optimizer, steps=1)
 
 @pytest.mark.slow
 def test_it_sees_what_enters_the_model_and_leaves_nothing_in_it(
-    tmp_path: Path,
+    tmp_path: Path, warm: WarmInterpreter
 ) -> None:
     status, output = run(
         tmp_path,
@@ -222,6 +239,7 @@ print([step for step, count in enumerate(hooked, 1) if count])
 kept(values=x)
 print(any("scalelab" in str(vars(part)) for part in kept.modules()))
 """,
+        warm=warm,
     )
     assert status == 0, output
     looked_at = [1, 2, 3, 4, 5, 6, 7, 8, 16, 32]
@@ -246,7 +264,9 @@ torch.load("model.pt", weights_only=False)(torch.randn(2, 8))
 
 
 @pytest.mark.slow
-def test_a_module_that_takes_no_hook_disturbs_no_other(tmp_path: Path) -> None:
+def test_a_module_that_takes_no_hook_disturbs_no_other(
+    tmp_path: Path, warm: WarmInterpreter
+) -> None:
     status, output = run(
         tmp_path,
         SET_UP
@@ -262,6 +282,7 @@ for x, in DataLoader(TensorDataset(torch.randn(80, 8)), 2):
     optimizer.zero_grad()
 print(len(model._forward_pre_hooks))
 """,
+        warm=warm,
     )
     assert status == 0, output
     assert output.split()[-1] == "0"
@@ -319,7 +340,9 @@ for form in (wrapped, within, function):
 
 
 @pytest.mark.slow
-def test_steps_that_a_scaler_skips_are_counted(tmp_path: Path) -> None:
+def test_steps_that_a_scaler_skips_are_counted(
+    tmp_path: Path, warm: WarmInterpreter
+) -> None:
     status, output = run(
         tmp_path,
         SET_UP
@@ -333,6 +356,7 @@ for step in range(12):
     scaler.update()
     optimizer.zero_grad()
 """,
+        warm=warm,
     )
     assert (status, output) == (0, "")
     (process,) = seen(tmp_path)
@@ -340,7 +364,9 @@ for step in range(12):
 
 
 @pytest.mark.slow
-def test_what_a_program_does_to_its_process_loses_little(tmp_path: Path) -> None:
+def test_what_a_program_does_to_its_process_loses_little(
+    tmp_path: Path, warm: WarmInterpreter
+) -> None:
     status, output = run(
         tmp_path,
         SET_UP
@@ -384,14 +410,16 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_what_goes_wrong_in_it_the_program_does_not_see(tmp_path: Path) -> None:
+def test_what_goes_wrong_in_it_the_program_does_not_see(
+    tmp_path: Path, warm: WarmInterpreter
+) -> None:
     (tmp_path / "probe").write_text("a file where the folder should be")
     text = f"{SET_UP}train(torch.optim.SGD(model.parameters(), lr=0.1))\nprint('well')"
-    assert run(tmp_path, text) == (0, "well\n")
+    assert run(tmp_path, text, warm=warm) == (0, "well\n")
     (tmp_path / "probe").unlink()
     broken = text.replace("import os", "import scalelab_probe.ranks as r, os")
     broken = broken.replace("model =", "r.of_process = r.of_batch = None\nmodel =")
-    assert run(tmp_path, broken) == (0, "well\n")
+    assert run(tmp_path, broken, warm=warm) == (0, "well\n")
     (process,) = seen(tmp_path)
     assert [steps[-1].number for steps in process.steps.values()] == [16]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from warm_commands import WarmCommands
+from warm_interpreter import WarmInterpreter
 
 from scalelab.plan.inquiry import Ending
 from scalelab.records.observations import frame
@@ -98,7 +98,7 @@ Swept = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def swept(warm: WarmCommands) -> Swept:
+def swept(warm: WarmInterpreter) -> Swept:
     def swept(budget: str, *more: str) -> tuple[int, str]:
         words = ("sweep", "e.yaml", "--yes", "--sweep-budget", budget, *more)
         ended = warm(*words, timeout_s=PATIENCE_S)
@@ -112,7 +112,7 @@ def num_ended(run: Path) -> int:
 
 
 def test_drivers_that_die_measure_nothing_twice_and_keep_the_budget(
-    home: Path, swept: Swept, warm: WarmCommands
+    home: Path, swept: Swept, warm: WarmInterpreter
 ) -> None:
     run, rng = home / "runs" / "swept", random.Random(7)
     for number in (signal.SIGKILL, signal.SIGINT):
@@ -191,7 +191,7 @@ def test_more_budget_goes_on_and_rows_of_another_run_are_a_start(
 
 
 @pytest.mark.parametrize("home", [TWO_NODES], indirect=True)
-def test_without_a_budget_nothing_runs(home: Path, warm: WarmCommands) -> None:
+def test_without_a_budget_nothing_runs(home: Path, warm: WarmInterpreter) -> None:
     ended = warm("sweep", "e.yaml")
     assert ended.returncode == 2
     assert "--sweep-budget 10gpu-h" in ended.stderr

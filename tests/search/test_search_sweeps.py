@@ -15,7 +15,7 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from sentences import refused
-from warm_commands import WarmCommands
+from warm_interpreter import WarmInterpreter
 
 from scalelab.records.store import RunReader
 from scalelab.search.journal import JOURNAL
@@ -101,7 +101,7 @@ def measured(run: Path) -> list[tuple[str, int]]:
     "num_kills", [2, pytest.param(4, marks=pytest.mark.repetition)]
 )
 def test_a_search_that_is_killed_again_and_again_has_each_trial_once(
-    home: Path, num_kills: int, warm: WarmCommands
+    home: Path, num_kills: int, warm: WarmInterpreter
 ) -> None:
     (home / "digits.yaml").write_text(DIGITS)
     run, generator = home / "runs" / "digits", random.Random(20261127)
@@ -168,7 +168,7 @@ def test_a_search_that_is_killed_again_and_again_has_each_trial_once(
     assert again.best_value == study.best_value
 
 
-def test_a_command_is_searched_on_two_nodes(home: Path, warm: WarmCommands) -> None:
+def test_a_command_is_searched_on_two_nodes(home: Path, warm: WarmInterpreter) -> None:
     (home / "train.py").write_text(SCRIPT)
     (home / "command.yaml").write_text(COMMAND)
     plan = warm("plan", "command.yaml")
@@ -192,7 +192,9 @@ def test_a_command_is_searched_on_two_nodes(home: Path, warm: WarmCommands) -> N
     assert study.best_value == min(losses)
 
 
-def test_a_search_refuses_a_question_of_devices(home: Path, warm: WarmCommands) -> None:
+def test_a_search_refuses_a_question_of_devices(
+    home: Path, warm: WarmInterpreter
+) -> None:
     (home / "train.py").write_text(SCRIPT)
     text = COMMAND.replace("trials: 8", "trials: 2\nsampler: random")
     (home / "command.yaml").write_text(text)

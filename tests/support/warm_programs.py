@@ -1,9 +1,11 @@
 """Programs of Python from a warm interpreter, which has imported PyTorch.
 
-A rank server that preloads this module does not execute ``python FILE ...``: the process
-that would, becomes the program. It has the same process id, parent, streams, signals and
-variables, but the modules of PyTorch are there. Tests of how a program starts use
-a server without this module.
+A rank server that preloads this module does not execute ``python FILE ...``: the
+process that would, becomes the program. Its process id, parent, streams, signals and
+variables are the same, but the modules of PyTorch are there. Tests of how a program
+starts use a server without this module.
+
+Run by itself, this file is the server of a warm interpreter.
 """
 
 import ctypes
@@ -20,21 +22,25 @@ from typing import Any, NoReturn
 
 import torch
 import torch._dynamo  # every optimizer imports it
+from warm_interpreter import serve
 
 _execute = os.execvp
 _added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
 _installed = [folder for folder in sys.path[1:] if folder not in _added]
 
 
-def _become(program: str, words: Sequence[str]) -> NoReturn:
-    if program != "python" or not words[1].endswith(".py"):
-        _execute(program, words)
+def _execute_warm(program: str, words: Sequence[str]) -> NoReturn:
+    if program == "python" and words[1].endswith(".py"):
+        _become(words[1:])
+    _execute(program, words)
 
+
+def _become(words: Sequence[str]) -> NoReturn:
     _leave_server()
-    file = Path(words[1]).absolute()
-    further = os.environ["PYTHONPATH"].split(os.pathsep)
+    file = Path(words[0]).absolute()
+    further = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [str(file.parent), *filter(None, further), *_installed]
-    sys.argv[:] = words[1:]
+    sys.argv[:] = words
     sys.meta_path.insert(0, _Imported())
     del sys.modules["torch"]
     sys.modules.pop("sitecustomize", None)
@@ -88,9 +94,12 @@ def _status_of(code: Any, names: dict[str, Any]) -> int:
 
 
 def _exit(status: int) -> NoReturn:
-    """End as an interpreter does at its end: with its threads and what is registered."""
+    """End as an interpreter does: after its threads, and what is registered."""
     ctypes.pythonapi.Py_Exit(status)
     raise AssertionError
 
 
-os.execvp = _become  # type: ignore[assignment]
+if __name__ == "__main__":
+    serve(_become)
+else:
+    os.execvp = _execute_warm  # type: ignore[assignment]
