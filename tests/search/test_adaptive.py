@@ -43,6 +43,7 @@ learning_rate: 0.1
 """
 SITE = site_of({"device_type": "cpu", "nodes": 8, "gpus_per_node": 4})
 START_UP_S = 5.0
+FURTHER = (pytest.mark.slow, pytest.mark.repetition)
 
 
 @dataclass
@@ -137,7 +138,9 @@ def places(sweep: Sweep) -> list[tuple[int, int, int]]:
     return [(t.world_size, t.local_batch_size, t.repeat) for t in sweep.trials]
 
 
-@pytest.mark.parametrize("gigabits", [1, 10, 100])
+@pytest.mark.parametrize(
+    "gigabits", [10, *(pytest.param(rate, marks=FURTHER) for rate in (1, 100))]
+)
 def test_it_finds_where_more_devices_stop_paying_for_a_part_of_the_grid(
     gigabits: int,
 ) -> None:
@@ -161,13 +164,15 @@ def _predicted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_predicted_anew")
-def test_a_resumed_sweep_goes_on_alike() -> None:
+@pytest.mark.parametrize(
+    "num_before", [3, *(pytest.param(number, marks=FURTHER) for number in (1, -1))]
+)
+def test_a_resumed_sweep_goes_on_alike(num_before: int) -> None:
     whole = Sweep().run()
-    for num_before in (1, 3, len(whole.trials) - 1):
-        again = Sweep()
-        for row in whole.rows[:num_before]:
-            again.source.resume(row)
-        assert places(again.run()) == places(whole)[num_before:]
+    again = Sweep()
+    for row in whole.rows[:num_before]:
+        again.source.resume(row)
+    assert places(again.run()) == places(whole)[num_before:]
 
 
 @pytest.mark.usefixtures("_predicted_anew")

@@ -181,13 +181,21 @@ def test_more_budget_goes_on_and_rows_of_another_run_are_a_start(
     answer = load(home / "runs" / "other").recommend()
     assert answer.num_observations == len(other)
 
+
+@pytest.mark.repetition
+@pytest.mark.parametrize("home", [TWO_NODES], indirect=True)
+def test_rows_of_a_table_are_a_start(home: Path, swept: Swept) -> None:
+    code, text = swept("5min")
+    assert code == 0, text
+    every = RunReader.open(home / "runs" / "swept").rows()
+    ended = [row for row in every if row["outcome"] == "completed"]
     table = frame(ended)[["world_size", "num_nodes", "local_batch_size", "step_time_s"]]
     table.to_csv("table.csv", index=False)
     import_table("table.csv", "runs/table")
-    code, text = swept("5min", "--run", "runs/third", "--adapt", "runs/table")
+    code, text = swept("5min", "--run", "runs/other", "--adapt", "runs/table")
     assert code == 0, text
-    third = RunReader.open(home / "runs" / "third").rows()
-    assert sum(row["kind"] != "imported" for row in third) < len(ended)
+    other = RunReader.open(home / "runs" / "other").rows()
+    assert sum(row["kind"] != "imported" for row in other) < len(ended)
 
 
 @pytest.mark.parametrize("home", [TWO_NODES], indirect=True)

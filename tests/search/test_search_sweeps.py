@@ -17,6 +17,7 @@ from optuna.storages.journal import JournalFileBackend
 from sentences import refused
 from warm_interpreter import WarmInterpreter
 
+from scalelab.experiment.spec import Experiment
 from scalelab.records.store import RunReader
 from scalelab.search.journal import JOURNAL
 from scalelab.session import load
@@ -40,7 +41,7 @@ trials: 24
 site: {device_type: cpu, gpus_per_node: 2}
 """
 SCRIPT = """\
-import argparse, json, os
+import argparse, json, os, time
 parser = argparse.ArgumentParser()
 parser.add_argument("--lr", type=float)
 parser.add_argument("--wd", type=float)
@@ -51,6 +52,7 @@ with open(os.environ["SCALELAB_METRICS"], "a", buffering=1) as metrics:
         loss = abs(given.lr - 0.1) + given.wd + 1 / step
         line = {"step": step, "samples": 8 * step, "val_loss": loss}
         metrics.write(json.dumps(line) + "\\n")
+        time.sleep(0.12)
 print("given", given.lr, given.wd, given.act)
 """
 COMMAND = """\
@@ -98,17 +100,24 @@ def measured(run: Path) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(
-    "num_kills", [2, pytest.param(4, marks=pytest.mark.repetition)]
+    ("text", "num_kills"),
+    [
+        (COMMAND.replace("trials: 8", "trials: 16"), 2),
+        *(pytest.param(DIGITS, num, marks=pytest.mark.repetition) for num in (2, 4)),
+    ],
+    ids=["command-2", "digits-2", "digits-4"],
 )
 def test_a_search_that_is_killed_again_and_again_has_each_trial_once(
-    home: Path, num_kills: int, warm: WarmInterpreter
+    home: Path, text: str, num_kills: int, warm: WarmInterpreter
 ) -> None:
-    (home / "digits.yaml").write_text(DIGITS)
-    run, generator = home / "runs" / "digits", random.Random(20261127)
+    (home / "train.py").write_text(SCRIPT)
+    (home / "searched.yaml").write_text(text)
+    experiment = Experiment.from_text(text, directory=home)
+    run, generator = home / "runs" / experiment.name, random.Random(20261127)
     finished: list[tuple[str, int]] = []
     for number in range(num_kills):
         driver = subprocess.Popen(
-            [*SCALELAB, "sweep", "digits.yaml"],
+            [*SCALELAB, "sweep", "searched.yaml"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -118,7 +127,7 @@ def test_a_search_that_is_killed_again_and_again_has_each_trial_once(
         while len(measured(run)) < wanted:
             assert driver.poll() is None
             assert time.monotonic() < deadline
-            time.sleep(0.05)
+            time.sleep(0.12)
         study = study_of_copy(run)  # while it runs
         assert states(study)["RUNNING"] <= 2
         time.sleep(generator.random())
@@ -127,19 +136,19 @@ def test_a_search_that_is_killed_again_and_again_has_each_trial_once(
         assert {*finished} <= {*measured(run)}
         finished = measured(run)
 
-    ended = warm("sweep", "digits.yaml")
+    ended = warm("sweep", "searched.yaml")
     assert ended.returncode == 0, ended.stderr
     assert {*finished} <= {*measured(run)}  # none of them ran again
     rows = {row["trial_id"]: row for row in RunReader.open(run).rows()}
     study = study_of_copy(run)
     by_id = {trial.user_attrs["trial_id"]: trial for trial in study.trials}
-    assert len(study.trials) == len(by_id) == 24
+    assert len(study.trials) == len(by_id) == experiment.num_trials
     assert by_id.keys() == {trial_id for trial_id, _ in measured(run)}
     outcomes = Counter(rows[trial_id]["outcome"] for trial_id in by_id)
     assert states(study)["PRUNED"] == outcomes["pruned"] > 0
     assert states(study)["COMPLETE"] == outcomes["completed"]
     for trial_id, trial in by_id.items():
-        assert rows[trial_id]["options.dropout"] == trial.params["dropout"]
+        assert rows[trial_id]["options.weight_decay"] == trial.params["weight_decay"]
         assert rows[trial_id]["learning_rate"] == trial.params["learning_rate"]
 
     found = load(run).search_result

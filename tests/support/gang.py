@@ -16,7 +16,7 @@ import torch
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
-from scalelab.kinds.strategies import strategy_of
+from scalelab.kinds.strategies import STRATEGIES, strategy_of
 from scalelab.launch.process_tree import heed_stop_signal
 from scalelab.launch.progress import StreamWriter
 from scalelab.launch.protocol import RankIdentity
@@ -28,13 +28,17 @@ from scalelab.records.attempt import (
     Placement,
 )
 from scalelab.training.context import RankContext, process_group
+from scalelab.training.engines.paths import engine_path
 from scalelab.training.rank import run_rank
 
 DEADLINE_S = 100.0
 HERE = str(Path(__file__).parent)
 
 _forkserver = multiprocessing.get_context("forkserver")
-_forkserver.set_forkserver_preload(["gang", "sklearn.datasets", "torch._dynamo"])
+_ENGINES = sorted({engine_path(row.name).partition(":")[0] for row in STRATEGIES})
+_forkserver.set_forkserver_preload(
+    ["gang", "pandas", "pytest", "sklearn.datasets", "torch._dynamo", *_ENGINES]
+)
 
 
 class RankFailure(Exception):
