@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -218,6 +219,21 @@ class Part:
     evidence: Evidence = field(default_factory=Evidence)  # where no answer holds it
 
 
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("scalelab.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+    environment.filters["whole_options"] = whole_options
+    environment.policies["json.dumps_kwargs"] = _JSON
+    return environment
+
+
 def render(
     parts: Mapping[str, Part],
     measured: Observed,
@@ -233,16 +249,7 @@ def render(
     observations = prepared(measured).observations
     happened = _what_happened(observations)
     failed = tables.failures(observations, results or {})
-    environment = Environment(
-        loader=PackageLoader("scalelab.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-    environment.filters["whole_options"] = whole_options
-    environment.policies["json.dumps_kwargs"] = _JSON
+    environment = _environment()
     template = environment.get_template("part.html.j2")
 
     return environment.get_template("report.html.j2").render(

@@ -8,9 +8,14 @@ from importlib import import_module
 from warm_interpreter import serve
 
 _IMPORTED = (
+    "bokeh.application.handlers",
+    "cryptography.hazmat.backends",
     "distributed.dashboard.scheduler",
     "distributed.http.scheduler.prometheus",
     "plotly.graph_objects",
+    "plotly.graph_objs.layout",
+    "plotly.offline",
+    "pyarrow.parquet",
     "rich.progress",
     "scalelab.cli.main",
     "scalelab.cli.recommend_command",
@@ -23,6 +28,7 @@ _IMPORTED = (
     "scalelab.running.execution",
     "scalelab.scheduling.driver",
     "scalelab.session.parts",
+    "scalelab.training.trainer",
 )
 
 

@@ -227,12 +227,12 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     samples it needs. A row that is given twice (same run, trial and attempt) counts
     once.
     """
+    if not {"target_metric", "samples_to_target"} & set(observations.columns):
+        return TargetRows(frame=observations.iloc[:0], left_out=())
+
     observations = at_best_rates(told_apart(_once(observations)))
     columns, settings = _columns_of(observations), settings_in_question(observations)
-
     rows = observations[[*dict.fromkeys([*columns, *settings])]]
-    if not {"target_metric", "samples_to_target"} & set(observations.columns):
-        return TargetRows(frame=rows.iloc[:0], left_out=())
 
     norm = numbers(observations, "normalization_batch_size")
     reached = numbers(observations, "samples_to_target")

@@ -6,10 +6,11 @@ as JSON and only ever read as such.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date as Date
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
@@ -17,7 +18,7 @@ from typing import Any, Self
 from scalelab.experiment.job import Job
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
-from scalelab.inputs.plain_files import parse_json
+from scalelab.inputs.plain_files import adapter_of, parse_json
 from scalelab.kinds.resources import RESOURCES
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.money.prices import Quote
@@ -78,12 +79,10 @@ class KeptAnswers:
 
     def find(self, question: str) -> Recommendation | None:
         """Return the answer to a question; None if it is not kept."""
-        from pydantic import TypeAdapter
-
         with suppress(KeyError, ValueError):
-            return TypeAdapter(Recommendation).validate_python(
-                self._read()[_key(question)]
-            )
+            kept = self._read()[_key(question)]
+            answer: Recommendation = adapter_of(Recommendation).validate_python(kept)
+            return answer
         return None
 
     def keep(self, question: str, answer: Recommendation) -> None:
@@ -112,10 +111,15 @@ def _key(question: str) -> str:
 
 
 def _code() -> str:
-    rooms = [Path(__file__).parents[2] / room for room in _CODE]
-    stats = [
+    known = (_files_of(_CODE), sorted(RESOURCES.outside.items()))
+    return sha256(repr(known).encode()).hexdigest()
+
+
+@cache
+def _files_of(rooms: Sequence[str]) -> list[tuple[str, int, int]]:
+    folders = [Path(__file__).parents[2] / room for room in rooms]
+    return [
         (path.name, path.stat().st_size, path.stat().st_mtime_ns)
-        for path in sorted(path for room in rooms for path in room.rglob("*"))
+        for path in sorted(path for folder in folders for path in folder.rglob("*"))
         if path.suffix in _SUFFIXES
     ]
-    return sha256(repr((stats, sorted(RESOURCES.outside.items()))).encode()).hexdigest()

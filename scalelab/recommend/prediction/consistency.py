@@ -94,9 +94,15 @@ def is_among(asked: pd.DataFrame, found: pd.DataFrame) -> np.ndarray:
 
 def _keys(frame: pd.DataFrame) -> Iterator[tuple[object, ...]]:
     """Return the rows of a frame as tuples, in which missing values are None."""
-    columns = [frame[name].astype(object) for name in frame]
-    known = [column.where(column.notna(), None).tolist() for column in columns]
-    return zip(*known, strict=True)
+    return zip(*(_known(frame[name]) for name in frame), strict=True)
+
+
+def _known(column: pd.Series) -> list[object]:
+    values = column.tolist()
+    if not column.hasnans:
+        return values
+    is_missing = column.isna().tolist()
+    return [None if is_missing[at] else value for at, value in enumerate(values)]
 
 
 def disagreeing_rates(rows: FitRows) -> Iterator[Fact]:
@@ -429,13 +435,16 @@ def moved_later(rows: FitRows) -> pd.DataFrame:
     may have, and beyond the 95% interval of the difference of two runs.
     """
     frame = rows.frame
+    is_moved = frame["later_differs"].notna()
+    if not is_moved.any():
+        return frame.loc[is_moved]
+
     runs = frame.groupby([*curve_columns(frame), *CONFIGURATION], dropna=False)
     scatter = Scatter.of([np.log(times.to_numpy()) for _, times in runs["step_time_s"]])
     reach = float(stdtrit(scatter.freedom, 1 - _SIGNIFICANCE)) * math.sqrt(2)
     is_far = frame["later_factor"].map(math.log).abs() > max(
         reach * scatter.spread, math.log1p(_TOLERATED)
     )
-    is_moved = frame["later_differs"].notna()
     return frame.loc[is_moved & (is_far | (frame["later_differs"] != UNEXPLAINED))]
 
 

@@ -53,9 +53,10 @@ class Baseline:
     """
 
     world_size: int
-    # Configurations that were measured there, the fastest first, and draws of the
-    # samples per second of one run of each, shape (n_draws, n_measured)
+    # Configurations that were measured there, the fastest first, their global batches,
+    # and draws of the samples per second of one run each, shape (n_draws, n_measured)
     measured: pd.DataFrame
+    batches: np.ndarray
     rates: np.ndarray
 
     @classmethod
@@ -79,29 +80,30 @@ class Baseline:
         cls, known: pd.DataFrame, step_times: Callable[[pd.DataFrame], np.ndarray]
     ) -> Self:
         """Return the baseline at measured configurations of one world size."""
-        rates = _batches(known) / step_times(known)
+        batches = _batches(known)
+        rates = batches / step_times(known)
         order = np.argsort(-np.median(rates, axis=0), kind="stable")
         return cls(
             world_size=int(known["world_size"].iloc[0]),
             measured=known.iloc[order],
+            batches=batches[order],
             rates=rates[:, order],
         )
 
-    def of_row(self, row: pd.DataFrame) -> int:
-        """Return the place among the measured that a configuration is compared with."""
-        (total,) = _batches(row)
-        return int((_batches(self.measured) == total).argmax())
+    def place(self, global_batch: float) -> int:
+        """Return the place among the measured that a global batch is compared with."""
+        return int((self.batches == global_batch).argmax())
 
     def compare(
-        self, row: pd.DataFrame, step_s: np.ndarray, mass: float
+        self, row: pd.DataFrame, total: float, step_s: np.ndarray, mass: float
     ) -> tuple[Interval, Scaling | None]:
         """Return the efficiency of one configuration, and what it compares.
 
-        ``step_s`` are draws of the step time of one run of it.
+        ``total`` is its global batch, and ``step_s`` are draws of the step time of one
+        run of it.
         """
-        (total,), (size,), place = _batches(row), row["world_size"], self.of_row(row)
-        base = self.measured.iloc[[place]]
-        (of_base,) = _batches(base)
+        (size,), place = row["world_size"], self.place(total)
+        base, of_base = self.measured.iloc[[place]], self.batches[place]
         is_weak = of_base * size == total * self.world_size
 
         scaling: Scaling | None = "weak" if is_weak else "other"
@@ -398,6 +400,7 @@ def outlook_rows(
         return between(draws, limits.interval)
 
     drawn_s = knowledge.step_times(outlook.questions)
+    batches = _batches(outlook.questions)
     taken = {
         resource: outlook.between(resource, limits.interval) for resource in spent.known
     }
@@ -419,8 +422,10 @@ def outlook_rows(
 
         tokens, peak_share = _per_sample(size, knowledge, config)
         asked = outlook.questions.iloc[[i]]
-        efficiency, scaling = baseline.compare(asked, drawn_s[:, i], limits.interval)
-        base = baseline.measured.iloc[baseline.of_row(asked)].to_dict()
+        efficiency, scaling = baseline.compare(
+            asked, batches[i], drawn_s[:, i], limits.interval
+        )
+        base = baseline.measured.iloc[baseline.place(batches[i])].to_dict()
         rows.append(
             OutlookRow(
                 device=knowledge.subject.device,
