@@ -128,12 +128,11 @@ def assert_accepted(command: str, scalelab: Run) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "one node",
         "unlike nodes",
         "a table",
         *(
             pytest.param(source, marks=pytest.mark.repetition)
-            for source in ("a cluster", "one repeat", "a command")
+            for source in ("one node", "a cluster", "one repeat", "a command")
         ),
     ],
 )

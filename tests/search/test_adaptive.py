@@ -313,7 +313,7 @@ def test_every_setting_has_its_first_trial() -> None:
 
 
 def test_several_runs_of_one_configuration_are_told_apart() -> None:
-    noisy = Sweep(spread=0.2).run()
+    noisy = Sweep(text=TEXT.replace("to: 32", "to: 8"), spread=0.2).run()
     assert len({*places(noisy)}) == len(noisy.trials)
     assert max(trial.repeat for trial in noisy.trials) <= 2
 
