@@ -47,13 +47,13 @@ parser.add_argument("--lr", type=float)
 parser.add_argument("--wd", type=float)
 parser.add_argument("--act")
 given = parser.parse_args()
+print("given", given.lr, given.wd, given.act, flush=True)
 with open(os.environ["SCALELAB_METRICS"], "a", buffering=1) as metrics:
     for step in range(1, 21):
         loss = abs(given.lr - 0.1) + given.wd + 1 / step
         line = {"step": step, "samples": 8 * step, "val_loss": loss}
         metrics.write(json.dumps(line) + "\\n")
         time.sleep(0.12)
-print("given", given.lr, given.wd, given.act)
 """
 COMMAND = """\
 name: command
