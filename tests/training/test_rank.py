@@ -95,8 +95,10 @@ def test_throughput_trial_measures_every_column_it_can_know(
 def test_stream_has_every_step_and_its_phases_add_up(tmp_path: Path) -> None:
     run_trial(tmp_path, throughput_trial("digits_mlp"))
     steps = stream(tmp_path, "step")
-    assert [step["step"] for step in steps] == list(range(1, 23))
-    assert [step["samples"] for step in steps] == [16 * n for n in range(1, 23)]
+    numbers = range(1, len(steps) + 1)
+    assert len(steps) >= 22  # more on a busy machine, where they settle later
+    assert [step["step"] for step in steps] == [*numbers]
+    assert [step["samples"] for step in steps] == [16 * number for number in numbers]
     for step in steps:
         phases = ("data_wait_s", "compute_s", "exposed_sync_s", "optimizer_s")
         assert sum(step[phase] for phase in phases) == pytest.approx(
