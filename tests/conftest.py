@@ -97,7 +97,7 @@ def _fits_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[WarmInterpreter]:
-    """Return what runs ``scalelab`` as a process, without importing all of it anew."""
+    """Return an interpreter that has imported ``scalelab``, and runs its commands."""
     with closing(WarmInterpreter("warm_commands.py", "-W", "error")) as interpreter:
         yield interpreter
 

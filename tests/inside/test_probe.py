@@ -35,7 +35,7 @@ def train(optimizer, steps=16):
 
 @pytest.fixture(scope="module")
 def warm() -> Iterator[WarmInterpreter]:
-    """Return what runs programs from an interpreter that has imported PyTorch."""
+    """Return an interpreter that has imported PyTorch, and runs programs."""
     with closing(WarmInterpreter("warm_programs.py")) as interpreter:
         yield interpreter
 

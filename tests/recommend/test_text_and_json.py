@@ -20,7 +20,7 @@ from scalelab.session.answer import Answer
 from scalelab.session.run import Run
 
 WIDE = 1000
-NUM_QUESTIONS = 6
+NUM_QUESTIONS = 8
 # the unit of a figure, and how much of the JSON's unit it is
 SCALES = {
     "us": 1e-6,

@@ -1,6 +1,6 @@
-"""Interpreters that have imported what they need, from which processes are forked.
+"""Interpreters that are started once, and from which processes are forked.
 
-A process that is forked so is a process of its own: it has its session, folder,
+A forked process finds its modules imported. It has its own session, folder,
 environment, streams and exit code. Tests of how a program starts, or of how it is
 stopped, start a new interpreter instead.
 """
@@ -24,7 +24,8 @@ Become = Callable[[list[str]], None]
 class WarmInterpreter:
     """Runs processes, each to its end, from an interpreter that is started once.
 
-    ``server`` is the file that it runs: it imports, and calls :func:`serve`.
+    The interpreter runs the file ``server``, which imports modules and calls
+    :func:`serve`.
     """
 
     def __init__(self, server: str, *options: str) -> None:
@@ -78,13 +79,14 @@ class WarmInterpreter:
 
 
 def serve(become: Become) -> None:
-    """Fork a process for each line that asks for one; it becomes what its words say."""
+    """Fork a process for each line of the input, and run its words there."""
     gc.freeze()
     for line in sys.stdin:
+        asked = json.loads(line)
         pid = os.fork()
         if pid == 0:
-            _take_over(json.loads(line))
-            become(json.loads(line)["words"])
+            _take_over(asked)
+            become(asked["words"])
             sys.exit()
         print(pid, flush=True)
         _, status = os.waitpid(pid, 0)

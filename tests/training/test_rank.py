@@ -93,10 +93,11 @@ def test_throughput_trial_measures_every_column_it_can_know(
 
 @pytest.mark.slow
 def test_stream_has_every_step_and_its_phases_add_up(tmp_path: Path) -> None:
-    run_trial(tmp_path, throughput_trial("digits_mlp"))
+    measured = run_trial(tmp_path, throughput_trial("digits_mlp"))
     steps = stream(tmp_path, "step")
     numbers = range(1, len(steps) + 1)
-    assert len(steps) >= 22  # more on a busy machine, where they settle later
+    # Two steps of warm-up, or more on a busy machine, where steps settle later.
+    assert 20 <= measured["num_steps"] <= len(steps) - 2
     assert [step["step"] for step in steps] == [*numbers]
     assert [step["samples"] for step in steps] == [16 * number for number in numbers]
     for step in steps:

@@ -6,7 +6,7 @@ as JSON and only ever read as such.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date as Date
@@ -116,7 +116,7 @@ def _code() -> str:
 
 
 @cache
-def _files_of(rooms: Sequence[str]) -> list[tuple[str, int, int]]:
+def _files_of(rooms: tuple[str, ...]) -> list[tuple[str, int, int]]:
     folders = [Path(__file__).parents[2] / room for room in rooms]
     return [
         (path.name, path.stat().st_size, path.stat().st_mtime_ns)
