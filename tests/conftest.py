@@ -17,6 +17,7 @@ from warm_interpreter import WarmInterpreter
 
 from scalelab.laws.convergence.law import BatchCurve
 from scalelab.laws.step_time.curve import Curve
+from scalelab.laws.step_time.prior import StepTimePrior
 from scalelab.search.expected import expected
 
 # A background job of a shell ignores Ctrl-C, one of nohup a hangup; so would what is
@@ -86,11 +87,13 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _fits_once() -> Iterator[None]:
     """Fit the rows of a curve once by each prior: many tests ask the same rows.
 
-    Nor are candidates of a sweep predicted twice from the same rows.
+    Nor are related curves fitted twice, or candidates of a sweep predicted twice from
+    the same rows.
     """
     with pytest.MonkeyPatch.context() as patch:
         for law in (Curve, BatchCurve):
             patch.setattr(law, "fit", classmethod(once(law.fit.__func__)))
+        patch.setattr(StepTimePrior, "_relatives", once(StepTimePrior._relatives))
         patch.setattr("scalelab.search.adaptive.expected", once(expected))
         yield
 

@@ -28,7 +28,7 @@ MOST_FILES = 16
 # Of all rooms but `testing`. An issue raises the statements at most by the share that
 # it names, with a line in the changelog; the functions above the complexity, never.
 # Shapes go down again with "One question, one table".
-MOST_STATEMENTS = 35_668
+MOST_STATEMENTS = 35_670
 MOST_SHAPES = 390
 MOST_COMPLEX_FUNCTIONS = 23
 COMPLEXITY, MOST_COMPLEXITY = 15, 21

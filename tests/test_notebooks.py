@@ -285,6 +285,7 @@ site: {device_type: cpu, gpus_per_node: 2}
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 @pytest.mark.timeout(300)
 @JUPYTER_WARNS_ABOUT_ITS_EVENT_LOOP
 @JUPYTER_WARNS_ABOUT_ITS_DIRECTORIES

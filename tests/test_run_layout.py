@@ -153,7 +153,10 @@ def contents(directory: Path) -> dict[str, str]:
     }
 
 
+TOP = [name for name in (*NAMES, *FOLDERS) if "/" not in name]
+DEEPER = [name for name in (*NAMES, *FOLDERS) if "/" in name]
 REPEATED = (
+    *product(DEEPER, [pipe]),
     *product(NAMES, (folder, device)),
     *product(FOLDERS, (link_to_a_file, device)),
 )
@@ -162,8 +165,9 @@ REPEATED = (
 @pytest.mark.parametrize(
     ("name", "place"),
     [
-        *product(NAMES, (link_to_a_file, pipe)),
-        *product(FOLDERS, (link_to_what_was_there, pipe)),
+        *product(NAMES, [link_to_a_file]),
+        *product(FOLDERS, [link_to_what_was_there]),
+        *product(TOP, [pipe]),
         *(pytest.param(*case, marks=pytest.mark.repetition) for case in REPEATED),
     ],
 )
@@ -294,10 +298,6 @@ def swept(tmp_path_factory: pytest.TempPathFactory, warm: WarmInterpreter) -> Pa
         warm(*SWEEP).check_returncode()
     (home / "made.yaml").write_text(GROWING.replace("[8]", "[8, 16]"))
     return home
-
-
-TOP = [name for name in (*NAMES, *FOLDERS) if "/" not in name]
-DEEPER = [name for name in (*NAMES, *FOLDERS) if "/" in name]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ TAKES = re.compile(
     r"^(?P<time>[\d.]+) (?:ms|s|min|h|days) \[[\d.,-]+\], "
     r"[\d.,]+ (?:emulated )?(?:GPU|core)-[hs]"
 )
-WIDTHS = (80, 100)
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def first_lines(text: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [80, pytest.param(100, marks=pytest.mark.repetition)])
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_they_say_what_it_costs_how_sure_it_is_why_and_what_next(
     runs: Path,

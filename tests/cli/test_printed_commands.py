@@ -128,11 +128,11 @@ def assert_accepted(command: str, scalelab: Run) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "unlike nodes",
         "a table",
         *(
             pytest.param(source, marks=pytest.mark.repetition)
-            for source in ("one node", "a cluster", "one repeat", "a command")
+            for source in SOURCES
+            if source != "a table"
         ),
     ],
 )

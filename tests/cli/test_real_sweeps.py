@@ -114,6 +114,7 @@ site: {{device_type: cpu, gpus_per_node: 2}}
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 @pytest.mark.timeout(300)
 def test_pictures_are_copied_first_or_streamed_and_each_has_its_start_up(
     sweep: Sweep, here: Path

@@ -119,6 +119,7 @@ def test_its_counts_are_those_of_the_run_through_failures_and_ctrl_c(
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("program")
 def test_ctrl_c_in_the_first_trial_ends_with_a_sentence(

@@ -85,7 +85,8 @@ def test_a_second_ctrl_c_or_a_kill_leaves_no_process(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.repetition)])
+@pytest.mark.repetition
+@pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_before_the_nodes_are_up(start: Start, here: Path, times: int) -> None:
     process = start(LONG)
     assert process.stderr is not None

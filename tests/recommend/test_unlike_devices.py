@@ -157,7 +157,9 @@ def test_a_cheap_device_is_chosen_where_it_is_cheap(frame: pd.DataFrame) -> None
     assert asked(frame, {"c4": 9.0, "p2": 0.9}).chosen.device == "p2"
 
 
-@pytest.mark.parametrize("limit", ["time", "money"])
+@pytest.mark.parametrize(
+    "limit", ["time", pytest.param("money", marks=pytest.mark.repetition)]
+)
 def test_a_looser_limit_never_worsens_what_is_chosen(
     frame: pd.DataFrame, free: Recommendation, limit: str
 ) -> None:
@@ -175,7 +177,13 @@ def test_a_looser_limit_never_worsens_what_is_chosen(
     assert np.isfinite(last)
 
 
-@pytest.mark.parametrize("limits", [{"time": 60.0}, {"time": 60.0, "money": 1e4}])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"time": 60.0, "money": 1e4},
+        pytest.param({"time": 60.0}, marks=pytest.mark.repetition),
+    ],
+)
 def test_the_nearest_deadline_that_is_said_can_be_met(
     frame: pd.DataFrame, limits: dict[str, float]
 ) -> None:

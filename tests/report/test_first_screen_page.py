@@ -215,11 +215,7 @@ def test_the_checks_find_what_is_wrong(reports: Path, see: See, axe: str) -> Non
     "output",
     [
         "digits",
-        "nothing",
-        *(
-            pytest.param(output, marks=REPETITION)
-            for output in ("emulated", "language", "doubted")
-        ),
+        *(pytest.param(output, marks=REPETITION) for output in [*OUTPUTS][1:]),
     ],
 )
 def test_the_page_chooses_what_its_command_chooses(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,12 @@ class Sweep:
         return float(here / min(found.values()) - 1)
 
 
+@cache
+def usual() -> Sweep:
+    """Return the sweep of the usual machine, run to its end."""
+    return Sweep().run()
+
+
 def places(sweep: Sweep) -> list[tuple[int, int, int]]:
     return [(t.world_size, t.local_batch_size, t.repeat) for t in sweep.trials]
 
@@ -169,7 +176,7 @@ def _predicted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     "num_before", [3, *(pytest.param(number, marks=FURTHER) for number in (1, -1))]
 )
 def test_a_resumed_sweep_goes_on_alike(num_before: int) -> None:
-    whole = Sweep().run()
+    whole = usual()
     again = Sweep()
     for row in whole.rows[:num_before]:
         again.source.resume(row)
@@ -178,7 +185,7 @@ def test_a_resumed_sweep_goes_on_alike(num_before: int) -> None:
 
 @pytest.mark.usefixtures("_predicted_anew")
 def test_the_order_in_which_trials_are_told_does_not_matter() -> None:
-    whole = Sweep().run()
+    whole = usual()
     again = Sweep()
     for row in whole.rows[2::-1]:
         again.source.resume(row)
@@ -186,7 +193,7 @@ def test_the_order_in_which_trials_are_told_does_not_matter() -> None:
 
 
 def test_it_ends_with_its_budget_and_says_what_more_would_buy() -> None:
-    whole = Sweep().run()
+    whole = usual()
     used = [row["allocated_gpu_s"] for row in whole.rows]
     sweep = Sweep(budget_gpu_s=sum(used) / 2).run()
     found = sweep.source.inquiry
@@ -262,7 +269,7 @@ def test_limits_change_what_is_measured_and_chosen() -> None:
     found = sweep.source.inquiry
     assert found is not None
     assert found.ending is Ending.KNOWN
-    without = Sweep().run().source.inquiry
+    without = usual().source.inquiry
     assert without is not None
     assert found.pick is not None
     assert without.pick is not None
@@ -286,7 +293,7 @@ def test_the_second_node_is_bought_after_the_link_is_asked_for(link: str) -> Non
 
 
 def test_it_starts_from_the_rows_of_another_run() -> None:
-    whole = Sweep().run()
+    whole = usual()
     elsewhere = [row for row in whole.rows if row["world_size"] < 16]
     sweep = Sweep()
     for row in taken_over("other", elsewhere, workload="emulated"):
