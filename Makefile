@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST ?= $(BIN)/pytest
 JOBS ?= 2
 # Slow tests wait for much of their time.
-SLOW_JOBS ?= 3
+SLOW_JOBS ?= 4
 TESTS := --dist loadfile --numprocesses
 QUICK := not slow and not network and not browser
 SLOW := (slow or network or browser) and not recipes
@@ -35,13 +35,13 @@ sweep: $(INSTALLED)
 test: $(INSTALLED)
 	$(PYTEST) $(TESTS) $(JOBS) -m "$(QUICK)"
 
-# What continuous integration adds to `make check test`, and beside it.
+# What continuous integration adds to `make check test`.
 test-ci: $(INSTALLED)
 	$(BIN)/pytest --no-loadscope-reorder $(TESTS) $(SLOW_JOBS) -m "($(SLOW)) and not repetition" \
 		--ignore tests/slurm --ignore tests/pbs
 
 test-batch: $(INSTALLED)
-	$(BIN)/pytest --no-loadscope-reorder $(TESTS) $(JOBS) -m "($(SLOW)) and not repetition" tests/slurm tests/pbs
+	$(BIN)/pytest --no-loadscope-reorder $(TESTS) $(SLOW_JOBS) -m "($(SLOW)) and not repetition" tests/slurm tests/pbs
 
 test-all: $(INSTALLED)
 	$(BIN)/coverage erase

@@ -386,7 +386,9 @@ class TestJob:
         assert words in broken(self.tried(tmp_path))["job"]
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("has_driver_job", [True, False])
+    @pytest.mark.parametrize(
+        "has_driver_job", [True, pytest.param(False, marks=pytest.mark.repetition)]
+    )
     def test_a_node_that_may_not_submit(
         self,
         tmp_path: Path,

@@ -291,9 +291,8 @@ print(len(model._forward_pre_hooks))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "is_whole", [True, pytest.param(False, marks=pytest.mark.repetition)]
-)
+@pytest.mark.repetition
+@pytest.mark.parametrize("is_whole", [True, False])
 def test_a_compiled_model_compiles_at_most_once_more(
     tmp_path: Path, is_whole: bool
 ) -> None:

@@ -7,7 +7,7 @@ draws of all shapes.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
@@ -15,7 +15,14 @@ import pandas as pd
 
 from scalelab.inputs.numerals import counted
 from scalelab.kinds.strategies import strategy_of
-from scalelab.laws.interval import NUM_DRAWS, SEED, central, normals, shortest_positive
+from scalelab.laws.interval import (
+    NUM_DRAWS,
+    SEED,
+    central,
+    normals,
+    shortest_positive,
+    substreams,
+)
 from scalelab.laws.rows import CONFIGURATION, CurveKey
 from scalelab.laws.step_time.ensemble import Ensemble
 from scalelab.laws.step_time.mixture import Mixture
@@ -55,6 +62,8 @@ _SLOW_LINK, _SLOWER = 0.05, (1.6, 0.64)
 # or so that the fit has given its point so many times the variance of others
 _DOUBTFUL, _FAR, _HARDLY_COUNTS = np.log(1.2), 4.0, 100.0
 _MISTAKEN = np.log(2.0)  # what differs less may be true of its configuration after all
+# How many draws a curve keeps, and of how many configurations each
+_MOST_DRAWN, _MOST_CONFIGURATIONS = 8, 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +75,9 @@ class FittedCurve(ABC):
     # The rows that lie far from what the law says of their configuration, with
     # ``predicted_s``
     doubted: pd.DataFrame
+    _drawn: dict[tuple[bytes, bool], np.ndarray] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
 
     def __repr__(self) -> str:
         return (
@@ -84,6 +96,27 @@ class FittedCurve(ABC):
     @abstractmethod
     def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
         """Draw log expected step times (s) jointly, (n_draws, n_configurations)."""
+
+    def draws(self, frame: pd.DataFrame, one_run: bool) -> np.ndarray:
+        """Draw step times (s) jointly, of one run or expected, (n_draws, n)."""
+        # An answer asks for the draws of the same configurations again and again.
+        asked = (frame.to_numpy().tobytes(), one_run)
+        if (kept := self._drawn.get(asked)) is not None:
+            return kept
+
+        mixture, logs = self.mixture(frame), self.log_draws(frame)
+        if one_run:
+            scale, freedom = self.points.further_run(frame)
+            mixture = mixture.of_one_run(scale, freedom)
+            luck = substreams(SEED + 3, Configurations.of(frame).columns)
+            logs = logs + scale * luck
+
+        draws = np.asarray(np.exp(mixture.ranked(logs)))
+        if len(frame) <= _MOST_CONFIGURATIONS:
+            if len(self._drawn) >= _MOST_DRAWN:
+                self._drawn.clear()
+            self._drawn[asked] = draws
+        return draws
 
     def terms(self, frame: pd.DataFrame) -> Terms | None:
         """Split expected step times into parts, seconds; None if the law has none."""

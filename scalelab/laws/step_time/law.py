@@ -12,7 +12,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from typing import Any, ClassVar, Self
 
@@ -22,7 +22,7 @@ import pandas as pd
 from scalelab.errors import FitError, SpecError
 from scalelab.inputs.guessed import Guided, by_guess
 from scalelab.laws.asked import asked_configurations, law_in_words
-from scalelab.laws.interval import NUM_DRAWS, SEED, check_mass, substreams
+from scalelab.laws.interval import NUM_DRAWS, check_mass
 from scalelab.laws.left_out import LeftOut
 from scalelab.laws.rows import (
     CONFIGURATION,
@@ -51,8 +51,6 @@ _ANSWER_COLUMNS = (
 
 
 _BATCHES = ("local_batch_size", "global_batch_size")
-# How many draws a law keeps, and of how many configurations each
-_MOST_DRAWN, _MOST_CONFIGURATIONS = 16, 500
 _USE = "law.parameters(), law.predict(world_size=32)"
 _GUESSED = by_guess(
     {
@@ -101,9 +99,6 @@ class StepTimeLaw(Guided):
 
     curves: Mapping[CurveKey, FittedCurve]
     left_out: tuple[LeftOut, ...]
-    _drawn: dict[tuple[CurveKey, bytes, bool], np.ndarray] = field(
-        init=False, default_factory=dict, repr=False, compare=False
-    )
 
     @classmethod
     def fit(cls, observations: Observed, prior: StepTimePrior | None = None) -> Self:
@@ -204,30 +199,7 @@ class StepTimeLaw(Guided):
         """
         draws = np.empty((NUM_DRAWS, len(configurations)))
         for key, frame in self._by_curve(configurations):
-            draws[:, frame.index] = self._draws_of_curve(key, frame, one_run)
-        return draws
-
-    def _draws_of_curve(
-        self, key: CurveKey, frame: pd.DataFrame, one_run: bool
-    ) -> np.ndarray:
-        # An answer asks for the draws of the same configurations again and again.
-        asked = (key, frame.to_numpy().tobytes(), one_run)
-        if (kept := self._drawn.get(asked)) is not None:
-            return kept
-
-        curve = self.curves[key]
-        mixture, logs = curve.mixture(frame), curve.log_draws(frame)
-        if one_run:
-            scale, freedom = curve.points.further_run(frame)
-            mixture = mixture.of_one_run(scale, freedom)
-            luck = substreams(SEED + 3, Configurations.of(frame).columns)
-            logs = logs + scale * luck
-
-        draws = np.asarray(np.exp(mixture.ranked(logs)))
-        if len(frame) <= _MOST_CONFIGURATIONS:
-            if len(self._drawn) >= _MOST_DRAWN:
-                self._drawn.clear()
-            self._drawn[asked] = draws
+            draws[:, frame.index] = self.curves[key].draws(frame, one_run)
         return draws
 
     @classmethod

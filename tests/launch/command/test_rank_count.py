@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
     ("launcher", "started", "size"),
     [
         ("per_node", "{gpus_per_node}", 2),
-        ("none", "1", 1),
+        pytest.param("none", "1", 1, marks=pytest.mark.repetition),
         pytest.param("none", "3", 3, marks=pytest.mark.repetition),
     ],
 )

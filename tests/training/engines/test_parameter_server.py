@@ -176,7 +176,11 @@ def process_that_writes(log: Path) -> int | None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [1, 2], ids=["a worker", "a server"])
+@pytest.mark.parametrize(
+    "rank",
+    [pytest.param(1, marks=pytest.mark.repetition), 2],
+    ids=["a worker", "a server"],
+)
 def test_a_process_that_dies_ends_the_trial(
     tmp_path: Path, agent: NodeAgent, rank: int
 ) -> None:

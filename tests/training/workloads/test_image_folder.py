@@ -154,7 +154,9 @@ def test_a_declared_store_is_waited_for_unless_read_ahead(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", ["replicated", "sharded"])
+@pytest.mark.parametrize(
+    "order", [pytest.param("replicated", marks=pytest.mark.repetition), "sharded"]
+)
 def test_pictures_that_are_copied_first_train_the_same(
     place: dict[str, Any], tmp_path: Path, order: str
 ) -> None:
