@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from command_lines import read
-from conftest import Run
 from measured_runs import COMMAND, EMULATED, completed, measured_run
 
 from scalelab.errors import SpecError
@@ -17,6 +16,7 @@ from scalelab.plan.further import further_trial
 from scalelab.session import load
 from scalelab.session.answer import Answer
 
+Run = Callable[..., Any]
 ACCEPTED = (0, 3)  # 3: nothing meets what was asked
 MEASURED = """\
 name: measured
