@@ -26,7 +26,7 @@ export OPENBLAS_NUM_THREADS := 1
 .PHONY: sweep wheel test test-ci test-batch test-all test-faults test-slurm test-recipes golden check bench bench-slurm \
 	docs notebooks clean
 
-# Those of PyTorch, too, where a test computes in its own process.
+# Threads of PyTorch in the process of a test would wait for each other, too.
 test test-ci test-batch test-all: export OMP_NUM_THREADS := 1
 
 sweep: $(INSTALLED)
@@ -109,7 +109,8 @@ clean:
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip  # that of Python 3.11 is slow
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --upgrade pip  # the pip of Python 3.11 resolves slowly
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 		--constraint constraints.txt --editable '.[train,dev]'
 	touch $@

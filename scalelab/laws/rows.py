@@ -268,7 +268,8 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
 def _as_arrays(observations: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with numbers of numpy's types and texts of Python's.
 
-    Arrow's types are for long columns: some dozens of rows are faster taken from these.
+    These types are faster where some dozens of rows are taken; Arrow's are for long
+    columns.
     """
     types = {
         name: array_type

@@ -49,7 +49,7 @@ from scalelab.site.profile import Site
 from scalelab.site.spot import AskedSpot
 
 
-@pd.option_context("mode.string_storage", "python")  # Arrow's is for long columns
+@pd.option_context("mode.string_storage", "python")  # faster in short columns
 def answer(
     question: Question,
     observations: Observed,

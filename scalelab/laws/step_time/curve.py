@@ -98,8 +98,10 @@ class FittedCurve(ABC):
         """Draw log expected step times (s) jointly, (n_draws, n_configurations)."""
 
     def draws(self, frame: pd.DataFrame, one_run: bool) -> np.ndarray:
-        """Draw step times (s) jointly, of one run or expected, (n_draws, n)."""
-        # An answer asks for the draws of the same configurations again and again.
+        """Draw step times (s), expected or of one run, (n_draws, n_configurations).
+
+        Draws of few configurations are kept: several questions ask for the same.
+        """
         asked = (frame.to_numpy().tobytes(), one_run)
         if (kept := self._drawn.get(asked)) is not None:
             return kept
